@@ -1,0 +1,123 @@
+# The verbs for people, and the one rule by which `sam build` packs a function. All it needs is make and a python3 of
+# version 3.11 or later, with venv and pip; whatever else the project uses is installed from the locks, by hash.
+
+PYTHON ?= python3
+export SAM_CLI_TELEMETRY := 0
+
+DEV   := .venv/bin/python
+LOCAL := .local/aws/.stamp .local/sam/.stamp
+
+.PHONY: help demo test lint bench up down build deploy lock clean
+.DEFAULT_GOAL := help
+
+help: ## say what the verbs do
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every answer out
+	$(DEV) -m local.demo
+
+test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
+	$(DEV) -m pytest
+
+lint: .venv/.stamp $(LOCAL) ## style, types and the template
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/cfn-lint template.yaml
+	.local/sam/bin/sam validate --lint
+
+bench: .venv/.stamp $(LOCAL) ## measurements, each beside a baseline in the same run
+	$(DEV) -m bench
+
+up: .venv/.stamp $(LOCAL) ## the stack on a local AWS, left running (.local/stack.json says where)
+	$(DEV) -m local.aws up
+
+down: .venv/.stamp ## stop what `make up` started
+	$(DEV) -m local.aws down
+
+build: .venv/.stamp .local/sam/.stamp ## pack both functions for AWS into .aws-sam
+	.local/sam/bin/sam build
+
+deploy: .venv/.stamp .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
+	$(DEV) -m local.deploy
+
+clean: ## remove what the other verbs made, environments included
+	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
+	rm -rf .aws-sam .local .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments: one for the project, one each for the local AWS and the SAM CLI, which pin versions that exclude others.
+# uv only makes this quick; where it cannot be had or cannot reach what pip can, pip does the same.
+# ---------------------------------------------------------------------------------------------------------------------
+
+install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --require-hashes $(2) || \
+	$(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $(2)
+
+.venv/.stamp: requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Dropbatch needs Python 3.11 or later; this is " + sys.version)'
+	@echo "Installing the project's environment (.venv) ..."
+	@$(PYTHON) -m venv .venv
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.txt > .venv/uv.txt
+	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.txt || true
+	@$(call install,.venv,requirements-dev.txt)
+	@touch $@
+
+.local/aws/.stamp: requirements-local.txt .venv/.stamp
+	@echo "Installing the local AWS (.local/aws) ..."
+	@$(PYTHON) -m venv .local/aws
+	@$(call install,.local/aws,requirements-local.txt)
+	@touch $@
+
+.local/sam/.stamp: requirements-sam.txt .venv/.stamp
+	@echo "Installing the SAM CLI (.local/sam) ..."
+	@$(PYTHON) -m venv .local/sam
+	@$(call install,.local/sam,requirements-sam.txt)
+	@touch $@
+
+# The locks hold names, versions and hashes for every platform, and no address. What is newer is taken only with
+# `make lock UPGRADE=--upgrade`. boto3's packages stay out of requirements.txt: the Lambda runtime brings them.
+COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE)
+RUNTIME_BRINGS := boto3 botocore s3transfer urllib3 python-dateutil six
+
+lock: .venv/.stamp ## make the requirements files again from pyproject.toml
+	$(COMPILE) pyproject.toml $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements.txt
+	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
+	$(COMPILE) --group aws -o requirements-local.txt
+	$(COMPILE) --group sam -o requirements-sam.txt
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages, no more.
+# DROPBATCH_BUILD says for which machine: arm64 (the default) or x86_64 in Lambda, or local: this Python, this processor.
+# ---------------------------------------------------------------------------------------------------------------------
+
+DROPBATCH_BUILD ?= arm64
+LAMBDA_PYTHON := 3.13
+# These runtimes are Amazon Linux 2023 (glibc 2.34); pip takes a wheel only if its very tag is named.
+TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64
+TAGS_x86_64 := manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
+TARGET_arm64  = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_arm64:%=--platform %)
+TARGET_x86_64 = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_x86_64:%=--platform %)
+TARGET_local  =
+ifeq ($(filter $(DROPBATCH_BUILD),arm64 x86_64 local),)
+$(error DROPBATCH_BUILD is "$(DROPBATCH_BUILD)"; it must be arm64, x86_64 or local)
+endif
+PACKER = $(or $(wildcard $(DEV)),$(PYTHON))
+VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+
+build-%Function:
+	$(PACKER) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --require-hashes \
+	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r requirements.txt
+	cp -R functions shared "$(ARTIFACTS_DIR)"
+	@# Scripts name this machine's Python, RECORD lists them, and byte code made here may be of another version.
+	rm -rf "$(ARTIFACTS_DIR)/bin"
+	find "$(ARTIFACTS_DIR)" \( -name __pycache__ -o -path '*.dist-info/RECORD' -o -path '*.dist-info/INSTALLER' \
+	  -o -path '*.dist-info/REQUESTED' \) -prune -exec rm -rf {} +
+	@# /var/task cannot be written, so without byte code each cold start compiles everything anew (about 0.2 s).
+	@if [ "$(DROPBATCH_BUILD)" = local ]; then want=$$($(PACKER) $(VERSION_OF)); else want=$(LAMBDA_PYTHON); fi; \
+	for python in $(PACKER) $(PYTHON) python$$want; do \
+	  if [ "$$($$python $(VERSION_OF) 2>/dev/null)" = "$$want" ]; then \
+	    exec $$python -m compileall -q --invalidation-mode unchecked-hash -s "$(ARTIFACTS_DIR)" -p /var/task "$(ARTIFACTS_DIR)"; \
+	  fi; \
+	done; \
+	echo "No Python $$want here: $* is packed without byte code and starts a little more slowly."
