@@ -110,7 +110,8 @@ build-%Function:
 	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r requirements.txt
 	cp -R functions shared "$(ARTIFACTS_DIR)"
 	@# Scripts name this machine's Python, RECORD lists them, and byte code made here may be of another version.
-	rm -rf "$(ARTIFACTS_DIR)/bin"
+	@# Of zstandard's two engines CPython uses one; the other is 11 MB.
+	rm -rf "$(ARTIFACTS_DIR)/bin" "$(ARTIFACTS_DIR)"/zstandard/*cffi*
 	find "$(ARTIFACTS_DIR)" \( -name __pycache__ -o -path '*.dist-info/RECORD' -o -path '*.dist-info/INSTALLER' \
 	  -o -path '*.dist-info/REQUESTED' \) -prune -exec rm -rf {} +
 	@# /var/task cannot be written, so without byte code each cold start compiles everything anew (about 0.2 s).
