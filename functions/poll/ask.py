@@ -1,0 +1,212 @@
+"""Ask: one claimed batch, one poll of the API, and what its reply leads to.
+
+The poll that finds a batch finished carries its whole result and may be the only one that ever does: its bytes are in
+S3, under a key that holds the poll's ordinal, before any state says so. A claim that found another claim dead looks
+there first.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from functions.poll.collect import collect
+from shared import keys
+from shared.budget import PauseReason, Permit
+from shared.observability import logger, metrics
+from shared.queues import BatchMessage
+from shared.store import NotThereError
+from shared.verdicts import Verdict, judge
+from shared.words import Batch, Fault, Job, Submission
+from shared.workers_ai import Accepted, Answer, Failed, Lost, Pending, Refused, Reply
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    from shared.services import Services
+
+ASK_SECONDS = 75.0
+"""The longest a poll may take, reading a large answer included."""
+COLLECT_SECONDS = 25.0
+"""Time kept after it to store and join."""
+SOONEST, LATEST = 5.0, 900.0
+"""Seconds between two polls of one batch."""
+MOST_SUBMITS = 3
+MISSES, MISSES_OVER = 5, 60.0
+"""Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
+FAILURES, FAILURES_OVER = 5, 30.0
+"""Likewise for polls answered with one and the same 5xx code."""
+PATIENT_CLAIMS, HOURS_AFTER = 20, 72
+"""Claims in a row that came to nothing before a batch waits hourly, and hours after which it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of one batch: the job it belongs to, and whether the batch became `done`."""
+
+    job_id: str
+    done: bool
+
+
+def needs_call(batch: Batch) -> bool:
+    """Whether the API has to be asked: not for a batch that only waits to be written down."""
+    return batch.ending is None and bool(batch.submissions) and batch.submissions[-1].request_id != ""
+
+
+def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked:
+    """Claim a batch and bring it on.
+
+    Raises:
+        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+    """
+    now = services.now()
+    until = now + (min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else 3_600)
+    claimed = services.ledger.claim_poll(batch, until)
+    if claimed is None:
+        return Asked(job.job_id, done=False)
+    if claimed.claims > PATIENT_CLAIMS:
+        logger.error("batch keeps failing", job_id=job.job_id, number=batch.number, claims=claimed.claims)
+        metrics.add_metric("StuckItems", "Count", 1)
+    if claimed.claims > PATIENT_CLAIMS + HOURS_AFTER and claimed.ending is None:
+        ending = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
+        ended = services.ledger.end_unanswered(claimed, ending, now)
+        return Asked(job.job_id, done=ended is not None and collect(services, job, ended, None))
+    if claimed.ending is not None:
+        return Asked(job.job_id, done=collect(services, job, claimed, None))
+    submission = claimed.submissions[-1 - (claimed.polls - 1) % len(claimed.submissions)]
+    stored = _stored_reply(services, claimed, submission, after_a_death=claimed.claims > 1)
+    if stored is not None:
+        return Asked(job.job_id, done=collect(services, job, claimed, stored))
+    metrics.add_metric("ApiCalls", "Count", 1)
+    with services.api.ask(job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)) as reply:
+        if isinstance(reply, Answer):
+            key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
+            services.store.put_once(key, _as_body(reply.body))
+            done = collect(services, job, claimed, reply.body)
+        else:
+            done = _unfinished(services, job, claimed, reply, permit)
+        _lift(services, job, permit, reply)
+    return Asked(job.job_id, done=done)
+
+
+def _as_body(body: bytes | mmap.mmap) -> bytes | IO[bytes]:
+    if isinstance(body, bytes):
+        return body
+    body.seek(0)
+    return body  # type: ignore[return-value] - a mapping reads and seeks as a file does
+
+
+def _stored_reply(services: Services, batch: Batch, submission: Submission, *, after_a_death: bool) -> bytes | None:
+    """A reply that lies in S3 already: the submit's own, or the last poll's if its function died before it could say so."""
+    if submission.request_id == "":
+        return services.store.get(keys.raw(batch.job_id, batch.number, submission.attempt, 0))
+    if after_a_death:
+        for attempt in {one.attempt for one in batch.submissions}:
+            try:
+                return services.store.get(keys.raw(batch.job_id, batch.number, attempt, batch.polls - 1))
+            except NotThereError:
+                continue
+    return None
+
+
+def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit: Permit) -> bool:
+    """What a reply without results leads to; whether the batch is done by it."""
+    now = services.now()
+    match reply:
+        case Pending(status):
+            if _overdue(services, batch, now):
+                return _start_over(services, job, batch, "expired", "Workers AI did not finish it in time.")
+            services.ledger.note_answer(batch, now + next_ask(batch, now), api_status=status, misses=0, failures=0)
+        case Accepted():
+            services.ledger.note_answer(batch, now + next_ask(batch, now), api_status="queued", misses=0, failures=0)
+        case Failed(code, message):
+            _halve(services, batch, code, message)
+        case Lost():
+            services.ledger.note_answer(batch, now + next_ask(batch, now))
+        case Refused():
+            return _refused(services, job, batch, reply, permit)
+    return False
+
+
+def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit: Permit) -> bool:
+    now, ledger = services.now(), services.ledger
+    verdict = judge(reply.status, reply.code, reply.message, polling=True)
+    code = str(reply.code or reply.status)
+    logger.info("poll refused", job_id=job.job_id, number=batch.number, code=code, verdict=verdict)
+    match verdict:
+        case Verdict.ACCOUNT:
+            services.budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
+            ledger.note_answer(batch, now + 60, paused=batch.paused + 60)
+        case Verdict.HOLD:
+            services.budget.pause(PauseReason.RATE_LIMITED, now, code, permit, reply.retry_after)
+            ledger.note_answer(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
+        case Verdict.BATCH_FAILED:
+            _halve(services, batch, reply.code, reply.message)
+        case Verdict.UNKNOWN_ID:
+            since = batch.missed_at if batch.misses else now
+            if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
+                return _start_over(services, job, batch, "expired", "Workers AI no longer knew the batch.")
+            ledger.note_answer(batch, now + 15, misses=batch.misses + 1, missed_at=since, failures=0)
+        case Verdict.MODEL:
+            words = f"Workers AI refuses the model {job.plan.model} ({code}: {reply.message}). Choose a model with the Batch property."
+            ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
+            return _end(services, job, batch, Fault("rejected", words))
+        case Verdict.TRY_LATER if reply.enveloped and reply.code is not None and reply.status >= 500:  # noqa: PLR2004
+            same = batch.failures > 0 and batch.failing_code == reply.code
+            since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
+            if times >= FAILURES and now - since >= FAILURES_OVER:
+                _halve(services, batch, reply.code, reply.message)
+            else:
+                ledger.note_answer(batch, now + 10, failures=times, failing_code=reply.code, failing_at=since, misses=0)
+        case _:
+            ledger.note_answer(batch, now + next_ask(batch, now))
+    return False
+
+
+def _overdue(services: Services, batch: Batch, now: float) -> bool:
+    accepted = batch.accepted_at or now
+    return now - accepted - batch.paused > services.settings.batch_deadline_hours * 3_600
+
+
+def _start_over(services: Services, job: Job, batch: Batch, code: str, words: str) -> bool:
+    """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done."""
+    now = services.now()
+    if services.settings.ambiguous_submit == "fail" or batch.attempt >= MOST_SUBMITS:
+        return _end(services, job, batch, Fault(code, words))
+    if services.ledger.resubmit(batch, now):
+        logger.warning("batch submitted again", job_id=job.job_id, number=batch.number, reason=words)
+        services.queues.send(BatchMessage(job.job_id, batch.number))
+    return False
+
+
+def _end(services: Services, job: Job, batch: Batch, fault: Fault) -> bool:
+    ended = services.ledger.end_unanswered(batch, fault, services.now())
+    return ended is not None and collect(services, job, ended, None)
+
+
+def _halve(services: Services, batch: Batch, code: int | None, message: str) -> None:
+    """Failed after acceptance: the submit function halves it, and a record that stands alone fails by itself."""
+    reason = Fault("rejected", f"Workers AI accepted this request and then failed it ({code}: {message})")
+    now = services.now()
+    if batch.sendable == 1:
+        services.ledger.end_unanswered(batch, reason, now)
+    elif services.ledger.begin_halving(batch, reason, now):
+        services.queues.send(BatchMessage(batch.job_id, batch.number))
+
+
+def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:
+    """Any answer of the API itself, but another refusal of the account, shows that a probed pause is over."""
+    if permit.pause is None or isinstance(reply, Lost):
+        return
+    if isinstance(reply, Refused) and judge(reply.status, reply.code, reply.message, polling=True) in {Verdict.ACCOUNT, Verdict.TRY_LATER}:
+        return
+    services.budget.lift(permit, job.plan.model)
+
+
+def next_ask(batch: Batch, now: float) -> float:
+    """Seconds until a pending batch is asked after again: a share of its age, within bounds, with jitter."""
+    age = now - (batch.accepted_at or now)
+    return min(max(age * 0.5, SOONEST), LATEST) * random.uniform(0.9, 1.1)  # noqa: S311
+

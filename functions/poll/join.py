@@ -1,0 +1,251 @@
+"""The join: a batch's records and the API's items become result lines, in record order. Pure: knows no S3, no ledger.
+
+Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
+its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shared.words import Usage
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Iterator
+
+    from shared.sidecar import Row
+
+Item = dict[str, msgspec.Raw]
+
+LONGEST_WORDS = 1_000
+"""Characters of the API's words in an error line."""
+
+_NULL, _TRUE = b"null", b"true"
+_OWN = frozenset({"id", "index", "external_reference", "success", "result"})
+
+
+class _Inner(msgspec.Struct):
+    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Outer(_Inner):
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_outer = msgspec.json.Decoder(_Outer).decode
+_decode_inner = msgspec.json.Decoder(_Inner).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_item = msgspec.json.Decoder(Item).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Answers:
+    """A reply's items by the record they answer.
+
+    Attributes:
+        items: the one item for each answered record, by its place in what was submitted.
+        contradicted: places for which there is more than one answer, or one for another record.
+        foreign: items that name no record of the batch.
+        repeated: items that say again what another said.
+        usage: as the reply tells it.
+    """
+
+    items: dict[int, Item] = field(default_factory=dict)
+    contradicted: set[int] = field(default_factory=set)
+    foreign: int = 0
+    repeated: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answers:
+    """Sort a complete reply's items by the record they answer.
+
+    Args:
+        body: the reply, of either shape, with or without the envelope.
+        references: each submitted record's `external_reference`, in the order of submission.
+
+    Raises:
+        msgspec.MsgspecError: no reply with `responses` or `results`.
+    """
+    outer = _decode_outer(body)
+    inner: _Inner = outer
+    if outer.responses is msgspec.UNSET and outer.results is msgspec.UNSET:
+        inner = _decode_inner(outer.result)  # type: ignore[arg-type] - a Raw is bytes to msgspec
+    array = inner.responses if _is_array(inner.responses) else inner.results
+    answers = Answers(usage=_usage(inner.usage))
+    raws: dict[int, msgspec.Raw] = {}
+    for raw in _decode_items(array):  # type: ignore[arg-type]
+        item = _read_item(raw)
+        place = _place(item)
+        if place is None or not 0 <= place < len(references):
+            answers.foreign += 1
+        elif place in raws:
+            if bytes(raws[place]) == bytes(raw):
+                answers.repeated += 1
+            else:
+                answers.contradicted.add(place)
+        else:
+            raws[place] = raw
+            answers.items[place] = item
+            if _contradicts(item.get("external_reference"), references[place]):
+                answers.contradicted.add(place)
+    for place in answers.contradicted:
+        answers.items.pop(place, None)
+    if answers.usage == Usage():
+        for item in answers.items.values():
+            answers.usage = answers.usage.plus(_item_usage(item))
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record's result: its output line, and for a failed one its error line and, if it can be tried again, its request."""
+
+    output: bytes
+    error: bytes = b""
+    retry: bytes = b""
+
+
+def join(
+    rows: list[Row], first_id: int, answers: Answers | None, ending: tuple[str, str] | None, request_of: Callable[[int], bytes]
+) -> Iterator[Line]:
+    """One line for each record, in order.
+
+    Args:
+        rows: the sidecar.
+        first_id: id of the first record.
+        answers: what the API answered; None where no answer is to come.
+        ending: code and words for records without an answer.
+        request_of: gives a row's request on one line; asked only for records that failed.
+    """
+    place = -1
+    for index, row in enumerate(rows):
+        head = b'{"id":%d,"external_reference":%b,"success":' % (first_id + index, row.reference)
+        if row.code:
+            yield _failed(head, row, row.code, row.message, bytes(row.request), b"")
+            continue
+        place += 1
+        item = answers.items.get(place) if answers else None
+        if item is not None and (result := _result(item)) is not None:
+            yield Line(b"".join((head, b'true,"result":', result, *_rest(item), b"}\n")))
+            continue
+        request = request_of(index)
+        if item is not None:
+            code, words = "inference_failed", _complaint(item)[1] or "Workers AI gave no reason."
+        elif answers and place in answers.contradicted:
+            code, words = "missing_response", "Workers AI sent answers that contradict each other."
+        else:
+            code, words = ending or ("missing_response", "Workers AI sent no answer for this record.")
+        yield _failed(head, row, code, words, request, request)
+
+
+def one_line(raw: msgspec.Raw | bytes) -> bytes:
+    """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
+    json = bytes(raw)
+    return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
+
+
+def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Line:  # noqa: PLR0913
+    told = b'%bfalse,"error":%b' % (head, _encode({"code": code, "message": message[:LONGEST_WORDS]}))
+    line = _NULL if row.line is None else b"%d" % row.line
+    error = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
+    return Line(told + b"}\n", error, retry + b"\n" if retry else b"")
+
+
+def _rest(item: Item) -> list[bytes]:
+    """The members of a good item that are the API's own and not in every line."""
+    return [b",%b:%b" % (_encode(name), one_line(raw)) for name, raw in item.items() if name not in _OWN]
+
+
+def _read_item(raw: msgspec.Raw) -> Item:
+    try:
+        return _decode_item(raw)  # type: ignore[arg-type]
+    except msgspec.ValidationError:
+        return {}  # no object: it answers nobody
+
+
+def _place(item: Item) -> int | None:
+    for name in ("id", "index"):
+        raw = bytes(item.get(name, b"")).strip(b'"')
+        if raw.isdigit():
+            return int(raw)
+    return None
+
+
+def _contradicts(theirs: msgspec.Raw | None, ours: msgspec.Raw) -> bool:
+    """Whether both are strings, and not the same."""
+    told, wanted = bytes(theirs or b""), bytes(ours)
+    if told == wanted or not (told.startswith(b'"') and wanted.startswith(b'"')):
+        return False
+    return bool(_decode_any(told) != _decode_any(wanted))
+
+
+def _result(item: Item) -> bytes | None:
+    """A good item's result on one line; None for a failed item, and for one whose bytes are no text."""
+    if bytes(item.get("success", _TRUE)) != _TRUE:
+        return None
+    result = one_line(item.get("result", _NULL))
+    if result == _NULL:
+        return None
+    if not result.isascii():
+        try:
+            result.decode()
+        except UnicodeDecodeError:
+            return None
+    return result
+
+
+def _complaint(item: Item) -> tuple[int | None, str]:
+    """Code and words of a failed item; the API's place for them is not documented."""
+    for name in ("error", "errors", "message"):
+        if name not in item:
+            continue
+        value: Any = _decode_any(item[name])
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, dict):
+            code = value.get("code", value.get("internalCode"))
+            number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
+            words = str(value.get("message") or value.get("description") or "")
+            return number, f"{number}: {words}" if number is not None else words
+        if isinstance(value, str) and value:
+            head = value.split(":")[0]
+            return int(head) if head.isdigit() else None, value
+    return None, ""
+
+
+def _is_array(raw: msgspec.Raw | msgspec.UnsetType) -> bool:
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == b"["  # type: ignore[arg-type]
+
+
+def _usage(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Usage:
+    if raw is msgspec.UNSET:
+        return Usage()
+    value = _decode_any(raw)  # type: ignore[arg-type]
+    if not isinstance(value, dict):
+        return Usage()
+    told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
+    return Usage(**told)
+
+
+class _ResultUsage(msgspec.Struct):
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_result_usage = msgspec.json.Decoder(_ResultUsage).decode
+
+
+def _item_usage(item: Item) -> Usage:
+    """Usage inside one item's result, as chat models tell it."""
+    result = item.get("result")
+    if result is None or bytes(memoryview(result)[:1]) != b"{":
+        return Usage()
+    return _usage(_decode_result_usage(result).usage)  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+"""The tick: takes what is due, a bounded number at a time, keeps a short cadence while something is due, and stops.
+
+Nothing here is held in memory between two rounds; the `due` index says what to do. Work beyond this invocation's reach
+goes to the poll queue, to more invocations of the same function. Submits and splits go to their own queues.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from functions.poll.ask import Asked, ask, needs_call
+from functions.poll.finish import visit
+from shared.budget import Permit, Refusal
+from shared.errors import LawBrokenError, StorageError
+from shared.observability import logger, metrics
+from shared.queues import AskMessage, BatchMessage, JobMessage
+from shared.words import BatchState, JobState, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shared.ledger import Due
+    from shared.services import Services
+    from shared.words import Batch, Job
+
+TICK_SECONDS = 52.0
+"""How long one tick keeps its cadence; the next comes a minute after its beginning."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between two rounds of one tick; a wait longer than the second ends it, as long as nothing comes due before."""
+THREADS = 8
+IN_HAND = 16
+"""Batches one round asks after itself; more are handed to other invocations."""
+HANDED = 8
+"""Batches in one message of the poll queue."""
+DISPATCHED_SECONDS = 90.0
+"""How long a message has to come true before a tick looks again."""
+
+
+def tick(services: Services, remaining: Callable[[], float]) -> None:
+    """Work on what is due until nothing is, or the tick's time is over.
+
+    Raises:
+        StorageError: the table refused or broke off.
+    """
+    began = services.now()
+    ends = began + min(TICK_SECONDS, remaining() - 40)
+    outstanding = services.ledger.count_outstanding(20_000)
+    services.budget.note_outstanding(outstanding)
+    metrics.add_metric("BatchesOutstanding", "Count", outstanding)
+    while True:
+        _round(services, remaining)
+        now = services.now()
+        following = [due for work in Work if (due := services.ledger.next_due(work)) is not None]
+        if not following:
+            return
+        pause = max(min(following) - now, SHORTEST_PAUSE)
+        if now + pause >= ends:
+            return
+        services.sleep(min(pause, LONGEST_PAUSE))
+
+
+def _round(services: Services, remaining: Callable[[], float]) -> None:
+    """One look at each kind of due work."""
+    now = services.now()
+    share = max(int(services.budget.polls_a_minute / 4), 1)
+    _send_submits(services, services.ledger.due(Work.SUBMIT, now, share))
+    polls = services.ledger.due(Work.POLL, now, 4 * share)
+    _hand_over(services, polls[IN_HAND:])
+    done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
+    for due in services.ledger.due(Work.JOB, now, share):
+        job = services.ledger.job(due.job_id)
+        if job and job.state is JobState.SPLITTING and job.due_at is not None and job.due_at <= now:
+            if services.ledger.postpone_job(job, now + DISPATCHED_SECONDS):
+                services.queues.send(JobMessage(job.job_id))
+        elif job:
+            done.add(job.job_id)
+    visit_all(services, done, remaining)
+
+
+def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> set[str]:
+    """Ask after batches, or write down those that only wait for it, many at once; the jobs that got a part by it."""
+    wanted = []
+    jobs: dict[str, Job | None] = {}
+    now = services.now()
+    for job_id, number in batches:
+        if job_id not in jobs:
+            jobs[job_id] = services.ledger.job(job_id)
+        batch, job = services.ledger.batch(job_id, number), jobs[job_id]
+        if batch and job and batch.state in {BatchState.QUEUED, BatchState.READY} and batch.work is Work.POLL:
+            wanted.append((job, batch))
+    calls = sum(needs_call(batch) for _, batch in wanted)
+    granted, permit = services.budget.permit_polls(calls, now) if calls else (0, Permit())
+    chosen: list[tuple[Job, Batch, Permit]] = []
+    for job, batch in wanted:
+        if not needs_call(batch):
+            chosen.append((job, batch, Permit()))
+        elif isinstance(permit, Refusal):
+            waited = permit.until - now if permit.paused else 0.0
+            services.ledger.postpone(batch, permit.until, paused=batch.paused + waited)
+        elif granted > 0:
+            granted -= 1
+            chosen.append((job, batch, permit))
+    with ThreadPoolExecutor(THREADS) as threads:
+        asked = list(threads.map(lambda one: _ask(services, *one, remaining), chosen))
+    return {one.job_id for one in asked if one and one.done}
+
+
+def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked | None:
+    """One batch, apart from the others: what goes wrong with it must not hold them up."""
+    try:
+        return ask(services, job, batch, permit, remaining)
+    except Exception:  # whatever it is, it is logged, counted and comes due again
+        logger.exception("batch not brought on", job_id=job.job_id, number=batch.number)
+        metrics.add_metric("Errors", "Count", 1)
+        return None
+
+
+def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
+    """Bring jobs on, one after another and each apart from the others."""
+    for job_id in job_ids:
+        try:
+            visit(services, job_id, remaining)
+        except (StorageError, LawBrokenError):
+            logger.exception("job not brought on", job_id=job_id)
+            metrics.add_metric("Errors", "Count", 1)
+
+
+def _send_submits(services: Services, dues: list[Due]) -> None:
+    """Send each due batch to the submit function; the same write that says so keeps the next round from doing it again."""
+    messages = []
+    for due in dues:
+        batch = services.ledger.batch(due.job_id, due.number)
+        if batch is None or batch.due_at is None or batch.due_at > services.now():
+            continue
+        if services.ledger.postpone(batch, services.now() + DISPATCHED_SECONDS):
+            messages.append(BatchMessage(due.job_id, due.number))
+    services.queues.send_all(messages)
+
+
+def _hand_over(services: Services, dues: list[Due]) -> None:
+    """Hand due batches to more invocations of this function."""
+    pairs = []
+    for due in dues:
+        batch = services.ledger.batch(due.job_id, due.number)
+        if batch and batch.due_at is not None and batch.due_at <= services.now():
+            if services.ledger.postpone(batch, services.now() + DISPATCHED_SECONDS):
+                pairs.append((due.job_id, due.number))
+    services.queues.send_all([AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)])

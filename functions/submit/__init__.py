@@ -1,0 +1,1 @@
+"""Lambda 1: reads uploads, cuts them into batches, submits the batches."""

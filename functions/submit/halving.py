@@ -1,0 +1,93 @@
+"""Halving: a batch that the API refuses as a whole is cut in two until the bad record stands alone.
+
+The batch is marked first, so that nobody submits it again; then both halves are staged and created; then one write
+makes the batch `halved`. Each step finds what an earlier run left and goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from shared import keys
+from shared.errors import StorageError
+from shared.observability import logger
+from shared.queues import BatchMessage
+from shared.sidecar import Row, Staged, body_of, decode_rows, encode_rows, spans
+from shared.words import Batch, BatchState, Fault, Job, Work
+
+if TYPE_CHECKING:
+    from shared.services import Services
+
+SAME_REFUSALS = 8
+"""Lone records refused with one code, and nothing accepted, after which a job tries no further."""
+
+MESSAGE_GRACE = 60.0
+NOT_ALONE = "Not tried alone: "
+
+
+def halve(services: Services, batch: Batch, reason: Fault) -> None:
+    """Halve a batch that is marked for it, or end it when its job has halved enough.
+
+    Raises:
+        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+    """
+    now = services.now()
+    if _spent(services, batch):
+        services.ledger.end_unanswered(batch, Fault("rejected", NOT_ALONE + reason.message), now)
+        return
+    staged = services.store.get(keys.staged(batch.job_id, batch.number))
+    rows = decode_rows(staged[batch.body_size :])
+    places = spans(rows)
+    middle = _middle(rows)
+    pause = 8 * services.budget.interval / 1000  # a quarter of the submit rate, itself half of all calls
+    for half, chosen in enumerate((slice(0, middle), slice(middle, None))):
+        number = f"{batch.number}.{half}"
+        body = body_of([staged[start : start + length] for start, length in places[chosen] if length])
+        held = Staged(len(rows[chosen]), sum(1 for row in rows[chosen] if row.length), len(body), batch.end if half else None)
+        services.store.put_once(keys.staged(batch.job_id, number), body + encode_rows(rows[chosen]), held.metadata())
+        child = Batch(
+            job_id=batch.job_id,
+            number=number,
+            state=BatchState.READY,
+            first_id=batch.first_id + (middle if half else 0),
+            requests=held.requests,
+            sendable=held.sendable,
+            body_size=held.body_size,
+            created_at=batch.created_at,
+            end=held.end,
+            due_at=now + half * pause + MESSAGE_GRACE,
+            work=Work.SUBMIT,
+        )
+        services.ledger.create_batch(child)
+    if services.ledger.halve(batch, now):
+        logger.info("batch halved", job_id=batch.job_id, number=batch.number)
+        for half in (0, 1):
+            services.queues.send(BatchMessage(batch.job_id, f"{batch.number}.{half}"), delay=half * pause)
+
+
+def refuse_alone(services: Services, job: Job, batch: Batch, code: str, reason: Fault) -> None:
+    """A lone record was refused: it ends `rejected`; after enough of the same the whole job tries no further."""
+    now = services.now()
+    noted = services.ledger.note_refused_alone(job.job_id, batch.number, code)
+    services.ledger.end_unanswered(batch, reason, now)
+    if noted and not noted.seen_accepted and sum(1 for one in noted.refused_alone if one.startswith(f"{code}/")) >= SAME_REFUSALS:
+        services.ledger.stop_job(job.job_id, Fault("rejected", NOT_ALONE + reason.message), now)
+
+
+def _middle(rows: list[Row]) -> int:
+    """Index that parts the rows so that both sides have a sendable one."""
+    sendable = [index for index, row in enumerate(rows) if row.length]
+    if len(sendable) < 2:  # noqa: PLR2004
+        raise StorageError("a batch of one record cannot be halved")
+    return sendable[len(sendable) // 2]
+
+
+def _spent(services: Services, batch: Batch) -> bool:
+    """Whether the tree this batch belongs to has used its submits: 4·log2(n)+16 for each bad record found, and once before the first."""
+    submits = found = requests = 0
+    for one in services.ledger.batches(batch.job_id, prefix=batch.number[:8]):
+        requests = max(requests, one.requests)
+        submits += one.attempt
+        found += one.sendable == 1 and one.ending is not None
+    return submits > (found + 1) * (4 * math.log2(max(requests, 2)) + 16)

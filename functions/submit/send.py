@@ -1,0 +1,240 @@
+"""Submit: one message, one batch, one POST. The one window that nothing can close is kept as small as it can be.
+
+`submitting` is written before the POST, with the attempt and a fence before which nobody else may try. A function that
+outlives its POST settles it at once. One that dies leaves it to the recovery behind the fence, which looks for a
+receipt or a reply of that attempt before it calls the outcome unknown.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from functions.submit.halving import halve, refuse_alone
+from shared import keys
+from shared.budget import Pause, PauseReason, Permit, Refusal
+from shared.errors import StorageError
+from shared.observability import logger, metrics
+from shared.queues import AskMessage
+from shared.store import NotThereError
+from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge
+from shared.words import Batch, BatchState, Fault, Job, Submission, Work
+from shared.workers_ai import Accepted, Answer, Failed, Lost, Refused, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from shared.services import Services
+
+    T = TypeVar("T")
+
+POST_SECONDS = 60.0
+"""The longest a POST may take, its reply included."""
+SETTLE_SECONDS = 20.0
+"""Time kept after the POST to record what it came to."""
+FENCE_MARGIN = 30.0
+"""Seconds by which clocks of two functions may differ."""
+LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
+MOST_UNKNOWABLE = 2
+"""Unknowable submits of one batch, the last of which ends it."""
+FIRST_ASK_SECONDS = 5.0
+PROMPT_BATCHES = 20
+"""Batches of a job that are asked after by message as soon as a quick model can be done; a tick looks after the others."""
+
+
+def submit(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
+    """Bring one batch on: submit it, halve it, or settle what an earlier run left.
+
+    Args:
+        services: all there is.
+        job_id: the job.
+        number: the batch's number.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+    """
+    now = services.now()
+    batch = services.ledger.batch(job_id, number)
+    job = services.ledger.job(job_id)
+    if batch is None or job is None:
+        logger.warning("message for an unknown batch", job_id=job_id, number=number)
+        return
+    if batch.state is BatchState.SUBMITTING and now >= batch.fence:
+        _recover(services, batch)
+    if batch.state is not BatchState.READY or batch.ending:
+        return
+    if (fault := job.error or job.stopped) is not None:
+        services.ledger.end_unanswered(batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}"), now)
+    elif batch.halving:
+        halve(services, batch, batch.halving)
+    elif now - batch.created_at - batch.paused > LONGEST_WAIT_FOR_ACCEPTANCE:
+        services.ledger.end_unanswered(batch, Fault("expired", "The API did not accept it within 7 days."), now)
+    elif remaining() > POST_SECONDS + SETTLE_SECONDS:
+        _try(services, job, batch, remaining)
+
+
+def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:
+    now = services.now()
+    permit = services.budget.permit_submit(job.plan.model, now)
+    if isinstance(permit, Refusal):
+        waited = permit.until - now if permit.paused else 0.0
+        services.ledger.postpone(batch, permit.until, paused=batch.paused + waited)
+        return
+    claimed = services.ledger.begin_submit(batch, now + remaining() + FENCE_MARGIN)
+    if claimed is None:
+        return
+    try:
+        body = services.store.get(keys.staged(job.job_id, claimed.number), 0, claimed.body_size)
+    except StorageError:
+        services.ledger.refuse(claimed, services.now() + back_off(claimed.refusals), refusals=claimed.refusals + 1)
+        raise
+    with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
+        _settle(services, job, claimed, permit, reply, remaining)
+
+
+def _settle(services: Services, job: Job, batch: Batch, permit: Permit, reply: Reply, remaining: Callable[[], float]) -> None:  # noqa: PLR0913
+    """Record what the POST came to."""
+    metrics.add_metric("ApiCalls", "Count", 1)
+    match reply:
+        case Accepted(request_id):
+            _accepted(services, job, batch, request_id, remaining)
+        case Answer(answer):
+            key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
+            _insist(lambda: services.store.put_once(key, bytes(answer)), services, remaining)
+            _accepted(services, job, batch, "", remaining)
+        case Refused(code=code, message=message):
+            verdict = judge(reply.status, code, message)
+            if code == NEEDS_GOOD_TOKEN and not services.api.token_is_good():
+                verdict = Verdict.ACCOUNT
+            logger.info("submit refused", job_id=job.job_id, number=batch.number, code=code, status=reply.status, verdict=verdict)
+            _insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
+            if permit.pause and _lifts(permit.pause, verdict, reached=reply.status > 0):
+                services.budget.lift(Permit(pause=permit.pause), job.plan.model)
+            return
+        case Failed(code, message):
+            _insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
+        case Lost(reason):
+            logger.warning("submit unknowable", job_id=job.job_id, number=batch.number, reason=reason)
+            _insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            return
+        case _:  # Pending is no answer to a submit
+            _insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            return
+    services.budget.lift(permit, job.plan.model)
+
+
+def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remaining: Callable[[], float]) -> None:
+    """Write the request_id down; where the table refuses it, a receipt goes to S3."""
+    now = services.now()
+    submission = Submission(request_id, batch.attempt, now)
+    delay = FIRST_ASK_SECONDS if request_id else 0.0
+    try:
+        taken = _insist(lambda: services.ledger.accept(batch, submission, now + delay), services, remaining)
+    except StorageError:
+        taken = None
+    if taken is None:
+        logger.error("request_id not recorded", job_id=job.job_id, number=batch.number, attempt=batch.attempt, request_id=request_id)
+        services.store.put_once(keys.receipt(job.job_id, batch.number, batch.attempt), msgspec.json.encode(submission))
+        return
+    metrics.add_metric("BatchesAccepted", "Count", 1)
+    if not job.seen_accepted:
+        services.ledger.note_accepted(job.job_id)
+    if int(batch.number[:8]) < PROMPT_BATCHES:
+        services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=delay)
+
+
+def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:  # noqa: PLR0913
+    """Surely not accepted: what becomes of the batch, and of the calls after it."""
+    now, ledger, budget = services.now(), services.ledger, services.budget
+    code = str(reply.code or reply.status)
+    match verdict:
+        case Verdict.MODEL_WAITS:
+            until = budget.make_model_wait(job.plan.model, now, code, permit)
+            ledger.refuse(batch, until + random.uniform(0, 15))  # noqa: S311
+        case Verdict.HOLD:
+            budget.pause(PauseReason.RATE_LIMITED, now, code, permit, reply.retry_after)
+            ledger.refuse(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
+        case Verdict.QUOTA:
+            budget.pause(PauseReason.QUOTA_SPENT, now, code, permit)
+            ledger.refuse(batch, now + 300, paused=batch.paused + 300)
+        case Verdict.ACCOUNT:
+            budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
+            ledger.refuse(batch, now + 60, paused=batch.paused + 60)
+        case Verdict.MODEL:
+            words = f"Workers AI refuses the model {job.plan.model} ({code}: {reply.message}). Choose a model with the Batch property."
+            ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
+            ledger.refuse(batch, now, ending=Fault("rejected", words), work=Work.POLL)
+        case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
+            _halve_or_end(services, job, batch, reply.code or reply.status, reply.message)
+        case Verdict.TRY_LATER:
+            ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1)
+
+
+def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
+    """The API refused what is in the batch: only the bad record shall fail."""
+    reason = Fault("rejected", f"Workers AI refused this request ({code}: {message})")
+    if batch.sendable == 1:
+        refuse_alone(services, job, batch, str(code), reason)
+    elif marked := services.ledger.begin_halving(batch, reason, services.now()):
+        halve(services, marked, reason)
+
+
+def _unknowable(services: Services, batch: Batch, permit: Permit) -> None:
+    """Nobody can know whether the API took the batch: the owner's choice decides."""
+    now = services.now()
+    metrics.add_metric("AmbiguousSubmits", "Count", 1)
+    services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+    times = batch.unknowable + 1
+    if services.settings.ambiguous_submit == "fail" or times >= MOST_UNKNOWABLE:
+        ending = Fault("submit_unknown", "Whether Workers AI took this request could not be known, so it was not sent again.")
+        services.ledger.refuse(batch, now, unknowable=times, ending=ending, work=Work.POLL)
+    else:
+        services.ledger.refuse(batch, now + back_off(0), unknowable=times)
+
+
+def _recover(services: Services, batch: Batch) -> None:
+    """A submit whose function died: settle it by what it left behind."""
+    now = services.now()
+    try:
+        receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
+    except NotThereError:
+        if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)):
+            services.ledger.accept(batch, Submission("", batch.attempt, now), now)
+        else:
+            logger.warning("submit unknowable", job_id=batch.job_id, number=batch.number, reason="its function died")
+            _unknowable(services, batch, Permit())
+    else:
+        services.ledger.accept(batch, msgspec.json.decode(receipt, type=Submission), now)
+
+
+def _lifts(pause: Pause, verdict: Verdict, *, reached: bool) -> bool:
+    """Whether a refused probe shows all the same that the pause's reason is gone."""
+    if pause.reason is PauseReason.TOKEN_REFUSED:
+        return reached and verdict not in {Verdict.ACCOUNT, Verdict.TRY_LATER}
+    return pause.reason is PauseReason.OUTAGE and reached
+
+
+def _insist(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
+    """Do a step that must not be lost, again and again while there is time.
+
+    Raises:
+        StorageError: the time is over.
+    """
+    wait = 0.2
+    while True:
+        try:
+            return step()
+        except StorageError:
+            if remaining() < SETTLE_SECONDS / 2 + wait:
+                raise
+            services.sleep(wait)
+            wait = min(2 * wait, 5.0)
+
+
+def back_off(times: int) -> float:
+    """Seconds to wait after so many refusals in a row: 10 and doubling, up to 15 minutes, with jitter."""
+    return min(10.0 * 2 ** min(times, 10), 900.0) * random.uniform(0.7, 1.3)  # noqa: S311

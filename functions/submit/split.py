@@ -1,0 +1,170 @@
+"""Split: the upload is read once, batch by batch staged and written down. Safe to die anywhere and to run twice.
+
+For each batch: the staged object first (write-once), the item second (a create), the message third. A run that dies
+between them is made good by the next: the object is found there, the item's `due_at` stands for the message. There is
+no other checkpoint: split resumes behind the last batch item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from functions.submit.cut import cut
+from functions.submit.jobs import LEASE_SECONDS, is_model
+from functions.submit.reading import look, unpacked_blocks
+from shared import keys
+from shared.errors import LawBrokenError, StorageError, UploadError
+from shared.observability import logger
+from shared.queues import BatchMessage
+from shared.sidecar import Staged, encode_rows
+from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from functions.submit.cut import Cut
+    from shared.services import Services
+
+TURN_SECONDS = 60.0
+"""How long one run splits before it gives up its turn."""
+
+MESSAGE_GRACE = 60.0
+"""Seconds that a batch's message has to come true before a tick looks after the batch."""
+
+
+def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
+    """Split a job's upload, or go on with it, for one turn.
+
+    Args:
+        services: all there is.
+        job: as read or created just now.
+        leased: whether this invocation created the job, and with it its lease.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: a service refused or broke off; the job's `due_at` brings it up again.
+    """
+    if job.state is not JobState.SPLITTING:
+        return
+    if not leased:
+        now = services.now()
+        claimed = services.ledger.lease_job(job, now, now + LEASE_SECONDS)
+        if claimed is None:
+            return
+        job = claimed
+    turn_ends = services.now() + min(TURN_SECONDS, remaining() - 30)
+    error: Fault | None = job.error
+    place = Place()
+    try:
+        job = _planned(services, job)
+        if error is None:
+            place, finished = _stage(services, job, turn_ends)
+            if not finished:
+                services.ledger.release_job(job, services.now())
+                return
+        else:
+            place = _resume_place(services, job)
+    except UploadError as fault:
+        logger.warning("upload failed", job_id=job.job_id, code=fault.code)
+        error, place = Fault(fault.code, fault.message), _resume_place(services, job)
+    services.ledger.end_split(job, place.record, error, services.now())
+
+
+def _planned(services: Services, job: Job) -> Job:
+    """The job with what its upload looks like, pinned."""
+    if len(job.upload.key.removeprefix(keys.INBOX).encode()) > keys.LONGEST_PATH:
+        raise UploadError("path_too_long", f"The path under inbox/ has more than {keys.LONGEST_PATH} bytes. Upload it under a shorter key.")
+    if job.plan.form:
+        return job
+    packing, form, start = look(services.store, job.upload)
+    planned = replace(job, plan=replace(job.plan, packing=packing, form=form, start=start))
+    return services.ledger.note_plan(planned) or planned
+
+
+def _resume_place(services: Services, job: Job) -> Place:
+    last = services.ledger.last_batch(job.job_id)
+    if last is None:
+        return Place(job.plan.start)
+    if last.end is None:
+        raise LawBrokenError(f"the last batch of job {job.job_id} has no end")
+    return last.end
+
+
+def _stage(services: Services, job: Job, turn_ends: float) -> tuple[Place, bool]:
+    """Stage batches from the last one on: where it got to, and whether the upload was read to its end."""
+    last = services.ledger.last_batch(job.job_id)
+    number = int(last.number[:8]) + 1 if last else 0
+    place = _resume_place(services, job)
+    while True:
+        blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset)
+        for piece in cut(job.plan, place, blocks):
+            _check_model(job.plan.model)
+            known = _write_down(services, job, number, piece)
+            number += 1
+            place = known.end or piece.end
+            if services.now() > turn_ends:
+                return place, False
+            if place != piece.end:
+                break  # the batch that is there ends elsewhere: go on from its end
+        else:
+            return place, True
+
+
+def _check_model(model: str) -> None:
+    """Asked only when there is a record: an empty upload needs no model.
+
+    Raises:
+        UploadError: `no_model` or `bad_model`.
+    """
+    if not model:
+        raise UploadError(
+            "no_model",
+            "No model was named. Set object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, or give the stack a DefaultModel.",
+        )
+    if not is_model(model):
+        raise UploadError("bad_model", f"{model[:100]!r} is no model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.")
+
+
+def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
+    """Object, item, message. Returns the batch as the ledger holds it, whoever wrote it."""
+    name = f"{number:08d}"
+    staged = piece.staged
+    key = keys.staged(job.job_id, name)
+    if not services.store.put_once(key, piece.body + encode_rows(piece.rows), staged.metadata()):
+        there = services.store.head(key)
+        if there is None:
+            raise StorageError(f"{key} was there and is gone")
+        staged = Staged.of(there.metadata)
+    now = services.now()
+    turn = _turn(services, job, number)
+    prompt = staged.sendable > 0 and turn <= now
+    batch = Batch(
+        job_id=job.job_id,
+        number=name,
+        state=BatchState.READY,
+        first_id=piece.first_id,
+        requests=staged.requests,
+        sendable=staged.sendable,
+        body_size=staged.body_size,
+        created_at=now,
+        end=staged.end,
+        due_at=now + MESSAGE_GRACE if prompt else turn if staged.sendable else now,
+        work=Work.SUBMIT if staged.sendable else Work.POLL,
+        ending=None if staged.sendable else Fault("internal", "no record of this batch could be sent"),
+    )
+    if services.ledger.create_batch(batch) is None:
+        known = services.ledger.batch(job.job_id, name)
+        if known is None:
+            raise LawBrokenError(f"batch {job.job_id}/{name} was there and is gone")
+        return known
+    if prompt:
+        services.queues.send(BatchMessage(job.job_id, name))
+    return batch
+
+
+def _turn(services: Services, job: Job, number: int) -> float:
+    """When a batch's turn is: the first of a job at once, the others at the submit rate, so that a large job hides no small one."""
+    budget = services.budget
+    ahead = max(number - budget.burst // 2, 0)
+    return job.created_at + ahead * 2 * budget.interval / 1000

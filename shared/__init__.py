@@ -1,0 +1,1 @@
+"""What both functions use; knows no function."""

@@ -1,0 +1,360 @@
+"""The right to call the API: the shared rate budget, pauses of the account, waits of one model.
+
+All three are control items of the one table, so that every function sees the same. Nothing here knows batches. When
+the table fails, no right is given: over Cloudflare's limit every call is refused for 5 minutes.
+
+The rate budget is a token bucket kept as one time (the generic cell rate algorithm): `filled_at` is when the bucket
+would be full again. Taking n tokens moves it n intervals on, if that leaves it within the burst. Submits may use only
+half of the burst, so that polls always find some.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from shared.items import attribute, attributes, read
+from shared.ledger import ConditionFailedError, call
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+PAUSED_LOOK_SECONDS = 300.0
+"""Paused items look this often, so that deleting the pause is noticed."""
+
+MODEL_WAIT_FIRST, MODEL_WAIT_MOST = 15.0, 900.0
+MODEL_PROBE_SECONDS = 90.0
+OUTAGE_WAIT_FIRST, OUTAGE_WAIT_MOST = 15.0, 300.0
+TOKEN_PROBE_SECONDS, TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 60.0, 300.0, 600.0
+QUOTA_PROBE_SECONDS = 1_800.0
+HOLD_SECONDS = 60.0
+"""How long to hold after a 429 that does not say how long."""
+
+OUTSTANDING_MINUTES = 15
+"""Batches may be outstanding up to what the polls' share can ask after once in this many minutes."""
+
+
+class Call(StrEnum):
+    """What a call of the API is for."""
+
+    SUBMIT = "submit"
+    POLL = "poll"
+
+
+class PauseReason(StrEnum):
+    """Why calls are paused; the word users see in `waiting_for`."""
+
+    TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, no secret
+    QUOTA_SPENT = "quota_spent"
+    RATE_LIMITED = "rate_limited"
+    OUTAGE = "outage"
+
+
+_STOPS_POLLS = frozenset({PauseReason.TOKEN_REFUSED, PauseReason.RATE_LIMITED})
+
+WORDS = {
+    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets Manager, its "
+    "Workers AI permission and the account id; a changed secret is used within a minute.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a paid plan.",
+    PauseReason.RATE_LIMITED: "Cloudflare asks to slow down; calls go on by themselves.",
+    PauseReason.OUTAGE: "The API does not answer submits; one batch at a time is tried.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of the account's calls.
+
+    Attributes:
+        reason: why.
+        until: Unix seconds; it ends by itself then. None: only a good probe ends it.
+        next_probe: Unix seconds; the first call after that may try.
+        nonce: a good probe lifts exactly the pause it read.
+        since: Unix seconds of its beginning.
+        step: seconds between probes at present.
+        code: what the API said, for the user.
+    """
+
+    reason: PauseReason
+    nonce: str
+    since: float
+    next_probe: float
+    step: float
+    until: float | None = None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWait:
+    """One model asks to wait: one batch of it tries at `until`, the others move behind."""
+
+    until: float
+    step: float
+    nonce: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The token bucket: milliseconds since the epoch at which it is full again."""
+
+    filled_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The control items as they were read together."""
+
+    pause: Pause | None
+    model_wait: ModelWait | None
+    rate: Rate
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to make one call; a probe's permit names what a good answer lifts."""
+
+    pause: Pause | None = None
+    model_wait: ModelWait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No call now: when to look again, and whether a pause is the reason (pauses stop a batch's clock)."""
+
+    until: float
+    paused: bool
+
+
+class Budget:
+    """Asks for permits and keeps what the API said about waiting."""
+
+    def __init__(self, client: DynamoDBClient, table: str, calls_per_minute: int) -> None:
+        """Use a ready client.
+
+        Args:
+            client: of DynamoDB.
+            table: the ledger's table.
+            calls_per_minute: of all functions together.
+        """
+        self.client = client
+        self.table = table
+        self.interval = 60_000 // calls_per_minute
+        self.burst = max(1, calls_per_minute // 2)
+        self.polls_a_minute = calls_per_minute / 2
+
+    def controls(self, model: str = "") -> Controls:
+        """Read all control items at once, consistently."""
+        keys = [_key("PAUSE"), _key("RATE"), _key("RATE#OUTSTANDING")]
+        if model:
+            keys.append(_key(f"RATE#MODEL#{model}"))
+        answer = self._call("batch_get_item", RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}})
+        found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
+        if answer.get("UnprocessedKeys"):
+            found = {sk: item for key in keys if (sk := key["sk"]["S"]) and (item := self._get(sk))}
+        pause, wait = found.get("PAUSE"), found.get(f"RATE#MODEL#{model}")
+        return Controls(
+            read(pause, Pause) if pause else None,
+            read(wait, ModelWait) if wait else None,
+            read(found.get("RATE", {}), Rate),
+            int(found["RATE#OUTSTANDING"]["count"]["N"]) if "RATE#OUTSTANDING" in found else 0,
+        )
+
+    # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def permit_submit(self, model: str, now: float) -> Permit | Refusal:
+        """The right to submit one batch of a model now."""
+        controls = self.controls(model)
+        if controls.outstanding >= self.polls_a_minute * OUTSTANDING_MINUTES:
+            return Refusal(now + _jittered(60), paused=False)
+        paused = self._pass_pause(controls.pause, Call.SUBMIT, now)
+        if isinstance(paused, Refusal):
+            return paused
+        waited = self._pass_model(model, controls.model_wait, now)
+        if isinstance(waited, Refusal):
+            return waited
+        if not self._take(controls.rate, 1, self.burst // 2, now):
+            return Refusal(now + _jittered(10), paused=False)
+        return Permit(paused, waited)
+
+    def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Refusal]:
+        """The right to make up to `wanted` polls now: how many, and under which permit."""
+        controls = self.controls()
+        paused = self._pass_pause(controls.pause, Call.POLL, now)
+        if isinstance(paused, Refusal):
+            return 0, paused
+        wanted = 1 if paused else wanted
+        free = self._free(controls.rate, self.burst, now)
+        granted = min(wanted, free)
+        if granted < 1 or not self._take(controls.rate, granted, self.burst, now):
+            return 0, Refusal(now + _jittered(3), paused=False)
+        return granted, Permit(paused)
+
+    def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | None | Refusal:
+        """None: no pause in the way; a pause: this call is its probe."""
+        if pause is None or (pause.until is not None and now >= pause.until):
+            return None
+        if call_for is Call.POLL and pause.reason not in _STOPS_POLLS:
+            return None
+        look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
+        if now >= pause.next_probe and pause.reason is not PauseReason.RATE_LIMITED:
+            step = pause.step
+            if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
+                step = TOKEN_PROBE_LATER_SECONDS
+            if self._replace("PAUSE", pause, replace(pause, next_probe=now + step, step=step)):
+                return replace(pause, next_probe=now + step, step=step)
+        return Refusal(min(look, max(pause.next_probe, now + 1)) + random.uniform(1, 10), paused=True)  # noqa: S311
+
+    def _pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | None | Refusal:
+        """None: no wait in the way; a wait: this call is its probe."""
+        if wait is None:
+            return None
+        if now >= wait.until:
+            probing = replace(wait, until=now + MODEL_PROBE_SECONDS)
+            if self._replace(f"RATE#MODEL#{model}", wait, probing):
+                return probing
+        return Refusal(max(wait.until, now) + random.uniform(1, 15), paused=False)  # noqa: S311
+
+    def _free(self, rate: Rate, burst: int, now: float) -> int:
+        ahead = max(rate.filled_at - int(now * 1000), 0)
+        return burst - -(-ahead // self.interval)
+
+    def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
+        """Move the bucket's time on, if nobody did since we read it; a lost race is tried again twice."""
+        for _ in range(3):
+            if self._free(rate, burst, now) < tokens:
+                return False
+            moved = max(rate.filled_at, int(now * 1000)) + tokens * self.interval
+            try:
+                self._call(
+                    "update_item",
+                    Key=_key("RATE"),
+                    UpdateExpression="SET filled_at = :moved",
+                    ConditionExpression="attribute_not_exists(filled_at) OR filled_at = :seen",
+                    ExpressionAttributeValues={":moved": attribute(moved), ":seen": attribute(rate.filled_at)},
+                )
+            except ConditionFailedError:
+                rate = read(self._get("RATE") or {}, Rate)
+            else:
+                return True
+        return False
+
+    # ── what the API said ────────────────────────────────────────────────────────────────────────────────────────
+
+    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit, seconds: float | None = None) -> None:
+        """Pause the account's calls, or keep the pause that is there.
+
+        Args:
+            reason: why.
+            now: Unix seconds.
+            code: what the API said, for the user.
+            permit: of the call that was answered so; a failed probe of an outage waits longer for the next.
+            seconds: how long, where the API said it (`retry-after`).
+        """
+        old = self.controls().pause
+        if old and old.until is not None and now >= old.until:
+            same, other = None, None
+        else:
+            same, other = (old, None) if old and old.reason is reason else (None, old)
+        if reason is PauseReason.TOKEN_REFUSED:
+            if same:
+                return
+            step, until = TOKEN_PROBE_SECONDS, None
+        elif other and other.reason is PauseReason.TOKEN_REFUSED:
+            return  # nothing is harder than a refused token; its probe will meet whatever else there is
+        elif reason is PauseReason.QUOTA_SPENT:
+            step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
+        elif reason is PauseReason.RATE_LIMITED:
+            step = HOLD_SECONDS if seconds is None else seconds
+            until = now + step
+            if old and old.until is not None and old.until > until:
+                return
+        else:
+            if other or (same and not permit.pause):
+                return
+            step, until = (min(2 * same.step, OUTAGE_WAIT_MOST) if same else OUTAGE_WAIT_FIRST), None
+        since = same.since if same else now
+        self._write("PAUSE", old, Pause(reason, secrets.token_hex(8), since, now + step, step, until, code))
+
+    def make_model_wait(self, model: str, now: float, code: str, permit: Permit) -> float:
+        """Make a model wait, longer each time it refuses a probe; until when."""
+        old = self.controls(model).model_wait
+        if old and old.until > now and not permit.model_wait:
+            return old.until
+        step = min(2 * old.step, MODEL_WAIT_MOST) if old and permit.model_wait else MODEL_WAIT_FIRST
+        wait = ModelWait(now + _jittered(step), step, secrets.token_hex(8), code)
+        self._write(f"RATE#MODEL#{model}", old, wait)
+        return wait.until
+
+    def lift(self, permit: Permit, model: str) -> None:
+        """A probe was good: lift exactly what it probed."""
+        for sk, probed in (("PAUSE", permit.pause), (f"RATE#MODEL#{model}", permit.model_wait)):
+            if probed is None:
+                continue
+            try:
+                self._call(
+                    "delete_item",
+                    Key=_key(sk),
+                    ConditionExpression="nonce = :nonce",
+                    ExpressionAttributeValues={":nonce": {"S": probed.nonce}},
+                )
+            except ConditionFailedError:
+                continue  # another pause was written meanwhile; it has its own probe
+
+    def note_outstanding(self, count: int) -> None:
+        """Keep how many batches are outstanding, for submits to see."""
+        self._call("put_item", Item={**_key("RATE#OUTSTANDING"), "count": attribute(count)})
+
+    # ── the table ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
+        """Write `new` if the item is still exactly the one we saw; its nonce and its next time say so."""
+        moment = "next_probe" if isinstance(old, Pause) else "until"
+        return self._put_if(
+            sk,
+            new,
+            ConditionExpression="nonce = :nonce AND #moment = :seen",
+            ExpressionAttributeNames={"#moment": moment},
+            ExpressionAttributeValues={":nonce": {"S": old.nonce}, ":seen": attribute(getattr(old, moment))},
+        )
+
+    def _write(self, sk: str, old: Pause | ModelWait | None, new: Pause | ModelWait) -> None:
+        """Write `new` over what we saw; if somebody else wrote meanwhile, theirs is as good."""
+        if old is None:
+            self._put_if(sk, new, ConditionExpression="attribute_not_exists(pk)")
+        else:
+            condition = {"ConditionExpression": "nonce = :nonce", "ExpressionAttributeValues": {":nonce": {"S": old.nonce}}}
+            self._put_if(sk, new, **condition)
+
+    def _put_if(self, sk: str, new: Pause | ModelWait, **condition: Any) -> bool:  # noqa: ANN401 - boto3's own arguments
+        try:
+            self._call("put_item", Item={**_key(sk), **attributes(new)}, **condition)
+        except ConditionFailedError:
+            return False
+        return True
+
+    def _get(self, sk: str) -> dict[str, Any] | None:
+        item: dict[str, Any] | None = self._call("get_item", Key=_key(sk), ConsistentRead=True).get("Item")
+        return item
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        if "RequestItems" not in arguments:
+            arguments["TableName"] = self.table
+        return call(self.client, operation, **arguments)
+
+
+def _key(sk: str) -> dict[str, Any]:
+    return {"pk": {"S": "CONTROL"}, "sk": {"S": sk}}
+
+
+def _next_midnight(now: float) -> float:
+    """00:00 UTC of the next day, when Cloudflare's daily allocation is new."""
+    return (now // 86_400 + 1) * 86_400
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing

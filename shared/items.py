@@ -1,0 +1,69 @@
+"""Data classes to DynamoDB's attribute values and back. Knows the wire form and nothing of its meaning.
+
+boto3's own serializer takes no floats and gives only `Decimal`; times here are floats, everything else is int.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+
+def attribute(value: object) -> dict[str, Any]:
+    """One value in DynamoDB's wire form. None members of maps are left out.
+
+    Raises:
+        TypeError: for a type the ledger does not use.
+    """
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case str():
+            return {"S": str(value)}
+        case int() | float():
+            return {"N": repr(value)}
+        case frozenset():
+            return {"SS": sorted(value)}
+        case list() | tuple():
+            return {"L": [attribute(member) for member in value]}
+        case dict():
+            return {"M": {name: attribute(member) for name, member in value.items() if member is not None}}
+    if is_dataclass(value):
+        return {"M": attributes(value)}
+    raise TypeError(f"no attribute form for {type(value).__name__}")
+
+
+def attributes(value: object) -> dict[str, Any]:
+    """The members of a data class in wire form; None and empty sets, which DynamoDB has no form for, are left out."""
+    members = ((field.name, getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
+    return {name: attribute(member) for name, member in members if member is not None and member != frozenset()}
+
+
+def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item holds
+    """One attribute value as a plain Python value."""
+    ((kind, value),) = wire.items()
+    match kind:
+        case "N":
+            return float(value) if any(mark in value for mark in ".eE") else int(value)
+        case "L":
+            return [plain(member) for member in value]
+        case "M":
+            return {name: plain(member) for name, member in value.items()}
+        case _:
+            return value
+
+
+def read(item: Mapping[str, Any], kind: type[T]) -> T:
+    """Build a data class from an item; attributes it does not know are ignored.
+
+    Raises:
+        msgspec.ValidationError: the item does not hold what its schema promises.
+    """
+    return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)

@@ -1,0 +1,467 @@
+"""The ledger: jobs and batches in DynamoDB, every transition one conditional write to one item.
+
+What may change into what, and under which condition, is written here and nowhere else. A transition returns the
+item as it is afterwards, or None when the item was no longer as the caller believed: somebody else was faster, and
+the caller lets go. Reads that decide anything are consistent; the `due` index is only a hint where to look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from shared.errors import LawBrokenError, StorageError
+from shared.items import attribute, attributes, read
+from shared.words import (
+    Batch,
+    BatchState,
+    Fault,
+    Job,
+    JobState,
+    Part,
+    Submission,
+    Work,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+T = TypeVar("T", Job, Batch)
+
+JOB_LIFE = 90 * 86_400
+"""Seconds an item outlives its job; within them the job item is the tombstone."""
+
+ABSENT = object()
+"""As an expected value: the attribute must not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """As an expected value: the attribute must compare so; an attribute that is absent counts as 0 with `<=`."""
+
+    operator: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One entry of the `due` index."""
+
+    job_id: str
+    number: str
+    """Of a batch; empty for the job itself."""
+    due_at: float
+
+
+def _job_key(job_id: str) -> dict[str, Any]:
+    return {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": "META"}}
+
+
+def _batch_key(job_id: str, number: str) -> dict[str, Any]:
+    return {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": f"BATCH#{number}"}}
+
+
+class Ledger:
+    """The one table, seen as jobs and batches."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        """Use a ready client; nothing is read yet."""
+        self.client = client
+        self.table = table
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def job(self, job_id: str) -> Job | None:
+        """One job, read consistently."""
+        item = self._get(_job_key(job_id))
+        return read(item, Job) if item else None
+
+    def batch(self, job_id: str, number: str) -> Batch | None:
+        """One batch, read consistently."""
+        item = self._get(_batch_key(job_id, number))
+        return read(item, Batch) if item else None
+
+    def batches(
+        self, job_id: str, after: str = "", limit: int | None = None, prefix: str = "", page_size: int | None = None
+    ) -> Iterator[Batch]:
+        """Batches of a job in the order of their first record, read consistently, a page at a time.
+
+        Args:
+            job_id: the job.
+            after: only numbers behind this one.
+            limit: items to read, at most; None for all.
+            prefix: only numbers that begin so.
+            page_size: items to read at once, where the caller may well stop early.
+        """
+        start = f"BATCH#{after}\x00" if after else f"BATCH#{prefix}"
+        condition = {
+            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :start AND :stop",
+            "ExpressionAttributeValues": {
+                ":pk": {"S": f"JOB#{job_id}"},
+                ":start": {"S": start},
+                ":stop": {"S": f"BATCH#{prefix}~"},
+            },
+        }
+        left = limit
+        position: dict[str, Any] = {}
+        while left is None or left > 0:
+            page = self._call(
+                "query",
+                **condition,
+                **position,
+                **({"Limit": min(sizes)} if (sizes := [size for size in (left, page_size) if size]) else {}),
+                ConsistentRead=True,
+            )
+            for item in page["Items"]:
+                yield read(item, Batch)
+            if "LastEvaluatedKey" not in page:
+                return
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+            left = None if left is None else left - len(page["Items"])
+
+    def last_batch(self, job_id: str) -> Batch | None:
+        """The batch with the highest number: where split resumes."""
+        page = self._call(
+            "query",
+            KeyConditionExpression="pk = :pk AND begins_with(sk, :prefix)",
+            ExpressionAttributeValues={":pk": {"S": f"JOB#{job_id}"}, ":prefix": {"S": "BATCH#"}},
+            ScanIndexForward=False,
+            Limit=1,
+            ConsistentRead=True,
+        )
+        return read(page["Items"][0], Batch) if page["Items"] else None
+
+    def due(self, work: Work, now: float, limit: int) -> list[Due]:
+        """What of one kind is due, oldest first; the index may lag, so every claim checks the item itself."""
+        page = self._call(
+            "query",
+            IndexName="due",
+            KeyConditionExpression="#work = :work AND due_at <= :now",
+            ExpressionAttributeNames={"#work": "work"},
+            ExpressionAttributeValues={":work": {"S": work.value}, ":now": attribute(now)},
+            Limit=limit,
+        )
+        return [
+            Due(
+                item["pk"]["S"].removeprefix("JOB#"),
+                item["sk"]["S"].removeprefix("BATCH#") if item["sk"]["S"] != "META" else "",
+                float(item["due_at"]["N"]),
+            )
+            for item in page["Items"]
+        ]
+
+    def next_due(self, work: Work) -> float | None:
+        """When the next work of one kind is due; None when there is none."""
+        page = self._call(
+            "query",
+            IndexName="due",
+            KeyConditionExpression="#work = :work",
+            ExpressionAttributeNames={"#work": "work"},
+            ExpressionAttributeValues={":work": {"S": work.value}},
+            Limit=1,
+        )
+        return float(page["Items"][0]["due_at"]["N"]) if page["Items"] else None
+
+    def count_outstanding(self, most: int) -> int:
+        """Batches the API holds for us, counted up to about `most`."""
+        counted = 0
+        position: dict[str, Any] = {}
+        while counted < most:
+            page = self._call(
+                "query",
+                IndexName="due",
+                KeyConditionExpression="#work = :work",
+                ExpressionAttributeNames={"#work": "work"},
+                ExpressionAttributeValues={":work": {"S": Work.POLL.value}},
+                Select="COUNT",
+                **position,
+            )
+            counted += page["Count"]
+            if "LastEvaluatedKey" not in page:
+                break
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        return counted
+
+    # ── creating ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create_job(self, job: Job) -> Job | None:
+        """Write a new job; None when an item with its id is there already."""
+        return job if self._create(_job_key(job.job_id), job, Work.JOB) else None
+
+    def create_batch(self, batch: Batch) -> Batch | None:
+        """Write a new batch; None when an item with its number is there already."""
+        return batch if self._create(_batch_key(batch.job_id, batch.number), batch, None) else None
+
+    # ── transitions of jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def lease_job(self, job: Job, now: float, until: float) -> Job | None:
+        """Claim a job until `until`, if nobody else holds it and it is in the state we saw."""
+        return self._change_job(
+            job,
+            {"state": job.state, "lease_until": At("<=", now)},
+            {"lease_until": until, "due_at": until, "claims": job.claims + 1},
+        )
+
+    def release_job(self, job: Job, due_at: float, **learned: object) -> Job | None:
+        """Give a leased job back, with what this visit learned."""
+        return self._change_job(
+            job,
+            {"state": job.state, "lease_until": job.lease_until},
+            {"lease_until": 0.0, "due_at": due_at, "claims": 0, **learned},
+        )
+
+    def postpone_job(self, job: Job, due_at: float) -> Job | None:
+        """Move a job's `due_at` without leasing it."""
+        return self._change_job(job, {"state": job.state, "due_at": job.due_at}, {"due_at": due_at})
+
+    def note_plan(self, job: Job) -> Job | None:
+        """Pin what was learned of the upload's form."""
+        return self._change_job(job, {"state": JobState.SPLITTING}, {"plan": job.plan})
+
+    def end_split(self, job: Job, total: int, error: Fault | None, due_at: float) -> Job | None:
+        """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""
+        changes = {"state": JobState.IN_PROGRESS, "total": total, "lease_until": 0.0, "due_at": due_at, "claims": 0}
+        if error and not job.error:
+            changes["error"] = error
+        return self._change_job(job, {"state": JobState.SPLITTING}, changes)
+
+    def fail_job(self, job_id: str, fault: Fault, now: float) -> None:
+        """Note a fault of the whole upload; the first one stays."""
+        self._change(_job_key(job_id), {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now}, Job)
+
+    def stop_job(self, job_id: str, fault: Fault, now: float) -> None:
+        """Note that further submits of a job are pointless; the first reason stays."""
+        self._change(_job_key(job_id), {"stopped": ABSENT, "completed_at": ABSENT}, {"stopped": fault, "due_at": now}, Job)
+
+    def note_accepted(self, job_id: str) -> None:
+        """Remember that the API accepted something of this job; saying it twice changes nothing."""
+        self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job)
+
+    def note_refused_alone(self, job_id: str, number: str, code: str) -> Job | None:
+        """Remember a lone record's refusal, in a set: saying it twice changes nothing."""
+        return self._change(_job_key(job_id), {}, {}, Job, add={"refused_alone": frozenset({f"{code}/{number}"})})
+
+    def move_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
+        """Change a leased job: a mark moved on, or the next of its last states."""
+        return self._change_job(job, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
+
+    def end_job(self, job: Job, now: float) -> Job | None:
+        """`finalizing` to `completed` or `failed`; the item is a tombstone from now on."""
+        state = JobState.FAILED if job.error else JobState.COMPLETED
+        return self._change_job(
+            job,
+            {"state": JobState.FINALIZING},
+            {"state": state, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            remove=("due_at", "work", "lease_until"),
+        )
+
+    # ── transitions of batches ───────────────────────────────────────────────────────────────────────────────────
+
+    def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
+        """`ready` to `submitting`, before the POST; nobody else may try before the fence."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.READY, "attempt": batch.attempt, "ending": ABSENT, "halving": ABSENT},
+            {
+                "state": BatchState.SUBMITTING,
+                "attempt": batch.attempt + 1,
+                "fence": fence,
+                "due_at": fence,
+                "claims": batch.claims + 1,
+            },
+        )
+
+    def accept(self, batch: Batch, submission: Submission, due_at: float) -> Batch | None:
+        """`submitting` to `queued`: the API holds the batch under a request_id."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
+            {
+                "state": BatchState.QUEUED,
+                "submissions": (*batch.submissions, submission),
+                "work": Work.POLL,
+                "due_at": due_at,
+                "claims": 0,
+                "refusals": 0,
+                "misses": 0,
+                "failures": 0,
+            },
+        )
+
+    def refuse(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """`submitting` back to `ready`: surely not accepted, or settled as unknowable."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
+            {"state": BatchState.READY, "work": Work.SUBMIT, "due_at": due_at, "claims": 0, **learned},
+        )
+
+    def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """Move a batch's `due_at` without claiming it."""
+        return self._change_batch(batch, _seen(batch), {"due_at": due_at, **learned})
+
+    def end_unanswered(self, batch: Batch, ending: Fault, now: float) -> Batch | None:
+        """Settle how all records of a batch end without an answer; collecting writes their lines."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {"state": BatchState.READY, "ending": ending, "work": Work.POLL, "due_at": now, "claims": 0},
+        )
+
+    def claim_poll(self, batch: Batch, until: float) -> Batch | None:
+        """Claim a batch for asking or collecting; moves `due_at` to the claim's end."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {"due_at": until, "claims": batch.claims + 1, "polls": batch.polls + 1},
+        )
+
+    def note_answer(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """An asked batch is not finished: when to ask again, and what was learned."""
+        return self._change_batch(batch, _seen(batch), {"due_at": due_at, "claims": 0, **learned})
+
+    def resubmit(self, batch: Batch, now: float) -> Batch | None:
+        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.QUEUED, "attempt": batch.attempt},
+            {"state": BatchState.READY, "work": Work.SUBMIT, "due_at": now, "claims": 0, "misses": 0, "failures": 0},
+        )
+
+    def begin_halving(self, batch: Batch, reason: Fault, now: float) -> Batch | None:
+        """Back to `ready`, but to be halved instead of submitted: the API refused the batch as a whole."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {"state": BatchState.READY, "halving": reason, "work": Work.SUBMIT, "due_at": now, "claims": 0},
+        )
+
+    def halve(self, batch: Batch, now: float) -> Batch | None:
+        """To `halved`, once both halves exist."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {"state": BatchState.HALVED, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            remove=("due_at", "work"),
+        )
+
+    def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
+        """To `done`: the part is written, and this item names it."""
+        return self._change_batch(
+            batch,
+            {"state": batch.state, "attempt": batch.attempt},
+            {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            remove=("due_at", "work"),
+        )
+
+    # ── the one way to write ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _create(self, key: dict[str, Any], value: Job | Batch, work: Work | None) -> bool:
+        item = {**key, **attributes(value)}
+        if work:
+            item["work"] = attribute(work.value)
+        try:
+            self._call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
+        except ConditionFailedError:
+            return False
+        return True
+
+    def _change_job(
+        self, job: Job, expected: dict[str, object], changes: dict[str, object], remove: Sequence[str] = ()
+    ) -> Job | None:
+        return self._change(_job_key(job.job_id), expected, changes, Job, remove=remove)
+
+    def _change_batch(
+        self, batch: Batch, expected: dict[str, object], changes: dict[str, object], remove: Sequence[str] = ()
+    ) -> Batch | None:
+        return self._change(_batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
+
+    def _change(  # noqa: PLR0913 - the parts of DynamoDB's own update
+        self,
+        key: dict[str, Any],
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        kind: type[T],
+        remove: Sequence[str] = (),
+        add: Mapping[str, object] | None = None,
+    ) -> T | None:
+        """One conditional update; the item as it is afterwards, or None if it was not as expected."""
+        names: dict[str, str] = {"#pk": "pk"}
+        values: dict[str, Any] = {}
+
+        def name(of: str) -> str:
+            names[f"#{of}"] = of
+            return f"#{of}"
+
+        def value(of: str, prefix: str, given: object) -> str:
+            values[f":{prefix}{of}"] = attribute(given)
+            return f":{prefix}{of}"
+
+        conditions = ["attribute_exists(#pk)"]
+        for of, wanted in expected.items():
+            if wanted is ABSENT:
+                conditions.append(f"attribute_not_exists({name(of)})")
+            elif isinstance(wanted, At):
+                compared = f"{name(of)} {wanted.operator} {value(of, 'if_', wanted.value)}"
+                conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
+            else:
+                conditions.append(f"{name(of)} = {value(of, 'if_', wanted)}")
+        removed = [*remove, *(of for of, new in changes.items() if new is None)]
+        clauses = []
+        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in changes.items() if new is not None]:
+            clauses.append("SET " + ", ".join(settings))
+        if removed:
+            clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
+        if add:
+            clauses.append("ADD " + ", ".join(f"{name(of)} {value(of, 'add_', more)}" for of, more in add.items()))
+        try:
+            answer = self._call(
+                "update_item",
+                Key=key,
+                UpdateExpression=" ".join(clauses),
+                ConditionExpression=" AND ".join(conditions),
+                ExpressionAttributeNames=names,
+                **({"ExpressionAttributeValues": values} if values else {}),
+                ReturnValues="ALL_NEW",
+            )
+        except ConditionFailedError:
+            return None
+        return read(answer["Attributes"], kind)
+
+    def _get(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        item: dict[str, Any] | None = self._call("get_item", Key=key, ConsistentRead=True).get("Item")
+        return item
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        return call(self.client, operation, TableName=self.table, **arguments)
+
+
+class ConditionFailedError(Exception):
+    """The item was not as the write expected; never leaves `shared`."""
+
+
+def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    """One call of DynamoDB with its errors translated.
+
+    Raises:
+        ConditionFailedError: the condition did not hold.
+        StorageError: DynamoDB refused or broke off.
+    """
+    try:
+        answer: dict[str, Any] = getattr(client, operation)(**arguments)
+    except client.exceptions.ConditionalCheckFailedException as error:
+        raise ConditionFailedError from error
+    except (ClientError, BotoCoreError) as error:
+        raise StorageError(f"DynamoDB {operation}: {error}") from error
+    return answer
+
+
+def _seen(batch: Batch) -> dict[str, object]:
+    """The condition that nobody touched the batch since we read it: its state, attempt and `due_at`."""
+    if batch.due_at is None:
+        raise LawBrokenError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
+    return {"state": batch.state, "attempt": batch.attempt, "due_at": batch.due_at}

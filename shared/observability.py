@@ -1,0 +1,8 @@
+"""The logger and the metrics of both functions. Only ids, states, codes and numbers are logged: no prompt, no answer, no token."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger, Metrics
+
+logger = Logger()
+metrics = Metrics()

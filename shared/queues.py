@@ -1,0 +1,89 @@
+"""The work queues: SQS. Messages make things prompt; the ledger makes them certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+from shared.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mypy_boto3_sqs import SQSClient
+
+LONGEST_DELAY = 900
+"""Seconds SQS can hold a message back."""
+
+
+class JobMessage(msgspec.Struct, frozen=True, tag_field="do", tag="split"):
+    """Go on splitting a job's upload."""
+
+    job_id: str
+
+
+class BatchMessage(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
+    """Submit a batch."""
+
+    job_id: str
+    number: str
+
+
+class AskMessage(msgspec.Struct, frozen=True, tag_field="do", tag="ask"):
+    """Ask after batches of any jobs, given as pairs of job id and number."""
+
+    batches: tuple[tuple[str, str], ...]
+
+
+Message = JobMessage | BatchMessage | AskMessage
+
+decode_message = msgspec.json.Decoder(Message).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The three work queues by their URLs."""
+
+    client: SQSClient
+    upload_url: str
+    submit_url: str
+    poll_url: str
+
+    def send(self, message: Message, delay: float = 0) -> None:
+        """Send one message to the queue its kind belongs to, `delay` seconds from now."""
+        self.send_all([message], delay)
+
+    def send_all(self, messages: Sequence[Message], delay: float = 0) -> None:
+        """Send messages of one kind, ten at a time.
+
+        Raises:
+            StorageError: SQS refused one; the items' `due_at` will bring the work up again.
+        """
+        for start in range(0, len(messages), 10):
+            chosen = messages[start : start + 10]
+            entries = [
+                {
+                    "Id": str(index),
+                    "MessageBody": msgspec.json.encode(message).decode(),
+                    "DelaySeconds": min(max(round(delay), 0), LONGEST_DELAY),
+                }
+                for index, message in enumerate(chosen)
+            ]
+            try:
+                answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
+            except (ClientError, BotoCoreError) as error:
+                raise StorageError(f"SQS send_message_batch: {error}") from error
+            if answer.get("Failed"):
+                raise StorageError(f"SQS took only {len(answer['Successful'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}")
+
+    def _url(self, message: Message) -> str:
+        match message:
+            case JobMessage():
+                return self.upload_url
+            case BatchMessage():
+                return self.submit_url
+            case AskMessage():
+                return self.poll_url

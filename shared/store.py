@@ -1,0 +1,207 @@
+"""The object store: S3, seen as keys of one bucket. Knows keys and bytes, no job.
+
+What counts is written once (`If-None-Match: *`): 412 means somebody wrote it already, 409 that two writes met and one
+should try again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, ReadTimeoutError
+
+from shared.errors import StorageError, UploadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from mypy_boto3_s3 import S3Client
+
+BLOCK = 4 << 20
+"""Bytes read at once when an object is copied through this process."""
+
+COPY_LIMIT = 5 << 30
+"""Bytes one UploadPartCopy may copy, by S3's documentation."""
+
+_TRIES = 3
+_GONE = frozenset({"404", "NoSuchKey", "NoSuchVersion", "MethodNotAllowed", "405", "412", "PreconditionFailed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What HEAD tells of an object.
+
+    Attributes:
+        size: bytes.
+        etag: without quotes.
+        version: version id; `null` where the bucket has no versions.
+        modified: time of the last change.
+        metadata: user metadata, lower-case names.
+    """
+
+    size: int
+    etag: str
+    version: str
+    modified: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Store:
+    """One bucket."""
+
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        """Use a ready client."""
+        self.client = client
+        self.bucket = bucket
+
+    def head(self, key: str, version: str = "") -> Stored | None:
+        """What is stored under a key, or None."""
+        try:
+            answer = self._call("head_object", Key=key, **_version(version))
+        except NotThereError:
+            return None
+        return Stored(
+            answer["ContentLength"],
+            answer["ETag"].strip('"'),
+            answer.get("VersionId", "null"),
+            answer["LastModified"],
+            answer.get("Metadata", {}),
+        )
+
+    def read_upload(self, key: str, version: str, etag: str, start: int, length: int) -> bytes:
+        """Bytes of one version of an upload, from `start`, at most `length`.
+
+        Raises:
+            UploadError: `source_gone`: the version is no more.
+            StorageError: S3 refused or broke off, several times.
+        """
+        arguments = {**_version(version), "IfMatch": f'"{etag}"', "Range": f"bytes={start}-{start + length - 1}"}
+        try:
+            return self._read(key, arguments)
+        except NotThereError as error:
+            raise UploadError(
+                "source_gone", f"s3://{self.bucket}/{key} (version {version}) was removed or replaced while it was read. Upload it again."
+            ) from error
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """An object's bytes, or a section of them; meant for what fits in memory.
+
+        Raises:
+            NotThereError: nothing is stored under the key.
+        """
+        if length == 0:
+            return b""
+        if start == 0 and length is None:
+            return self._read(key, {})
+        return self._read(key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"})
+
+    def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """A section of an object, a few MB at a time."""
+        for offset in range(start, start + length, BLOCK):
+            yield self.get(key, offset, min(BLOCK, start + length - offset))
+
+    def put_once(self, key: str, body: bytes | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = "") -> bool:
+        """Write an object unless one is there; whether this call wrote it.
+
+        Raises:
+            StorageError: S3 refused or broke off.
+        """
+        for attempt in range(_TRIES):
+            try:
+                self._call("put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind))
+            except ThereAlreadyError:
+                return False
+            except MetAnotherWriteError:
+                if attempt == _TRIES - 1:
+                    raise
+                if not isinstance(body, bytes):
+                    body.seek(0)
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    def put(self, key: str, body: bytes, kind: str = "") -> None:
+        """Write an object, over whatever is there."""
+        self._call("put_object", Key=key, Body=body, **_optional(None, kind))
+
+    def compose(self, key: str, sources: list[tuple[str, int]], metadata: Mapping[str, str], kind: str) -> bool:
+        """Join objects by server-side copy into a new one, unless it is there; whether this call wrote it.
+
+        Args:
+            key: the new object.
+            sources: keys and sizes, in order; all but the last of at least 5 MiB, at most 10,000 copies in all.
+            metadata: of the new object.
+            kind: its content type.
+        """
+        upload_id = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
+        finished = []
+        for source, size in sources:
+            for start in range(0, size, COPY_LIMIT):
+                answer = self._call(
+                    "upload_part_copy",
+                    Key=key,
+                    UploadId=upload_id,
+                    PartNumber=len(finished) + 1,
+                    CopySource={"Bucket": self.bucket, "Key": source},
+                    CopySourceRange=f"bytes={start}-{min(size, start + COPY_LIMIT) - 1}",
+                )
+                finished.append({"PartNumber": len(finished) + 1, "ETag": answer["CopyPartResult"]["ETag"]})
+        try:
+            self._call(
+                "complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload={"Parts": finished}, IfNoneMatch="*"
+            )
+        except ThereAlreadyError:
+            self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
+            return False
+        return True
+
+    def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
+        """Read a body to its end; a body that breaks off is asked for again (botocore retries only the head)."""
+        problem: Exception | None = None
+        for _ in range(_TRIES):
+            answer = self._call("get_object", Key=key, **arguments)
+            try:
+                body: bytes = answer["Body"].read()
+            except (IncompleteReadError, ReadTimeoutError, HTTPClientError, OSError) as error:
+                problem = error
+            else:
+                return body
+        raise StorageError(f"S3 get_object {key}: the body broke off {_TRIES} times: {problem}") from problem
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        try:
+            answer: dict[str, Any] = getattr(self.client, operation)(Bucket=self.bucket, **arguments)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if "IfNoneMatch" in arguments and code in {"PreconditionFailed", "412"}:
+                raise ThereAlreadyError from error
+            if code in {"ConditionalRequestConflict", "409"}:
+                raise MetAnotherWriteError(f"S3 {operation} {arguments['Key']}: {error}") from error
+            if code in _GONE:
+                raise NotThereError(f"S3 {operation} {arguments['Key']}: {error}") from error
+            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
+        except BotoCoreError as error:
+            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
+        return answer
+
+
+class NotThereError(StorageError):
+    """Nothing is stored under the key, or no longer that version."""
+
+
+class MetAnotherWriteError(StorageError):
+    """Two conditional writes met (409)."""
+
+
+class ThereAlreadyError(Exception):
+    """A write-once object exists (412); never leaves this module."""
+
+
+def _version(version: str) -> dict[str, str]:
+    return {"VersionId": version} if version and version != "null" else {}
+
+
+def _optional(metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
+    return {**({"Metadata": dict(metadata)} if metadata else {}), **({"ContentType": kind} if kind else {})}

@@ -1,0 +1,295 @@
+"""The words of the ledger: jobs, batches and their states, as data. Knows no service.
+
+A batch's number is 8 digits, for a half of it followed by `.0` or `.1` (again `.0.1` …). Numbers sort as text in
+the order of their first record, because `.` sorts before every digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SCHEMA = "v1"
+"""Version of the items' schema; part of the `due` index's partition key, so that newer items are left alone."""
+
+
+class JobState(StrEnum):
+    """States of a job; the last two are final."""
+
+    SPLITTING = "splitting"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class BatchState(StrEnum):
+    """States of a batch; the last two are final."""
+
+    READY = "ready"
+    SUBMITTING = "submitting"
+    QUEUED = "queued"
+    HALVED = "halved"
+    DONE = "done"
+
+
+FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED})
+FINAL_BATCH_STATES = frozenset({BatchState.HALVED, BatchState.DONE})
+
+
+class Work(StrEnum):
+    """Kinds of due work: the partition keys of the `due` index."""
+
+    SUBMIT = f"{SCHEMA}#submit"
+    POLL = f"{SCHEMA}#poll"
+    JOB = f"{SCHEMA}#job"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something ended other than well: a documented code and words for the user."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the API told them; None where it told none."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+    def plus(self, other: Usage) -> Usage:
+        """Sum two usages; what neither knows stays unknown."""
+
+        def add(a: int | None, b: int | None) -> int | None:
+            return b if a is None else a if b is None else a + b
+
+        return Usage(
+            add(self.prompt_tokens, other.prompt_tokens),
+            add(self.completion_tokens, other.completion_tokens),
+            add(self.total_tokens, other.total_tokens),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an upload is cut; pinned in its job, so that every run cuts alike.
+
+    Attributes:
+        model: the model id, empty while none was given.
+        max_requests: records in a batch.
+        max_bytes: bytes of a batch's body.
+        account: the Cloudflare account the job is submitted to.
+        form: `jsonl`, `object` (the API's document), `array` (one without its wrapper); empty until the upload was looked at.
+        packing: `plain`, `gzip` or `zstd`; empty until the upload was looked at.
+        start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
+    """
+
+    model: str
+    max_requests: int
+    max_bytes: int
+    account: str
+    form: str = ""
+    packing: str = ""
+    start: int = 0
+
+    @property
+    def is_document(self) -> bool:
+        """Whether records are elements of a JSON document instead of lines."""
+        return self.form in {"object", "array"}
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One version of one object under `inbox/`; `size` is its stored bytes."""
+
+    bucket: str
+    key: str
+    version: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a cut ends: offset in the unpacked bytes, lines read, records read."""
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """How far one result file of a job has been joined into segments.
+
+    Attributes:
+        mark: number of the last batch taken in; empty before the first.
+        next_id: records of all batches up to the mark, that is, the first record id after it.
+        segments: segments written.
+        size: bytes joined, in segments.
+        lines: lines joined, in segments.
+        sha: state of the running SHA-256 over these bytes, hexadecimal; empty before the first.
+    """
+
+    mark: str = ""
+    next_id: int = 0
+    segments: int = 0
+    size: int = 0
+    lines: int = 0
+    sha: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the batches up to the output's mark amount to."""
+
+    succeeded: int = 0
+    failed: int = 0
+    errors_size: int = 0
+    retry_size: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a batch's part holds: three sections in one object (`shared.keys.part`).
+
+    Attributes:
+        key: the object.
+        output: bytes of the output lines, first in the object.
+        errors: bytes of the error lines, after them.
+        retry: bytes of the retry lines, last.
+        sha256: of the whole object.
+    """
+
+    key: str
+    output: int
+    errors: int
+    retry: int
+    retry_lines: int
+    succeeded: int
+    failed: int
+    sha256: str
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One acceptance of a batch by the API."""
+
+    request_id: str
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The work for one upload, as its item holds it. Times are Unix seconds.
+
+    Attributes:
+        due_at: when somebody must look at the job again; None only in a final state.
+        lease_until: until when an invocation works on it.
+        claims: claims since the last change of state.
+        total: records of the upload; None until it has been read to its end.
+        error: the whole upload's fault, which stops further submits.
+        stopped: why further submits are pointless although the upload is sound.
+        seen_accepted: whether any batch was ever accepted.
+        refused_alone: numbers of batches of one record that the API refused, each with the code.
+        quiet: visits in a row at which nothing had changed.
+        status_sha: digest of the status.json written last, without its time.
+    """
+
+    job_id: str
+    state: JobState
+    upload: Upload
+    plan: Plan
+    created_at: float
+    due_at: float | None = None
+    lease_until: float = 0.0
+    claims: int = 0
+    total: int | None = None
+    error: Fault | None = None
+    stopped: Fault | None = None
+    seen_accepted: bool = False
+    refused_alone: frozenset[str] = frozenset()
+    output: Joined = field(default_factory=Joined)
+    errors: Joined = field(default_factory=Joined)
+    retry: Joined = field(default_factory=Joined)
+    sums: Sums = field(default_factory=Sums)
+    quiet: int = 0
+    fraction: float = 0.0
+    status_sha: str = ""
+    completed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records submitted together, as their item holds them. Times are Unix seconds.
+
+    Attributes:
+        attempt: POSTs begun for this batch; 0 before the first.
+        first_id: id of the first record.
+        requests: records, sendable or not.
+        sendable: records that the body holds.
+        body_size: bytes of the body, first in the staged object; its sidecar follows.
+        end: where the cut went on after this batch; None for a first half.
+        work: which kind of due work it is; None in a final state.
+        fence: nobody else may try the batch before this time.
+        claims: claims since the last change of state or answer.
+        submissions: every request_id the batch ever had, oldest first.
+        polls: polls begun.
+        api_status: the API's own word for a pending batch.
+        misses: polls in a row that found the id unknown; `missed_at` is the first of them.
+        failures: polls in a row answered with the same 5xx code, `failing_code`; `failing_at` is the first of them.
+        refusals: refusals in a row, for the back-off.
+        missing_asks: times the answer was asked for again because items were missing.
+        unknowable: submits whose outcome nobody can know.
+        paused: seconds that pauses kept the batch waiting.
+        halving: why the API refused the batch as a whole, while it waits to be halved.
+        ending: how all its records end, when no answer is to come.
+    """
+
+    job_id: str
+    number: str
+    state: BatchState
+    first_id: int
+    requests: int
+    sendable: int
+    body_size: int
+    created_at: float
+    end: Place | None = None
+    attempt: int = 0
+    due_at: float | None = None
+    work: Work | None = None
+    fence: float = 0.0
+    claims: int = 0
+    submissions: tuple[Submission, ...] = ()
+    polls: int = 0
+    api_status: str = ""
+    misses: int = 0
+    missed_at: float = 0.0
+    failures: int = 0
+    failing_code: int = 0
+    failing_at: float = 0.0
+    refusals: int = 0
+    missing_asks: int = 0
+    unknowable: int = 0
+    paused: float = 0.0
+    halving: Fault | None = None
+    ending: Fault | None = None
+    part: Part | None = None
+    completed_at: float | None = None
+
+    @property
+    def accepted_at(self) -> float | None:
+        """When the API last accepted the batch."""
+        return self.submissions[-1].at if self.submissions else None
+
+    @property
+    def last_id(self) -> int:
+        """Id of the last record."""
+        return self.first_id + self.requests - 1

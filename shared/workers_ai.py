@@ -1,0 +1,294 @@
+"""The client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP; decides nothing.
+
+A submit is never tried again here: the API has no idempotency key, so a second POST is a second bill. Replies are
+data: `Accepted`, `Answer`, `Pending`, `Refused`, `Failed` or `Lost`. The client is tolerant where the API is unknown: any 2xx, bodies with
+or without the envelope, both shapes of a completed batch, unknown status words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import tempfile
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import IO, TYPE_CHECKING, Any
+
+import httpx
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
+SMALL_REPLY = 256 << 10
+"""Bytes of a reply kept in memory; a larger one goes to disk."""
+LONGEST_WORDS = 500
+"""Characters of the API's words that are kept."""
+
+_FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The API took the batch."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The batch's results: the reply's bytes, read to their end as JSON with `responses` or `results`."""
+
+    body: bytes | mmap.mmap
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Not finished; `status` is the API's own word, empty where it gave none."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Surely not done: an HTTP refusal, or no connection at all (status 0).
+
+    Attributes:
+        status: HTTP status.
+        code: the body's first code.
+        message: the body's words, cut.
+        retry_after: seconds to wait, where the reply said it.
+        enveloped: whether the body was the API's own JSON.
+    """
+
+    status: int
+    code: int | None
+    message: str
+    retry_after: float | None = None
+    enveloped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The API says that the batch as a whole failed after acceptance."""
+
+    code: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nobody can know what the API did: the reply broke off or is not the API's."""
+
+    reason: str
+
+
+Reply = Accepted | Answer | Pending | Refused | Failed | Lost
+
+
+class _Problem(msgspec.Struct):
+    code: Any = None
+    message: Any = None
+
+
+class _Body(msgspec.Struct):
+    """Every key of any known reply, with or without the envelope; arrays and results stay bytes."""
+
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    success: Any = None
+    errors: Any = None
+    error: Any = None
+    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    request_id: Any = None
+    status: Any = None
+    message: Any = None
+    code: Any = None
+    internalCode: Any = None  # noqa: N815 - the API's own name
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class WorkersAI:
+    """The API for one account."""
+
+    def __init__(self, http: httpx.Client, base_url: str, account: str, token: Callable[[bool], str]) -> None:
+        """Use a ready HTTP client (see `http_client`).
+
+        Args:
+            http: client without redirects and retries.
+            base_url: up to and including `/client/v4`.
+            account: account id.
+            token: gives the API token; asked with True it reads the secret anew.
+        """
+        self.http = http
+        self.base = f"{base_url}/accounts/{account}/ai"
+        self.token = token
+
+    @contextlib.contextmanager
+    def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
+        """Submit a batch. One POST; a second one only if the first was surely refused for its token and the secret has changed.
+
+        Args:
+            model: model id.
+            body: the exact body.
+            seconds: until when the reply must have been read.
+        """
+        with self._post(model, body, seconds, submitting=True) as reply:
+            yield reply
+
+    @contextlib.contextmanager
+    def ask(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
+        """Ask after a batch; a large answer lies on disk until the context ends."""
+        with self._post(model, msgspec.json.encode({"request_id": request_id}), seconds, submitting=False) as reply:
+            yield reply
+
+    def token_is_good(self) -> bool:
+        """Whether the API takes the token for this account, by a call that costs nothing."""
+        try:
+            answer = self.http.get(f"{self.base}/models/search?per_page=1", headers=self._headers(fresh=False))
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == HTTPStatus.OK
+
+    @contextlib.contextmanager
+    def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
+        deadline = time.monotonic() + seconds
+        with self._exchange(model, body, deadline, submitting=submitting, fresh=False) as reply:
+            refused_token = isinstance(reply, Refused) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+            stale = self.token(False) if refused_token else ""  # noqa: FBT003
+            if not refused_token or self.token(True) == stale:  # noqa: FBT003
+                yield reply
+                return
+        with self._exchange(model, body, deadline, submitting=submitting, fresh=False) as reply:
+            yield reply
+
+    @contextlib.contextmanager
+    def _exchange(self, model: str, body: bytes, deadline: float, *, submitting: bool, fresh: bool) -> Iterator[Reply]:
+        """One POST and its reply."""
+        left = deadline - time.monotonic()
+        timeout = httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=max(left, 0.1), pool=POOL_SECONDS)
+        headers = self._headers(fresh=fresh)
+        with contextlib.ExitStack() as kept:
+            try:
+                response = kept.enter_context(
+                    self.http.stream("POST", f"{self.base}/run/{model}?queueRequest=true", content=body, headers=headers, timeout=timeout)
+                )
+                content = _read(response, kept, deadline)
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                yield Refused(0, None, f"no connection: {type(error).__name__}")
+                return
+            except (httpx.HTTPError, TimeoutError) as error:
+                yield Lost(type(error).__name__)
+                return
+            yield understand(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
+
+    def _headers(self, *, fresh: bool) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token(fresh)}", "content-type": "application/json"}
+
+
+def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
+    """An HTTP client that neither follows redirects nor retries, and takes no proxy or password from the environment."""
+    return httpx.Client(
+        transport=transport,
+        follow_redirects=False,
+        trust_env=False,
+        headers={"user-agent": "dropbatch", "accept-encoding": "identity"},
+        timeout=httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=60.0, pool=POOL_SECONDS),
+        limits=httpx.Limits(max_connections=32, max_keepalive_connections=16),
+    )
+
+
+def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float) -> bytes | mmap.mmap:
+    """Read a body to its end, into memory while it is small, else onto disk."""
+    first: list[bytes] = []
+    size = 0
+    file: IO[bytes] | None = None
+    for chunk in response.iter_bytes():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        size += len(chunk)
+        if file is None and size > SMALL_REPLY:
+            file = kept.enter_context(tempfile.TemporaryFile())
+            file.writelines(first)
+        if file is None:
+            first.append(chunk)
+        else:
+            file.write(chunk)
+    if file is None:
+        return b"".join(first)
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    kept.callback(_close, mapped)
+    return mapped
+
+
+def _close(mapped: mmap.mmap) -> None:
+    # Views into the mapping may outlive the context in a traceback; it is unmapped with the last of them then.
+    with contextlib.suppress(BufferError):
+        mapped.close()
+
+
+def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:  # noqa: PLR0911
+    """Turn a complete HTTP reply into what it says.
+
+    Args:
+        status: HTTP status.
+        retry_after: the header of that name.
+        content: the whole body.
+        submitting: whether it answers a submit; only then a `request_id` means acceptance.
+    """
+    wait = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
+    good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    try:
+        outer = _decode(content)
+        inner = _unwrapped(outer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if good or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Lost(f"HTTP {status} with a body that is not the API's JSON")
+        return Refused(status, None, f"HTTP {status} without the API's JSON", wait)
+    code, message = _problem(outer)
+    if not good or outer.success is False:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and code is None and outer.success is not False:
+            return Lost(f"HTTP {status} with a body that is not the API's JSON")
+        return Refused(status, code, message, wait, enveloped=True)
+    if _begins(inner.responses, b"[") or _begins(inner.results, b"["):
+        return Answer(content)
+    word = inner.status.lower() if isinstance(inner.status, str) else ""
+    if word in _FAILED_WORDS:
+        return Failed(*_problem(inner if inner is not outer and _problem(inner) != (None, "") else outer))
+    if code is not None and not word and not inner.request_id:
+        return Refused(status, code, message, wait, enveloped=True)
+    if not submitting:
+        return Pending(word[:32])
+    if isinstance(inner.request_id, str) and inner.request_id:
+        return Accepted(inner.request_id)
+    return Lost(f"HTTP {status} with neither request_id nor results")
+
+
+def _unwrapped(outer: _Body) -> _Body:
+    """The body without its envelope; bare bodies are their own."""
+    if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
+        return outer
+    return _decode(outer.result)  # type: ignore[arg-type] - a Raw is bytes to msgspec
+
+
+def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte  # type: ignore[arg-type]
+
+
+def _problem(body: _Body) -> tuple[int | None, str]:
+    """The first code and words of a body that tells of a failure; their places vary."""
+    found: list[Any] = body.errors if isinstance(body.errors, list) else []
+    candidates = [*found, body.error, {"code": body.code if body.code is not None else body.internalCode, "message": body.message}]
+    for candidate in candidates:
+        if isinstance(candidate, str) and candidate:
+            return None, candidate[:LONGEST_WORDS]
+        if isinstance(candidate, dict) and (candidate.get("code") is not None or candidate.get("message")):
+            code = candidate.get("code", candidate.get("internalCode"))
+            number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
+            return number, str(candidate.get("message") or "")[:LONGEST_WORDS]
+    return None, ""
