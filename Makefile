@@ -99,6 +99,9 @@ TAGS_x86_64 := manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
 TARGET_arm64  = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_arm64:%=--platform %)
 TARGET_x86_64 = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_x86_64:%=--platform %)
 TARGET_local  =
+LINES_arm64   := 's/ ; .* \\$$/ \\/'
+LINES_x86_64  := $(LINES_arm64)
+LINES_local   := ''
 ifeq ($(filter $(DROPBATCH_BUILD),arm64 x86_64 local),)
 $(error DROPBATCH_BUILD is "$(DROPBATCH_BUILD)"; it must be arm64, x86_64 or local)
 endif
@@ -106,12 +109,14 @@ PACKER = $(or $(wildcard $(DEV)),$(PYTHON))
 VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
 build-%Function:
+	@mkdir -p "$(ARTIFACTS_DIR)"
+	@# pip would ask this machine's Python what a marker means; for Lambda all lines hold (a test sees to that).
+	@sed $(LINES_$(DROPBATCH_BUILD)) requirements.txt > "$(ARTIFACTS_DIR)/locked.txt"
 	$(PACKER) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --require-hashes \
-	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r requirements.txt
+	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r "$(ARTIFACTS_DIR)/locked.txt"
 	cp -R functions shared "$(ARTIFACTS_DIR)"
 	@# Scripts name this machine's Python, RECORD lists them, and byte code made here may be of another version.
-	@# Of zstandard's two engines CPython uses one; the other is 11 MB.
-	rm -rf "$(ARTIFACTS_DIR)/bin" "$(ARTIFACTS_DIR)"/zstandard/*cffi*
+	rm -rf "$(ARTIFACTS_DIR)/bin" "$(ARTIFACTS_DIR)/locked.txt"
 	find "$(ARTIFACTS_DIR)" \( -name __pycache__ -o -path '*.dist-info/RECORD' -o -path '*.dist-info/INSTALLER' \
 	  -o -path '*.dist-info/REQUESTED' \) -prune -exec rm -rf {} +
 	@# /var/task cannot be written, so without byte code each cold start compiles everything anew (about 0.2 s).
