@@ -1,0 +1,276 @@
+"""The whole path in one process: S3, SQS and DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
+
+Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get what
+SQS holds, by Lambda's own rules for partial batch answers. Time is a moved clock: nothing ever waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import httpx
+import time_machine
+
+import functions.poll.handler
+import functions.submit.handler
+from shared import services as composition
+from shared.workers_ai import http_client
+from tests.template import default, properties, template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REGION = "eu-west-1"
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+TOKEN = "local-token"
+TABLE = "ledger"
+BUCKET = "dropbatch-test"
+QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
+TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
+
+
+@dataclass
+class Context:
+    """Lambda's context, as far as the handlers use it."""
+
+    clock: Callable[[], float]
+    ends: float
+    function_name: str = "dropbatch"
+    memory_limit_in_mb: int = 1769
+    invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:dropbatch"
+    aws_request_id: str = "11111111-2222-3333-4444-555555555555"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(int((self.ends - self.clock()) * 1000), 0)
+
+
+@dataclass
+class World:
+    """Everything there is, and the ways to move it."""
+
+    traveller: Any
+    s3: Any
+    sqs: Any
+    dynamodb: Any
+    queues: dict[str, str]
+    ticks: int = 0
+    refused: list[dict[str, Any]] = field(default_factory=list)
+
+    # ── what a user does ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def upload(self, path: str, body: bytes | str, **metadata: str) -> str:
+        """Put an upload under `inbox/`; its version id."""
+        content = body.encode() if isinstance(body, str) else body
+        answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
+        return answer["VersionId"]
+
+    def upload_records(self, path: str, records: list[dict[str, Any]], **metadata: str) -> str:
+        """Put an upload of JSON Lines."""
+        return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
+
+    def keys(self, prefix: str = "results/") -> list[str]:
+        """Keys of all objects under a prefix."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+    def read(self, key: str) -> bytes:
+        """One object."""
+        return self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """Every manifest by its folder."""
+        return {key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.keys() if key.endswith("/manifest.json")}
+
+    def only_folder(self) -> str:
+        """The folder of the only job that is over."""
+        (folder,) = self.manifests()
+        return folder
+
+    def manifest(self, folder: str = "") -> dict[str, Any]:
+        """The manifest of one job, or of the only one."""
+        return self.manifests()[folder or self.only_folder()]
+
+    def lines(self, name: str = "output.jsonl", folder: str = "") -> list[dict[str, Any]]:
+        """One result file's lines."""
+        content = self.read(f"{folder or self.only_folder()}/{name}")
+        assert content == b"" or content.endswith(b"\n")
+        return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+    def status(self) -> dict[str, Any]:
+        """The only status.json."""
+        (key,) = [key for key in self.keys() if key.endswith("/status.json")]
+        return json.loads(self.read(key))
+
+    # ── what AWS does ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.traveller.shift(seconds)
+
+    def deliver(self, queue: str, *, most: int = 1_000, times: int = 1) -> int:
+        """Hand a queue's messages to their function until none is visible; how many.
+
+        Args:
+            queue: logical name.
+            most: messages, at most.
+            times: how often each message is delivered: SQS promises only "at least once".
+        """
+        delivered = 0
+        handler = functions.poll.handler if queue == "PollQueue" else functions.submit.handler
+        while delivered < most:
+            answer = self.sqs.receive_message(
+                QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0
+            )
+            messages = answer.get("Messages", [])
+            if not messages:
+                break
+            for _ in range(times):
+                failed = self.invoke(handler, {"Records": [_record(message, queue) for message in messages]})
+            for message in messages:
+                if message["MessageId"] not in failed:
+                    self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
+            delivered += len(messages)
+        return delivered
+
+    def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:
+        """Call a handler as Lambda does; ids of the messages it failed on."""
+        context = Context(time.time, time.time() + TIMEOUT_SECONDS)
+        answer = handler.lambda_handler(event, context)
+        failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
+        self.refused += [record for record in event.get("Records", []) if record["messageId"] in failed]
+        return failed
+
+    def tick(self) -> None:
+        """The schedule's minute."""
+        self.ticks += 1
+        self.invoke(functions.poll.handler, {})
+
+    def deliver_all(self) -> int:
+        """Hand over what all queues hold, until they hold nothing."""
+        total = 0
+        while count := sum(self.deliver(queue) for queue in QUEUES):
+            total += count
+        return total
+
+    def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
+        """Let minutes pass, each with its tick and its deliveries, until every job is over."""
+        for _ in range(minutes):
+            self.deliver_all()
+            self.tick()
+            self.deliver_all()
+            if until() if until else self.all_over():
+                return
+            self.pass_time(60 - (time.time() % 60))
+        open_items = [item for item in self.items() if "due_at" in item]
+        raise AssertionError(f"not settled after {minutes} minutes: {open_items[:5]}")
+
+    def all_over(self) -> bool:
+        """Whether there are jobs, and all of them are final."""
+        jobs = [item for item in self.items() if item["sk"]["S"] == "META"]
+        return bool(jobs) and all(job["state"]["S"] in {"completed", "failed"} for job in jobs)
+
+    def items(self) -> list[dict[str, Any]]:
+        """All items of the table, in wire form."""
+        pages = self.dynamodb.get_paginator("scan").paginate(TableName=TABLE)
+        return [item for page in pages for item in page["Items"]]
+
+
+def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
+    return {
+        "messageId": message["MessageId"],
+        "receiptHandle": message["ReceiptHandle"],
+        "body": message["Body"],
+        "attributes": message.get("Attributes", {}),
+        "messageAttributes": {},
+        "md5OfBody": message["MD5OfBody"],
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:{queue}",
+        "awsRegion": REGION,
+    }
+
+
+def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
+    """Build resources and services; call it under moto's mock.
+
+    Args:
+        transport: the API.
+        monkeypatch: pytest's.
+        settings: environment variables that differ from the template's defaults.
+    """
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+        "POWERTOOLS_METRICS_NAMESPACE": "Dropbatch",
+        "POWERTOOLS_SERVICE_NAME": "dropbatch",
+        "POWERTOOLS_TRACE_DISABLED": "true",
+        "POWERTOOLS_METRICS_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    s3, sqs, dynamodb, secrets = (boto3.client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+    urls = {}
+    for name in QUEUES:
+        wanted = properties(name)
+        dead = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        redrive = {"deadLetterTargetArn": arn, "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"]}
+        attributes = {"VisibilityTimeout": str(wanted["VisibilityTimeout"]), "RedrivePolicy": json.dumps(redrive)}
+        urls[name] = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        urls[f"{name}-dead"] = dead
+    table = properties("Table")
+    dynamodb.create_table(
+        TableName=TABLE,
+        **{key: table[key] for key in ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")},
+    )
+    bucket = properties("Bucket")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=bucket["VersioningConfiguration"])
+    arn = sqs.get_queue_attributes(QueueUrl=urls["UploadQueue"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    (notification,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
+    s3.put_bucket_notification_configuration(
+        Bucket=BUCKET,
+        NotificationConfiguration={
+            "QueueConfigurations": [
+                {
+                    "QueueArn": arn,
+                    "Events": [notification["Event"]],
+                    "Filter": {"Key": {"FilterRules": notification["Filter"]["S3Key"]["Rules"]}},
+                }
+            ]
+        },
+    )
+    secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
+    environment = {
+        "BUCKET_NAME": BUCKET,
+        "TABLE_NAME": TABLE,
+        "UPLOAD_QUEUE_URL": urls["UploadQueue"],
+        "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
+        "POLL_QUEUE_URL": urls["PollQueue"],
+        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": secret,
+        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
+        "DEFAULT_MODEL": default("DefaultModel"),
+        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
+        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
+        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
+        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
+        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
+        **{name: str(value) for name, value in settings.items()},
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    whole_second = math.floor(time.time())
+    with time_machine.travel(whole_second, tick=False) as traveller:
+        monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
+        composition.services.cache_clear()
+        everything = dataclasses.replace(composition.services(), sleep=traveller.shift)
+        for module in (functions.submit.handler, functions.poll.handler):
+            monkeypatch.setattr(module, "services", lambda: everything)
+        yield World(traveller, s3, sqs, dynamodb, urls)
+    composition.services.cache_clear()
