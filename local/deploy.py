@@ -42,19 +42,36 @@ def _sam(*arguments: str, **environment: str) -> None:
     subprocess.run([SAM, *arguments], cwd=ROOT, env={**os.environ, **environment}, check=True)
 
 
+def _session(saved: dict[str, Any]) -> boto3.Session:
+    return boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
+
+
+def _is_deployed(saved: dict[str, Any]) -> bool:
+    """Whether answers were saved and led to a stack: without one, nobody remembers the token."""
+    if "parameter_overrides" not in saved:
+        return False
+    try:
+        _session(saved).client("cloudformation").describe_stacks(StackName=saved["stack_name"])
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":  # CloudFormation's word for "no such stack".
+            return False
+        raise
+    return True
+
+
 def deploy() -> dict[str, Any]:
     """Pack and deploy; what was saved of the answers."""
     saved = _saved()
-    first = "parameter_overrides" not in saved
+    again = _is_deployed(saved)
     built = _architecture(saved)
     _sam("build", DROPBATCH_BUILD=built)
-    if first:
+    if again:
+        _sam("deploy", "--no-fail-on-empty-changeset")
+    else:
         print(
             "\nThe first time: a few questions. Save the answers to samconfig.toml; the token is left out.\n"
         )
         _sam("deploy", "--guided")
-    else:
-        _sam("deploy", "--no-fail-on-empty-changeset")
     saved = _saved()
     if _architecture(saved) != built:
         print(f"\nThe functions run on {_architecture(saved)}, but were packed for {built}: once more.\n")
@@ -65,7 +82,7 @@ def deploy() -> dict[str, Any]:
 
 def _deployed_settings(saved: dict[str, Any]) -> tuple[dict[str, str], str]:
     """The submit function's environment, and the token it reads."""
-    session = boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
+    session = _session(saved)
     stack = session.client("cloudformation").describe_stacks(StackName=saved["stack_name"])["Stacks"][0]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
     function = session.client("lambda").get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
@@ -131,6 +148,9 @@ def main() -> int:
     """Deploy, check, and tell the person what to do next."""
     try:
         saved = deploy()
+    except (BotoCoreError, ClientError) as error:
+        print(f"AWS does not let us look for the stack: {error}", file=sys.stderr)
+        return 1
     except subprocess.CalledProcessError as error:
         return error.returncode  # The SAM CLI has said why.
     try:
