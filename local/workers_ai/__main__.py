@@ -1,0 +1,53 @@
+"""`python -m local.workers_ai`: serve the local Workers AI until a signal ends it."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from local.workers_ai.api import WorkersAI
+from local.workers_ai.behaviour import Behaviour, SwitchError
+from local.workers_ai.edge import PREFIX
+from local.workers_ai.faults import Fault
+from local.workers_ai.server import server
+
+
+def main() -> int:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m local.workers_ai", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
+    parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
+    parser.add_argument("--behaviour", type=Path, help="JSON file with an object of switches")
+    parser.add_argument("--switch", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--fault", action="append", default=[], metavar="JSON", help="a scripted fault")
+    options = parser.parse_args()
+    try:
+        from_file = options.behaviour.read_bytes() if options.behaviour else b"{}"
+        behaviour = Behaviour().changed(msgspec.json.decode(from_file, type=dict[str, object]))
+        behaviour = behaviour.changed_by_text(*options.switch)
+        faults = [msgspec.json.decode(text, type=Fault) for text in options.fault]
+    except (SwitchError, msgspec.MsgspecError, OSError) as error:
+        parser.error(str(error))
+
+    def ready(port: int) -> None:
+        if options.port_file:
+            # Whoever waits for the file must never read half of it.
+            draft = options.port_file.with_name(f"{options.port_file.name}.{os.getpid()}")
+            draft.write_text(f"{port}\n")
+            draft.replace(options.port_file)
+        sys.stdout.write(f"http://127.0.0.1:{port}{PREFIX}\n")
+        sys.stdout.flush()
+
+    serving = server(WorkersAI(behaviour, faults=faults), options.port, ready)
+    # The server stops in good order and then raises the signal again: ending by it would leave temporary files.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    serving.run()
+    return 0 if serving.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

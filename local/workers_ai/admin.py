@@ -1,0 +1,48 @@
+"""The routes under `/_local/`: the bill, the switches, the faults and the counts, over HTTP. They are no part of the API."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from local.workers_ai.behaviour import SwitchError
+from local.workers_ai.faults import Fault
+from local.workers_ai.reply import JSON, Reply
+
+if TYPE_CHECKING:
+    from local.workers_ai.api import WorkersAI
+
+PREFIX = "/_local/"
+
+
+def handle(api: "WorkersAI", method: str, path: str, body: bytes) -> Reply:
+    """Answer one call of a local route."""
+    try:
+        match method, path.removeprefix(PREFIX):
+            case "GET", "accepted":
+                return _reply(api.accepted)
+            case "GET", "calls":
+                return _reply(api.calls)
+            case "GET", "events":
+                return _reply(api.events)
+            case "GET", "behaviour":
+                return _reply(api.behaviour)
+            case "PUT", "behaviour":
+                api.switch(**msgspec.json.decode(body, type=dict[str, object]))
+                return _reply(api.behaviour)
+            case "GET", "faults":
+                return _reply(api.faults)
+            case "POST", "faults":
+                one_or_more = msgspec.json.decode(body, type=Fault | list[Fault])
+                api.inject(*([one_or_more] if isinstance(one_or_more, Fault) else one_or_more))
+                return _reply(api.faults)
+            case "DELETE", "faults":
+                api.clear_faults()
+                return _reply(api.faults)
+            case _:
+                return _reply({"error": f"there is no {method} {path}"}, 404)
+    except (SwitchError, msgspec.MsgspecError) as error:
+        return _reply({"error": str(error)}, 400)
+
+
+def _reply(value: object, status: int = 200) -> Reply:
+    return Reply(status=status, headers=(JSON,), body=msgspec.json.encode(value))

@@ -1,0 +1,487 @@
+"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out. No socket and no sleep is here."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from math import ceil
+from threading import RLock
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from local.workers_ai import admin, edge, envelope
+from local.workers_ai.answers import answer_all
+from local.workers_ai.batches import Batch, Batches
+from local.workers_ai.behaviour import Behaviour
+from local.workers_ai.catalogue import MODELS, Model, listing
+from local.workers_ai.codes import ApiError, error
+from local.workers_ai.complete import completed
+from local.workers_ai.embed import embedder
+from local.workers_ai.faults import Call, Fault, Faults, by_chance
+from local.workers_ai.limits import Verdict, Windows
+from local.workers_ai.reply import FOREVER, Cut, Reply, page
+from local.workers_ai.validate import problem
+
+
+class _Run(NamedTuple):
+    """A call of a model's URL, read but not judged."""
+
+    route: edge.Route
+    call: Call
+    sent: object
+    """The body as JSON; None when it is none."""
+    body: bytes
+    batch: Batch | None
+    """The batch that a poll asks after, if there is one."""
+    faults: tuple[Fault, ...]
+    now: float
+
+
+class WorkersAI:
+    """The API. Safe to call from several threads; only counting and bookkeeping happen under its lock.
+
+    Args:
+        behaviour: The switches.
+        faults: Scripted faults, queued from the start.
+        now: The clock, in Unix seconds.
+    """
+
+    def __init__(
+        self,
+        behaviour: Behaviour | None = None,
+        *,
+        faults: Iterable[Fault] = (),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._behaviour = behaviour or Behaviour()
+        self._now = now
+        self._lock = RLock()
+        self._batches = Batches()
+        self._faults = Faults()
+        self._faults.add(*faults)
+        self._tokens = Windows()
+        self._models = Windows()
+        self._sent: Counter[bytes] = Counter()
+        self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    # --- What tests and the local routes read and change
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The switches as they are now."""
+        return self._behaviour
+
+    def switch(self, **changes: object) -> None:
+        """Change switches, for every call from now on.
+
+        Raises:
+            SwitchError: A name is unknown, or a value does not fit.
+        """
+        with self._lock:
+            self._behaviour = self._behaviour.changed(changes)
+
+    def inject(self, *faults: Fault) -> None:
+        """Queue scripted faults."""
+        with self._lock:
+            self._faults.add(*faults)
+
+    def clear_faults(self) -> None:
+        """Forget the queued faults."""
+        with self._lock:
+            self._faults.clear()
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Scripted faults that may still strike."""
+        with self._lock:
+            return self._faults.queued()
+
+    @property
+    def accepted(self) -> list[dict[str, Any]]:
+        """The bill: every batch ever accepted, in order."""
+        with self._lock:
+            return self._batches.bill()
+
+    @property
+    def calls(self) -> dict[str, dict[str, int]]:
+        """How many calls of each kind ended how: by HTTP status, or by what the connection did."""
+        with self._lock:
+            return {kind: dict(ends) for kind, ends in self._calls.items()}
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The queue events that would have been sent by now."""
+        with self._lock:
+            return self._batches.events(self._now())
+
+    # --- The API
+
+    def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Answer one request. `path` and `query` are as sent, without decoding; header names in any case."""
+        if path.startswith(admin.PREFIX):
+            return admin.handle(self, method, path, body)
+        given = {name.lower(): value for name, value in headers.items()}
+        now = self._now()
+        behaviour = self._behaviour
+        found = edge.route(method, path)
+        kind: str = found.resource if isinstance(found, edge.Route) else "other"
+        with self._lock:
+            window = self._window(given.get("authorization", ""), now)
+        if not window.allowed:
+            reply = envelope.failure(error(971), behaviour, ceil(window.seconds))
+        elif isinstance(found, ApiError):
+            second = [error(7000)] if found.code == 7003 and behaviour.route_pair else []
+            reply = envelope.failure(found, behaviour, -1, *second)
+        elif found.resource == "run":
+            run = self._read(found, query, body, now)
+            kind = run.call
+            reply = self._run(run, given)
+        else:
+            reply = self._other(found, given, query)
+        with self._lock:
+            self._calls[kind][_end(reply)] += 1
+        if behaviour.global_limit and reply.status:
+            reply = reply.with_headers(
+                ("ratelimit", f'"default";r={window.remaining};t={ceil(window.seconds)}'),
+                (
+                    "ratelimit-policy",
+                    f'"default";q={behaviour.global_limit};w={ceil(behaviour.global_window)}',
+                ),
+            )
+        return reply
+
+    def _window(self, authorization: str, now: float) -> Verdict:
+        """Count the call against the token's limit."""
+        behaviour = self._behaviour
+        if not behaviour.global_limit:
+            return Verdict(allowed=True, remaining=0, seconds=0.0)
+        return self._tokens.take(
+            authorization, now, behaviour.global_limit, behaviour.global_window, behaviour.global_block
+        )
+
+    def _other(self, route: edge.Route, headers: Mapping[str, str], query: str) -> Reply:
+        """The catalogue and the token check."""
+        behaviour = self._behaviour
+        refused = edge.refusal(headers.get("authorization"), route.account, behaviour)
+        if route.resource == "verify":
+            if refused is not None:
+                if refused.code == 10000:
+                    refused = error(1000, "Invalid API Token", 401)
+                return envelope.failure(refused, behaviour)
+            message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
+            token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
+            return envelope.success(token, behaviour, messages=[message])
+        if refused is not None:
+            return envelope.failure(refused, behaviour)
+        asked = parse_qs(query)
+        wanted, task = asked.get("search", [""])[0], asked.get("task", [""])[0]
+        found = [
+            entry
+            for entry, model in zip(listing(self._batch_names()), MODELS.values(), strict=True)
+            if wanted.lower() in model.name and task in ("", model.task.name)
+        ]
+        number, size = _count(asked, "page", 1), _count(asked, "per_page", 50)
+        shown = found[(number - 1) * size : number * size]
+        info = {"count": len(shown), "page": number, "per_page": size, "total_count": len(found)}
+        return envelope.success(shown, behaviour, result_info=info)
+
+    def _batch_names(self) -> frozenset[str]:
+        """Models that can be queued."""
+        behaviour = self._behaviour
+        documented = {model.name for model in MODELS.values() if model.batch}
+        return frozenset((documented | {*behaviour.batch_models}) - {*behaviour.no_batch_models})
+
+    # --- A model's URL
+
+    def _read(self, route: edge.Route, query: str, body: bytes, now: float) -> _Run:
+        """What kind of call it is, and what is to go wrong with it."""
+        try:
+            sent = msgspec.json.decode(body) if body else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            sent = None
+        asked = sent.get("request_id") if isinstance(sent, dict) and "requests" not in sent else None
+        call: Call = "sync"
+        if isinstance(asked, str):
+            call = "poll"
+        elif parse_qs(query).get("queueRequest") == ["true"]:
+            call = "submit"
+        behaviour = self._behaviour
+        with self._lock:
+            batch = self._batches.find(asked, behaviour, now) if isinstance(asked, str) else None
+            bodies = _Bodies(self._batches, batch, body)
+            faults = self._faults.take(call, route.model, bodies)
+            if behaviour.fault_rates:
+                faults += by_chance(behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body))
+        return _Run(route, call, sent, body, batch, tuple(faults), now)
+
+    def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
+        """What makes this call's chance its own, whatever order calls arrive in."""
+        if batch is not None:
+            return batch.request_id, batch.polls
+        digest = sha256(body).digest()
+        self._sent[digest] += 1
+        return digest.hex(), self._sent[digest]
+
+    def _run(self, run: _Run, headers: Mapping[str, str]) -> Reply:
+        behaviour = self._behaviour
+        strike = next((fault for fault in run.faults if fault.nature.stage != "batch"), None)
+        if strike is not None and strike.nature.stage == "instead":
+            return _instead(strike, behaviour)
+        refused = edge.refusal(headers.get("authorization"), run.route.account, behaviour)
+        if refused is None and len(run.body) >= behaviour.max_payload:
+            refused = error(3006)
+        if refused is not None:
+            reply = envelope.failure(refused, behaviour)
+        elif run.call == "poll":
+            reply = self._poll(run)
+        else:
+            reply = self._take(run)
+        if strike is not None and strike.kind == "truncated_json":
+            at = strike.at if strike.at >= 0 else len(reply.body) // 2
+            reply = replace(reply, body=reply.body[:at])
+        if behaviour.compress and "gzip" in headers.get("accept-encoding", ""):
+            reply = envelope.compressed(reply)
+        return reply if strike is None else _after(reply, strike, behaviour)
+
+    # --- Submit and synchronous runs
+
+    def _take(self, run: _Run) -> Reply:
+        """A submit, or a call that is answered at once."""
+        behaviour = self._behaviour
+        model = MODELS.get(run.route.model)
+        if model is None:
+            return envelope.failure(error(behaviour.unknown_model_code), behaviour)
+        refused = self._refused(model, run)
+        if refused is not None:
+            late = behaviour.model_limit_retry_after if refused.code == 3021 else 0
+            return envelope.failure(refused, behaviour, late or -1)
+        if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
+            return self._single(model, run.sent)
+        requests, wrong, later = _requests(model, run.sent, behaviour)
+        if wrong is not None and not (later and run.call == "submit"):
+            return envelope.failure(wrong, behaviour)
+        with self._lock:
+            batch = self._batches.accept(
+                run.route.account, model.name, run.body, requests, behaviour, run.now
+            )
+            batch.inline = run.call == "sync" or any(fault.kind == "sync_answer" for fault in run.faults)
+            batch.failure = wrong and error(
+                3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}"
+            )
+            self._mark(batch, run.faults, lambda: requests, run.now)
+        batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
+        if batch.inline:
+            return self._finished(batch, requests, batch.faults, 0)
+        result = {"status": "queued", "request_id": batch.request_id}
+        if behaviour.submit_model:
+            result["model"] = model.name
+        return envelope.success(result, behaviour, behaviour.submit_status)
+
+    def _refused(self, model: Model, run: _Run) -> ApiError | None:
+        """Why nothing that is sent to this model now can be taken."""
+        behaviour = self._behaviour
+        if model.name in behaviour.paid_models:
+            return error(5035)
+        if run.call == "submit" and model.name not in self._batch_names():
+            return error(8007, status=behaviour.unqueueable_status)
+        limit = behaviour.model_limit.get(model.name) or behaviour.model_limit.get("*")
+        limit = limit or (model.limit if behaviour.model_limits else 0)
+        if limit:
+            with self._lock:
+                if not self._models.take(f"{run.route.account} {model.name}", run.now, limit, 60.0).allowed:
+                    return error(3021)
+        if not run.body:
+            return error(3003)
+        if not isinstance(run.sent, dict):
+            return error(5006, "AiError: Bad input: the body is no JSON object")
+        return None
+
+    def _single(self, model: Model, request: dict[str, Any]) -> Reply:
+        """A plain synchronous run of one request."""
+        behaviour = self._behaviour
+        wrong = problem(model.family, request, "/", strict_reference=behaviour.strict_reference)
+        if wrong is not None:
+            return envelope.failure(error(5006, wrong), behaviour)
+        (answer,) = answer_all(model, [request], embedder(behaviour.embedder), behaviour.vector_digits)
+        return envelope.success(msgspec.Raw(answer.result), behaviour)
+
+    def _mark(
+        self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
+    ) -> None:
+        """Lay on a batch what will happen to it: it hangs, it fails, or some of its items do."""
+        for fault in faults:
+            if fault.kind == "stuck":
+                batch.completes_at = max(batch.completes_at, now) + (
+                    fault.seconds if fault.seconds >= 0 else FOREVER
+                )
+            elif fault.kind == "batch_fails":
+                batch.failure = error(fault.code or 3030, fault.message, fault.status)
+            elif fault.kind == "item_fails":
+                sent = requests()
+                failure = error(fault.code or 3040, fault.message)
+                attempts: dict[bytes, int] = {}
+                for index in fault.chosen(sent, batch.request_id):
+                    text = msgspec.json.encode(sent[index])
+                    # The same request twice in one batch is one attempt.
+                    if fault.first and text not in attempts:
+                        attempts[text] = self._batches.attempt(fault, text)
+                    if not fault.first or attempts[text] <= fault.first:
+                        batch.failing[index] = failure
+
+    # --- Poll
+
+    def _poll(self, run: _Run) -> Reply:
+        behaviour = self._behaviour
+        batch = run.batch
+        known = batch is not None and batch.account == run.route.account
+        if batch is None or not known or (behaviour.model_must_match and batch.model != run.route.model):
+            unknown = ApiError(
+                behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message
+            )
+            return envelope.failure(unknown, behaviour)
+        with self._lock:
+            self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
+            batch.polls += 1
+            pending = run.now < batch.completes_at
+            earlier = batch.answers
+            if not pending and batch.failure is None:
+                # Read before it is counted: the last answer that may be had takes the body with it.
+                requests = self._sent_requests(batch)
+                batch.answers += 1
+        if pending:
+            return self._pending(batch, run.now)
+        if batch.failure is not None:
+            return self._failed(batch, batch.failure)
+        struck = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
+        return self._finished(batch, requests, batch.faults + struck, earlier)
+
+    def _sent_requests(self, batch: Batch) -> list[Any]:
+        requests: list[Any] = msgspec.json.decode(self._batches.body(batch)).get("requests", [])
+        return requests
+
+    def _pending(self, batch: Batch, now: float) -> Reply:
+        behaviour = self._behaviour
+        word = behaviour.queued_word if now < batch.running_at else behaviour.running_word
+        result = {"status": word, "request_id": batch.request_id}
+        if behaviour.pending_model:
+            result["model"] = batch.model
+        return envelope.success(
+            {} if behaviour.pending_empty else result, behaviour, behaviour.pending_status
+        )
+
+    def _failed(self, batch: Batch, failure: ApiError) -> Reply:
+        behaviour = self._behaviour
+        if behaviour.batch_failure == "envelope":
+            return envelope.failure(failure, behaviour)
+        said = {"code": failure.code, "message": failure.message}
+        result = {"status": behaviour.batch_failure, "request_id": batch.request_id, "error": said}
+        return envelope.success(result, behaviour)
+
+    def _finished(self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int) -> Reply:
+        behaviour = self._behaviour
+        result, answered_by = completed(batch, requests, behaviour, faults, earlier)
+        return envelope.success(result, behaviour).with_headers(("x-local-answered-by", answered_by))
+
+
+class _Bodies:
+    """The bodies that a fault's text may stand in: the call's own, then that of the batch, fetched only if looked for."""
+
+    def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
+        self._batches = batches
+        self._batch = batch
+        self._body = body
+
+    def __iter__(self) -> Any:  # noqa: ANN401 # An iterator of bytes.
+        yield self._body
+        if self._batch is not None:
+            yield self._batches.body(self._batch)
+
+
+def _requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[Any], ApiError | None, bool]:
+    """The requests of a body, what is wrong with them, and whether that comes out only after acceptance."""
+    requests = sent.get("requests") if isinstance(sent, dict) else None
+    if not isinstance(requests, list):
+        late = behaviour.missing_requests == "fail_later"
+        return [], error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'"), late
+    if not requests and behaviour.empty_requests == "refuse":
+        return [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"), False
+    if behaviour.max_requests and len(requests) > behaviour.max_requests:
+        most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
+        return requests, error(5006, most), False
+    # `off` admits what no answer could be made from, so its batches fail later as well.
+    late = behaviour.validation != "submit"
+    for index, request in enumerate(requests):
+        wrong = problem(
+            model.family, request, f"/requests/{index}", strict_reference=behaviour.strict_reference
+        )
+        if wrong is not None:
+            return requests, error(5006, wrong), late
+    return requests, None, False
+
+
+def _instead(fault: Fault, behaviour: Behaviour) -> Reply:
+    """The reply of a fault that keeps a call from being carried out."""
+    match fault.kind:
+        case "bare":
+            retry = (("retry-after", str(fault.retry_after)),) if fault.retry_after >= 0 else ()
+            return Reply(status=fault.status or 429, headers=retry)
+        case "html":
+            return page(fault.status or 502)
+        case "json_500":
+            return envelope.failure(error(10013), behaviour)
+        case "redirect":
+            return Reply(status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),))
+        case "refuse":
+            return Reply(status=0, cut=Cut.REFUSE)
+        case "reset":
+            return Reply(status=0, cut=Cut.RESET)
+        case "hang":
+            return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+        case _:
+            failure = error(fault.error_code, fault.message, fault.status)
+            retry_after = fault.retry_after
+            if retry_after < 0 and failure.code == 971:
+                retry_after = behaviour.retry_after
+            return envelope.failure(failure, behaviour, retry_after)
+
+
+def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:
+    """The reply to a call that was carried out, after a fault on its way back."""
+    at = fault.at if fault.at >= 0 else len(reply.body) // 2
+    match fault.kind:
+        case "accept_then_reset":
+            return replace(reply, cut=Cut.RESET)
+        case "accept_then_close":
+            return replace(reply, cut=Cut.CLOSE)
+        case "accept_then_hang":
+            return replace(reply, delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+        case "accept_then_truncate" | "truncated_body":
+            return replace(reply, cut=Cut.CLOSE, cut_after=at)
+        case "accept_then_html":
+            return page(fault.status or 502)
+        case "accept_then_json_500":
+            return envelope.failure(error(10013), behaviour)
+        case "accept_no_request_id":
+            return envelope.success({}, behaviour)
+        case "slow_body":
+            return replace(reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace))
+        case "slow":
+            return replace(reply, delay=max(fault.seconds, 0.0))
+        case _:
+            return reply
+
+
+def _end(reply: Reply) -> str:
+    """How a call ended, for the count of calls."""
+    if reply.cut is not None:
+        return str(reply.cut) if reply.cut_after is None else "truncated"
+    return str(reply.status)
+
+
+def _count(asked: Mapping[str, list[str]], name: str, default: int) -> int:
+    """A positive number among the query's parameters."""
+    text = asked.get(name, [""])[0]
+    return max(1, int(text)) if text.isdigit() else default

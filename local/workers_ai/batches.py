@@ -1,0 +1,208 @@
+"""Accepted batches: their bill, their times, and their bodies until no answer can be asked for. Nothing of HTTP is here."""
+
+import uuid
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b, sha256
+from pathlib import Path
+from statistics import NormalDist
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from local.workers_ai.behaviour import Behaviour
+from local.workers_ai.codes import ApiError
+from local.workers_ai.faults import Fault, chance
+
+
+@dataclass(slots=True)
+class Batch:
+    """One accepted batch."""
+
+    request_id: str
+    account: str
+    model: str
+    count: int
+    sha256: str
+    accepted_at: float
+    running_at: float
+    completes_at: float
+    inline: bool = False
+    """Answered at once instead of queued."""
+    failure: ApiError | None = None
+    failing: dict[int, ApiError] = field(default_factory=dict)
+    """Items that fail, by position."""
+    faults: tuple[Fault, ...] = ()
+    polls: int = 0
+    answers: int = 0
+    """Complete answers given."""
+
+    def bill(self) -> dict[str, Any]:
+        """What the account is charged for, and how it was asked after."""
+        return {
+            "request_id": self.request_id,
+            "account": self.account,
+            "model": self.model,
+            "count": self.count,
+            "sha256": self.sha256,
+            "time": self.accepted_at,
+            "completes_at": None if self.completes_at == float("inf") else self.completes_at,
+            "inline": self.inline,
+            "failed": self.failure is not None,
+            "polls": self.polls,
+            "answers": self.answers,
+        }
+
+
+class Bodies:
+    """Bodies of batches: in memory up to a limit, beyond it in temporary files that go when this object does."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+        self._size = 0
+        self._directory: TemporaryDirectory[str] | None = None
+
+    def put(self, request_id: str, body: bytes, limit: int) -> None:
+        """Keep a body."""
+        if self._size + len(body) <= limit:
+            self._held[request_id] = body
+            self._size += len(body)
+            return
+        if self._directory is None:
+            self._directory = TemporaryDirectory(prefix="workers-ai-")
+        Path(self._directory.name, request_id).write_bytes(body)
+
+    def get(self, request_id: str) -> bytes:
+        """The body kept under this id."""
+        held = self._held.get(request_id)
+        if held is not None:
+            return held
+        if self._directory is None:
+            raise KeyError(request_id)
+        return Path(self._directory.name, request_id).read_bytes()
+
+    def drop(self, request_id: str) -> None:
+        """Forget a body."""
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            self._size -= len(held)
+        elif self._directory is not None:
+            Path(self._directory.name, request_id).unlink(missing_ok=True)
+
+
+class Batches:
+    """All batches ever accepted. Not thread-safe: `WorkersAI` holds its lock around every call."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Batch] = {}
+        self._kept: OrderedDict[str, Batch] = OrderedDict()
+        self._bodies = Bodies()
+        self._same: Counter[str] = Counter()
+        self._attempts: Counter[tuple[str, bytes]] = Counter()
+
+    def accept(
+        self, account: str, model: str, body: bytes, requests: list[Any], behaviour: Behaviour, now: float
+    ) -> Batch:
+        """Take a batch in: from here on it is billed."""
+        self._expire(behaviour, now)
+        digest = sha256(body).hexdigest()
+        # The id is drawn from what was sent and how often it was sent before, so that the same run has the same ids even when
+        # its calls arrive in another order.
+        key = f"{behaviour.seed} {account} {model} {digest}"
+        self._same[key] += 1
+        drawn = blake2b(f"{key} {self._same[key]}".encode(), digest_size=16).digest()
+        request_id = str(uuid.UUID(bytes=drawn, version=4))
+        if behaviour.request_id_form == "req":
+            request_id = f"req-{request_id}"
+        latency = _latency(behaviour, model, len(requests), request_id)
+        running = latency / 2 if behaviour.running_after < 0 else min(behaviour.running_after, latency)
+        batch = Batch(request_id, account, model, len(requests), digest, now, now + running, now + latency)
+        self._all[request_id] = self._kept[request_id] = batch
+        self._bodies.put(request_id, body, behaviour.memory)
+        return batch
+
+    def attempt(self, fault: Fault, request: bytes) -> int:
+        """Count one more attempt of a request, identified by its JSON, as this fault sees it."""
+        key = (repr(fault), blake2b(request, digest_size=16).digest())
+        self._attempts[key] += 1
+        return self._attempts[key]
+
+    def find(self, request_id: str, behaviour: Behaviour, now: float) -> Batch | None:
+        """The batch of this id while its results can be had."""
+        batch = self._kept.get(request_id)
+        if batch is not None and _expired(batch, behaviour, now):
+            self.forget(batch)
+            return None
+        return batch
+
+    def body(self, batch: Batch) -> bytes:
+        """What was sent."""
+        return self._bodies.get(batch.request_id)
+
+    def forget(self, batch: Batch) -> None:
+        """From here on the id is unknown; the bill stays."""
+        self._kept.pop(batch.request_id, None)
+        self._bodies.drop(batch.request_id)
+
+    def bill(self) -> list[dict[str, Any]]:
+        """Every accepted batch, in order of acceptance."""
+        return [batch.bill() for batch in self._all.values()]
+
+    def events(self, now: float) -> list[dict[str, Any]]:
+        """The events that a subscription of the account would have brought by now, oldest first."""
+        happened: list[tuple[float, dict[str, Any]]] = []
+        for batch in self._all.values():
+            if batch.inline:
+                continue
+            happened.append((batch.accepted_at, _event(batch, "queued", batch.accepted_at)))
+            if batch.completes_at <= now:
+                end = "failed" if batch.failure else "succeeded"
+                happened.append((batch.completes_at, _event(batch, end, batch.completes_at)))
+        return [event for _, event in sorted(happened, key=lambda pair: pair[0])]
+
+    def _expire(self, behaviour: Behaviour, now: float) -> None:
+        """Forget the oldest batches whose results nobody can have any more."""
+        while self._kept:
+            batch = next(iter(self._kept.values()))
+            if not _expired(batch, behaviour, now):
+                return
+            self.forget(batch)
+
+
+def _expired(batch: Batch, behaviour: Behaviour, now: float) -> bool:
+    used_up = bool(behaviour.answers_per_batch) and batch.answers >= behaviour.answers_per_batch
+    return (
+        batch.inline
+        or used_up
+        or bool(behaviour.retention and now > batch.completes_at + behaviour.retention)
+    )
+
+
+def _latency(behaviour: Behaviour, model: str, count: int, request_id: str) -> float:
+    median = behaviour.model_latency.get(model, behaviour.latency)
+    drawn = min(max(chance("latency", behaviour.seed, request_id), 1e-9), 1 - 1e-9)
+    if behaviour.latency_kind == "uniform":
+        median *= 1 + behaviour.latency_spread * (2 * drawn - 1)
+    elif behaviour.latency_kind == "lognormal":
+        median *= 2.718281828459045 ** (NormalDist().inv_cdf(drawn) * behaviour.latency_spread)
+    return max(0.0, median) + behaviour.latency_per_item * count
+
+
+def _event(batch: Batch, end: str, at: float) -> dict[str, Any]:
+    payload: dict[str, Any] = {"requestId": batch.request_id}
+    if end == "failed" and batch.failure:
+        payload |= {
+            "message": batch.failure.message,
+            "internalCode": batch.failure.code,
+            "httpCode": batch.failure.status,
+        }
+    return {
+        "type": f"cf.workersAi.model.batch.{end}",
+        "source": {"type": "workersAi.model", "modelName": batch.model},
+        "payload": payload,
+        "metadata": {
+            "accountId": batch.account,
+            "eventSubscriptionId": "local",
+            "eventSchemaVersion": 1,
+            "eventTimestamp": at,
+        },
+    }

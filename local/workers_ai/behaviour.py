@@ -1,0 +1,254 @@
+"""The switches of the local Workers AI: one frozen object, and how text or JSON changes it. No behaviour is here itself.
+
+Each switch says what its default rests on: `documented` (Cloudflare's own pages, schemas or sources), `observed` (reported by
+clients of the live API), `unknown` (nobody outside knows: the default is a guess, the switch holds the other guesses),
+`invented` (means of this server, no claim about the API).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+Verdict = Literal["documented", "observed", "unknown", "invented"]
+
+
+class SwitchError(ValueError):
+    """A switch that does not exist, or a value it cannot take."""
+
+
+def _switch(default: object, verdict: Verdict, about: str) -> Any:  # noqa: ANN401 # As `dataclasses.field` does.
+    metadata = {"verdict": verdict, "about": about}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """How the server behaves. Every field's meaning stands in its own declaration."""
+
+    # Who may ask
+    tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
+    foreign_tokens: tuple[str, ...] = _switch(
+        (), "observed", "good tokens without access to the account: 403/9109"
+    )
+    accounts: tuple[str, ...] = _switch(
+        (), "invented", "the only accounts accepted; empty: any 32 hex digits"
+    )
+    bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
+        "401/10000", "documented", "reply to a token that is not accepted"
+    )
+    malformed_token: Literal["400/9106", "403/9106", "400/6003"] = _switch(
+        "400/9106", "observed", "reply to a missing or malformed Authorization header"
+    )
+    route_pair: bool = _switch(
+        False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000"
+    )
+
+    # Envelope
+    envelope: bool = _switch(
+        True, "documented", "REST envelope; false: bare bodies and the runtime's `internalCode` errors"
+    )
+    error_result: Literal["null", "empty", "absent"] = _switch("null", "documented", "`result` beside errors")
+    error_code_text: bool = _switch(False, "observed", "error codes as strings")
+    compress: bool = _switch(False, "unknown", "gzip replies of over 1 KB for clients that accept it")
+
+    # Submit
+    submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
+    submit_model: bool = _switch(True, "documented", "`model` in the reply to a submit")
+    request_id_form: Literal["uuid", "req"] = _switch(
+        "uuid", "documented", "`req`: the form `req-<uuid>` of the event documentation"
+    )
+    max_payload: int = _switch(
+        10_000_000,
+        "documented",
+        "bodies of so many bytes or more are refused, 413/3006 (the code is inferred)",
+    )
+    max_requests: int = _switch(0, "documented", "most requests in a batch; 0: no limit is documented")
+    missing_requests: Literal["refuse", "fail_later"] = _switch(
+        "refuse", "documented", "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)"
+    )
+    empty_requests: Literal["refuse", "accept"] = _switch("refuse", "unknown", "`requests: []`: 400/5006")
+    validation: Literal["submit", "fail_later", "off"] = _switch(
+        "submit", "observed", "requests that miss the model's schema: 400/5006 at once, or 3030 later"
+    )
+    strict_reference: bool = _switch(
+        False, "unknown", "refuse an `external_reference` that is no string, 400/5006"
+    )
+    batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")
+    no_batch_models: tuple[str, ...] = _switch(
+        (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
+    )
+    paid_models: tuple[str, ...] = _switch((), "documented", "models refused with 403/5035 (Workers Paid)")
+    unqueueable_status: int = _switch(
+        400, "unknown", "HTTP status of 8007 'does not support request queuing'"
+    )
+    unknown_model_code: Literal[5007, 7000, 3042] = _switch(
+        5007, "documented", "an unknown model; 7000 has been observed too"
+    )
+
+    # Poll
+    pending_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status while a batch is pending")
+    pending_model: bool = _switch(False, "documented", "`model` in a pending reply")
+    pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
+    queued_word: str = _switch("queued", "documented", "status before the batch runs")
+    running_word: str = _switch("running", "documented", "status while it runs")
+    unknown_id_status: int = _switch(404, "unknown", "HTTP status of a poll for an unknown or expired id")
+    unknown_id_code: int = _switch(10404, "invented", "error code of that reply")
+    unknown_id_message: str = _switch("AiError: request not found", "invented", "message of that reply")
+    retention: float = _switch(
+        86_400.0, "unknown", "seconds after completion for which results can be had; 0: for ever"
+    )
+    answers_per_batch: int = _switch(
+        0, "unknown", "complete answers before the id is unknown; 0: as many as asked for (observed, weakly)"
+    )
+    model_must_match: bool = _switch(True, "unknown", "a poll under another model's URL is an unknown id")
+
+    # Completed batches
+    shapes: Mapping[str, Literal["A", "B"]] = _switch(
+        {}, "observed", "shape by model: A `responses`/`id`, B `results`/`index`; `*` stands for every model"
+    )
+    shuffle: bool = _switch(True, "documented", "items come in another order than submitted")
+    completed_status: str = _switch("", "observed", "`status` beside the items of a completed batch")
+    missing_reference: Literal["null", "absent"] = _switch(
+        "null", "documented", "`external_reference` of an item whose request had none"
+    )
+    nested_result: bool = _switch(False, "documented", "launch form: the item's `result` within a `result`")
+    shape_b_usage: bool = _switch(False, "unknown", "`usage` at the top of shape B too")
+    answered_by: bool = _switch(
+        True, "invented", "`answered_by` beside the items: what really made the answers"
+    )
+    item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(
+        "object",
+        "unknown",
+        "a failed item: `error:{code,message}`, `error:{message}`, `error:'code: message'`, `errors:[…]`, "
+        "`message`, or nothing",
+    )
+    batch_failure: Literal["envelope", "error", "failed"] = _switch(
+        "envelope",
+        "unknown",
+        "a batch that failed after acceptance: an error reply, or 200 with that `status`",
+    )
+
+    # Time
+    latency: float = _switch(2.0, "invented", "seconds from acceptance to completion (its median)")
+    latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "invented", "its spread")
+    latency_spread: float = _switch(
+        0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
+    )
+    latency_per_item: float = _switch(0.0, "invented", "seconds more for each request of the batch")
+    model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
+    running_after: float = _switch(
+        -1.0, "invented", "seconds to `running`; below 0: half of the batch's latency"
+    )
+
+    # Limits
+    global_limit: int = _switch(1200, "documented", "calls of a token within the window; 0: no limit")
+    global_window: float = _switch(300.0, "documented", "seconds of that window")
+    global_block: float = _switch(300.0, "documented", "seconds of 429/971 for every call over it")
+    model_limits: bool = _switch(
+        False, "unknown", "the documented calls per minute of a model hold for submits: 429/3021"
+    )
+    model_limit: Mapping[str, int] = _switch(
+        {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
+    )
+    model_limit_retry_after: int = _switch(0, "unknown", "`retry-after` of 3021, seconds; 0: none")
+
+    # Answers
+    embedder: Literal["auto", "hash", "wordllama"] = _switch(
+        "auto",
+        "invented",
+        "vectors from the real small model WordLlama, from a hash, or from what is installed",
+    )
+    vector_digits: int = _switch(6, "invented", "decimals of WordLlama's vectors")
+
+    # Faults and chance
+    seed: int = _switch(0, "invented", "seeds ids, order, latencies and chance faults")
+    fault_rates: Mapping[str, float] = _switch(
+        {}, "invented", "probability by fault, such as `3040`, `poll:html` or `missing`: see Fault injection"
+    )
+    hang: float = _switch(3600.0, "invented", "seconds of silence of a `hang` fault")
+    pace: float = _switch(1.0, "invented", "seconds before each kilobyte of a `slow_body` fault")
+    retry_after: int = _switch(60, "invented", "`retry-after` of an injected 971, seconds")
+    memory: int = _switch(
+        64_000_000,
+        "invented",
+        "bytes of accepted bodies held in memory; what is more lies in temporary files",
+    )
+
+    def changed(self, changes: Mapping[str, object]) -> "Behaviour":
+        """The same behaviour with some switches changed to JSON-like values.
+
+        Raises:
+            SwitchError: A name is unknown, or a value does not fit.
+        """
+        checked = {name: _checked(name, value) for name, value in changes.items()}
+        return dataclasses.replace(self, **checked)
+
+    def changed_by_text(self, *assignments: str) -> "Behaviour":
+        """The same with assignments as on a command line: `name=value`, `name=[…]`, or `name.key=value` for a mapping.
+
+        Raises:
+            SwitchError: An assignment cannot be read, a name is unknown, or a value does not fit.
+        """
+        behaviour = self
+        for assignment in assignments:
+            target, equals, text = assignment.partition("=")
+            name, dot, key = target.partition(".")
+            if not equals:
+                raise SwitchError(f"{assignment!r} is not of the form name=value")
+            value: object = _from_text(name, text, inside=bool(dot))
+            if dot:
+                value = {**getattr(behaviour, name), key: value}
+            behaviour = behaviour.changed({name: value})
+        return behaviour
+
+
+_TYPES: dict[str, Any] = get_type_hints(Behaviour)
+
+
+def switches() -> list[tuple[str, str, Verdict, str]]:
+    """Name, default, verdict and meaning of each switch, in order of declaration."""
+    fresh = dataclasses.asdict(Behaviour())
+    return [
+        (
+            field.name,
+            msgspec.json.encode(fresh[field.name]).decode(),
+            field.metadata["verdict"],
+            field.metadata["about"],
+        )
+        for field in dataclasses.fields(Behaviour)
+    ]
+
+
+def _type_of(name: str) -> Any:  # noqa: ANN401 # Types are values of no one type.
+    if name not in _TYPES:
+        raise SwitchError(f"there is no switch {name!r}")
+    return _TYPES[name]
+
+
+def _checked(name: str, value: object) -> object:
+    kind = _type_of(name)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise SwitchError(f"switch {name!r}: {error}") from error
+
+
+def _from_text(name: str, text: str, *, inside: bool) -> object:
+    kind = _type_of(name)
+    if inside:
+        if get_origin(kind) is not Mapping:
+            raise SwitchError(f"switch {name!r} holds no names")
+        kind = get_args(kind)[1]
+    if kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str)):
+        return text
+    if get_origin(kind) is tuple and not text.startswith("["):
+        return [part for part in text.split(",") if part]
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise SwitchError(f"switch {name!r}: {error}") from error

@@ -1,0 +1,69 @@
+"""The error codes of Workers AI and of the API edge: HTTP status and message of each. No decision is made here.
+
+The table of Cloudflare's own documentation comes first, then what clients of the live API have reported, then what the edge
+says before Workers AI is asked. Messages are re-typed; only their codes and their gist are evidence.
+"""
+
+from typing import NamedTuple
+
+
+class ApiError(NamedTuple):
+    """One error as the API words it."""
+
+    status: int
+    code: int
+    message: str
+
+
+_TABLE = (
+    # Documented in the Workers AI error table.
+    ApiError(400, 3003, "AiError: Incomplete request: missing headers or body"),
+    ApiError(413, 3006, "AiError: Request too large"),
+    ApiError(408, 3007, "AiError: Timeout"),
+    ApiError(408, 3008, "AiError: Aborted"),
+    ApiError(403, 3023, "AiError: Account blocked"),
+    ApiError(
+        429,
+        3036,
+        "AiError: you have used up your daily free allocation of 10,000 neurons, please upgrade to Cloudflare's "
+        "Workers Paid plan if you would like to continue usage.",
+    ),
+    ApiError(400, 3039, "AiError: Finetune is missing required files"),
+    ApiError(429, 3040, "AiError: Capacity temporarily exceeded, please try again."),
+    ApiError(403, 3041, "AiError: This account is not allowed to access this model"),
+    ApiError(404, 3042, "AiError: Invalid model ID"),
+    ApiError(400, 5004, "AiError: Invalid data type for base64 input"),
+    ApiError(405, 5005, "AiError: The model does not support LoRA"),
+    ApiError(400, 5007, "AiError: No such model or task"),
+    ApiError(403, 5016, "AiError: Model agreement: the terms of this model have not been accepted"),
+    ApiError(403, 5018, "AiError: This account is not allowed to access this model"),
+    ApiError(405, 5019, "AiError: Deprecated SDK version"),
+    ApiError(403, 5035, "AiError: This model requires the Workers Paid plan"),
+    # Observed; the HTTP statuses of 3030, 3046, 3050, 4006 and 5025 are not known.
+    ApiError(429, 3021, "AiError: rate limiting: inference request per min rate reached"),
+    ApiError(400, 3030, "AiError: 1 validation error for VllmBatchRequest"),
+    ApiError(408, 3046, "AiError: Request timeout"),
+    ApiError(503, 3050, "AiError: Temporarily out of capacity for this model"),
+    ApiError(429, 4006, "AiError: you have used up your daily free allocation"),
+    ApiError(500, 5001, "AiError: Model execution failed"),
+    ApiError(400, 5006, "AiError: Bad input"),
+    ApiError(400, 5025, "AiError: This model does not support JSON Schema"),
+    ApiError(400, 8007, "AiError: This model does not support request queuing"),
+    # The API edge.
+    ApiError(429, 971, "Please wait and consider throttling your request speed"),
+    ApiError(400, 6003, "Invalid request headers"),
+    ApiError(400, 7000, "No route for that URI"),
+    ApiError(405, 7001, "GET not supported for requested URI."),
+    ApiError(404, 7003, "Could not route to the requested URI, perhaps your object identifier is invalid?"),
+    ApiError(400, 9106, "Authentication failed (status: 400)"),
+    ApiError(403, 9109, "Unauthorized to access requested resource"),
+    ApiError(401, 10000, "Authentication error"),
+    ApiError(500, 10013, "Unknown internal error"),
+)
+KNOWN = {error.code: error for error in _TABLE}
+
+
+def error(code: int, message: str = "", status: int = 0) -> ApiError:
+    """The error with this code; a message or status given here replaces the table's."""
+    known = KNOWN.get(code, ApiError(500, code, f"AiError: error {code}"))
+    return ApiError(status or known.status, code, message or known.message)

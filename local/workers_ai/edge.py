@@ -1,0 +1,66 @@
+"""The API's edge: which resource a path names, and whether the caller may use it. Pure functions; no model is known here."""
+
+import re
+from typing import Literal, NamedTuple
+
+from local.workers_ai.behaviour import Behaviour
+from local.workers_ai.codes import ApiError, error
+
+PREFIX = "/client/v4"
+_ACCOUNT = re.compile(r"[0-9a-f]{32}")
+_BEARER = re.compile(r"Bearer [A-Za-z0-9_.~+/=-]+")
+# The one method that each resource answers to.
+_METHODS = {"run": "POST", "search": "GET", "verify": "GET"}
+
+
+class Route(NamedTuple):
+    """A resource, and the account and model in its path."""
+
+    resource: Literal["run", "search", "verify"]
+    account: str = ""
+    model: str = ""
+
+
+def route(method: str, path: str) -> Route | ApiError:
+    """The resource that a path names, or the edge's refusal. The path is as sent: `@` and `/` must not be encoded."""
+    found = _resource(path)
+    if isinstance(found, Route) and method != _METHODS[found.resource]:
+        return error(7001, f"{method} not supported for requested URI.")
+    return found
+
+
+def _resource(path: str) -> Route | ApiError:
+    inner = path.removeprefix(PREFIX)
+    if inner == path:
+        return error(7000)
+    if inner == "/user/tokens/verify":
+        return Route("verify")
+    parts = inner.split("/", 3)
+    if parts[:2] != ["", "accounts"] or len(parts) < 4:
+        return error(7000)
+    account, rest = parts[2], parts[3]
+    if not _ACCOUNT.fullmatch(account):
+        return error(7003, f"Could not route to {path}, perhaps your object identifier is invalid?")
+    if rest == "tokens/verify":
+        return Route("verify", account)
+    if rest == "ai/models/search":
+        return Route("search", account)
+    if rest.startswith("ai/run/") and len(rest) > len("ai/run/"):
+        return Route("run", account, rest.removeprefix("ai/run/"))
+    return error(7000)
+
+
+def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> ApiError | None:
+    """Why a caller may not use an account's resource; None if it may."""
+    if authorization is None or not _BEARER.fullmatch(authorization):
+        status, code = behaviour.malformed_token.split("/")
+        return error(int(code), status=int(status))
+    token = authorization.removeprefix("Bearer ")
+    if token in behaviour.foreign_tokens:
+        return error(9109)
+    if token not in behaviour.tokens:
+        status, code = behaviour.bad_token.split("/")
+        return error(int(code), status=int(status))
+    if account and behaviour.accounts and account not in behaviour.accounts:
+        return error(9109)
+    return None

@@ -1,0 +1,151 @@
+"""Vectors of texts, as JSON: by the real small model WordLlama, or by a hash where speed or its absence asks for one.
+
+WordLlama (256 dimensions, its weights ship inside its package) gives vectors in which like texts lie near each other.
+Models of other dimensions get them by cyclic repetition, each component divided by the square root of how often it stands in
+the row, which keeps every cosine exactly. The hash gives each text a vector of equal length whose signs are drawn from the
+text: the same text always has the same vector, and unlike texts are near to right angles.
+"""
+
+import importlib.util
+import logging
+import math
+from hashlib import shake_256
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float32]
+
+_MAX_TOKENS = 512  # What the bge models read of a text.
+_LOADING = Lock()
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors and scores."""
+
+    name: str
+
+    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+        """One JSON array of numbers for each text."""
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        """How near each text is to the query, from 0 to 1."""
+
+
+class HashEmbedder:
+    """Vectors without meaning, made in microseconds from a hash of the text."""
+
+    name = "hash"
+    _bits = 256
+
+    def __init__(self) -> None:
+        self._tables: dict[int, tuple[bytes, ...]] = {}
+
+    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+        """One JSON array of numbers for each text."""
+        del digits  # Every component is one of two numbers.
+        table = self._tables.get(dimension)
+        if table is None:
+            size = f"{1 / math.sqrt(dimension):.8f}"
+            table = tuple(
+                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode()
+                for byte in range(256)
+            )
+            self._tables[dimension] = table
+        digests = (shake_256(text.encode()).digest(dimension // 8) for text in texts)
+        return [b"[%b]" % b",".join([table[byte] for byte in digest]) for digest in digests]
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        """The share of equal bits in the hashes."""
+
+        def bits(text: str) -> int:
+            return int.from_bytes(shake_256(text.encode()).digest(self._bits // 8))
+
+        wanted = bits(query)
+        return [round(1 - (wanted ^ bits(text)).bit_count() / self._bits, 6) for text in texts]
+
+
+class WordLlamaEmbedder:
+    """Static word vectors of the package `wordllama`, averaged over a text. Loaded at first use, from the package alone."""
+
+    name = "wordllama-256"
+
+    def __init__(self) -> None:
+        self._model: Any = None
+
+    def _load(self) -> Any:  # noqa: ANN401 # The package has no types.
+        with _LOADING:
+            if self._model is None:
+                root = logging.getLogger()
+                handlers, level = root.handlers[:], root.level
+                import wordllama  # noqa: PLC0415 # Heavy, and it may not be installed.
+
+                # Importing it configures the root logger, which is not its to configure.
+                root.handlers[:], root.level = handlers, level
+                # Only this directory holds the package's own tokenizer; without it, the load would download one.
+                self._model = wordllama.WordLlama.load(
+                    cache_dir=Path(wordllama.__file__).parent, disable_download=True
+                )
+                self._model.tokenizer.no_padding()
+                self._model.tokenizer.enable_truncation(_MAX_TOKENS)
+        return self._model
+
+    def _vectors(self, texts: list[str]) -> "Matrix":
+        import numpy as np  # noqa: PLC0415 # Only where this embedder is used.
+
+        model = self._load()
+        tokens = [encoding.ids for encoding in model.tokenizer.encode_batch(texts, add_special_tokens=False)]
+        vectors = np.zeros((len(texts), model.embedding.shape[1]), dtype=np.float32)
+        # The sum over each text's tokens goes row by row, so that no text's vector depends on its neighbours: the same text
+        # has the same digits in every batch.
+        filled = [index for index, ids in enumerate(tokens) if ids]
+        if filled:
+            starts = np.cumsum([0, *(len(tokens[index]) for index in filled[:-1])])
+            flat = np.concatenate([np.asarray(tokens[index]) for index in filled])
+            sums = np.add.reduceat(model.embedding[flat], starts, axis=0)
+            norms = np.sqrt(np.add.reduce(sums.astype(np.float64) ** 2, axis=1))
+            vectors[filled] = sums / np.maximum(norms, 1e-12)[:, None]
+        return vectors
+
+    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+        """One JSON array of numbers for each text."""
+        if not texts:
+            return []
+        vectors = self._vectors(texts)
+        times, rest = divmod(dimension, vectors.shape[1])
+        # The first `rest` components stand once more in the row than the others.
+        tails = _json_rows(vectors[:, rest:] / math.sqrt(times), digits)
+        if not rest:
+            return [b"[%b]" % b",".join([tail] * times) for tail in tails]
+        heads = _json_rows(vectors[:, :rest] / math.sqrt(times + 1), digits)
+        return [
+            b"[%b]" % b",".join([head, tail] * times + [head])
+            for head, tail in zip(heads, tails, strict=True)
+        ]
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        """The cosine, from 0 for opposite to 1 for equal."""
+        wanted, *others = self._vectors([query, *texts])
+        return [round((1 + float(wanted @ other)) / 2, 6) for other in others]
+
+
+def _json_rows(vectors: "Matrix", digits: int) -> list[bytes]:
+    """The numbers of each row, without brackets."""
+    return msgspec.json.encode(vectors.astype("float64").round(digits).tolist())[2:-2].split(b"],[")
+
+
+_HASH = HashEmbedder()
+_WORDLLAMA = WordLlamaEmbedder()
+
+
+def embedder(choice: Literal["auto", "hash", "wordllama"]) -> Embedder:
+    """The embedder of this name; `auto` is WordLlama where it is installed."""
+    if choice == "hash" or (choice == "auto" and importlib.util.find_spec("wordllama") is None):
+        return _HASH
+    return _WORDLLAMA

@@ -1,0 +1,198 @@
+"""Faults: what can go wrong on demand, when a scripted or a chance fault strikes, and which requests of a batch it meets.
+
+What a fault then does is carried out in `api.py` (calls) and `complete.py` (finished batches).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+Call = Literal["submit", "poll", "sync"]
+Where = Literal["submit", "poll", "any"]
+
+
+class Kind(NamedTuple):
+    """A kind of fault."""
+
+    stage: Literal["instead", "after", "batch"]
+    """`instead`: the call is not carried out. `after`: it is, and its reply suffers. `batch`: the batch is marked for good."""
+    where: Where
+    """The calls it strikes unless the fault says otherwise."""
+    about: str
+
+
+KINDS = {
+    "error": Kind("instead", "any", "error envelope with `code` (and `status`, `message`, `retry_after`)"),
+    "bare": Kind("instead", "any", "empty reply with `status` (429)"),
+    "html": Kind("instead", "any", "HTML page with `status` (502)"),
+    "json_500": Kind("instead", "any", "500 with the JSON error envelope, code 10013"),
+    "redirect": Kind("instead", "any", "301 to another host"),
+    "refuse": Kind("instead", "any", "no connection is made (mock transport; over a socket: `reset`)"),
+    "reset": Kind("instead", "any", "the connection is reset, nothing was accepted"),
+    "hang": Kind("instead", "any", "silence for `seconds` (switch `hang`), nothing was accepted"),
+    "accept_then_reset": Kind("after", "submit", "carried out, then the connection is reset"),
+    "accept_then_close": Kind("after", "submit", "carried out, then the connection is closed"),
+    "accept_then_hang": Kind("after", "submit", "carried out, then silence for `seconds`"),
+    "accept_then_truncate": Kind(
+        "after", "submit", "carried out, the connection ends `at` a byte of the body"
+    ),
+    "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
+    "accept_then_json_500": Kind("after", "submit", "carried out, answered with a JSON error, 500/10013"),
+    "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
+    "sync_answer": Kind("after", "submit", "not queued: the results come inline, and are billed"),
+    "truncated_json": Kind("after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"),
+    "truncated_body": Kind("after", "poll", "the connection ends `at` a byte of the body (half)"),
+    "slow_body": Kind("after", "poll", "each kilobyte comes `seconds` (switch `pace`) after the last"),
+    "slow": Kind("after", "any", "the reply begins `seconds` later"),
+    "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer, without them for ever"),
+    "batch_fails": Kind("batch", "submit", "fails after acceptance with `code` (3030)"),
+    "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),
+    "repeated": Kind("batch", "submit", "items come twice, equal"),
+    "contradicting": Kind("batch", "submit", "items come twice, with different results"),
+    "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),
+    "swapped_reference": Kind("batch", "submit", "two items have each other's `external_reference`"),
+    "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
+    "item_fails": Kind(
+        "batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"
+    ),
+    "giant": Kind("batch", "submit", "results are `factor` times as long"),
+}
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A scripted fault: what happens, to which calls, how often. A number as `kind` is short for `error` with that code."""
+
+    kind: str
+    on: Where | None = None
+    """Calls it strikes; None: the kind's own."""
+    model: str = ""
+    contains: str = ""
+    """Text that the call's body must hold; for a poll, the body or that of the batch asked after."""
+    nth: int = 1
+    """The first matching call that it strikes."""
+    times: int = 1
+    """How many calls it strikes; 0: all."""
+    code: int = 0
+    status: int = 0
+    message: str = ""
+    retry_after: int = -1
+    """Seconds; below 0: the code's own habit."""
+    seconds: float = -1.0
+    at: int = -1
+    items: tuple[int, ...] = ()
+    """Of the batch kinds: positions of the requests struck."""
+    marker: str = ""
+    """Of the batch kinds: requests are struck whose JSON holds this."""
+    share: float = 0.0
+    """Of the batch kinds: so large a share of requests is struck, the same request always or never."""
+    first: int = 0
+    """Answers of the batch (or attempts of the request) that are struck; 0: all."""
+    factor: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that does not exist."""
+        if self.kind not in KINDS and not self.kind.isdigit():
+            raise ValueError(f"there is no fault {self.kind!r}")
+
+    @property
+    def nature(self) -> Kind:
+        """Its kind's stage and calls."""
+        return KINDS["error" if self.kind.isdigit() else self.kind]
+
+    @property
+    def error_code(self) -> int:
+        """The code of an `error`, 0 when there is none."""
+        return int(self.kind) if self.kind.isdigit() else self.code
+
+    def strikes(self, call: Call, model: str, bodies: Iterable[bytes]) -> bool:
+        """Whether this call is one of its calls."""
+        where = self.on or self.nature.where
+        if where not in (call, "any") or (self.model and self.model != model):
+            return False
+        needle = self.contains.encode()
+        return not needle or any(needle in body for body in bodies)
+
+    def chosen(self, requests: list[Any], salt: str) -> set[int]:
+        """Positions of the requests struck; one drawn by `salt` when the fault names none."""
+        if not requests:
+            return set()
+        if self.items:
+            return {index for index in self.items if index < len(requests)}
+        if self.marker or self.share:
+            texts = [msgspec.json.encode(request) for request in requests]
+            marker = self.marker.encode()
+            return {
+                index
+                for index, text in enumerate(texts)
+                if (self.marker and marker in text) or (self.share and chance("share", text) < self.share)
+            }
+        return {int(chance(self.kind, salt) * len(requests))}
+
+
+def chance(*parts: str | int | bytes) -> float:
+    """A number from 0 to 1, drawn from the parts: the same parts always draw the same, in whatever order calls arrive."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else str(part).encode())
+        digest.update(b"\0")
+    return int.from_bytes(digest.digest()) / 2**64
+
+
+@dataclass(slots=True)
+class _Scripted:
+    fault: Fault
+    seen: int = 0
+    used: int = 0
+
+
+class Faults:
+    """The queue of scripted faults. Not thread-safe: `WorkersAI` holds its lock around every call."""
+
+    def __init__(self) -> None:
+        self._queue: list[_Scripted] = []
+
+    def add(self, *faults: Fault) -> None:
+        """Queue faults; earlier ones strike first."""
+        self._queue.extend(_Scripted(fault) for fault in faults)
+
+    def clear(self) -> None:
+        """Forget all that are queued. Batches that are marked stay so."""
+        self._queue.clear()
+
+    def queued(self) -> list[Fault]:
+        """Those that may still strike."""
+        return [entry.fault for entry in self._queue]
+
+    def take(self, call: Call, model: str, bodies: Iterable[bytes]) -> list[Fault]:
+        """The faults that strike this call: any number for the batch, at most one for the call itself."""
+        struck: list[Fault] = []
+        for entry in list(self._queue):
+            fault = entry.fault
+            if not fault.strikes(call, model, bodies):
+                continue
+            entry.seen += 1
+            if entry.seen < fault.nth:
+                continue
+            if fault.nature.stage != "batch" and any(other.nature.stage != "batch" for other in struck):
+                continue
+            struck.append(fault)
+            entry.used += 1
+            if fault.times and entry.used >= fault.times:
+                self._queue.remove(entry)
+        return struck
+
+
+def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[Fault]:
+    """Chance faults that strike a call: `rates` maps a kind, or `submit:kind` or `poll:kind`, to its probability."""
+    struck: list[Fault] = []
+    for name, rate in rates.items():
+        before, colon, after = name.rpartition(":")
+        fault = Fault(kind=after, on=msgspec.convert(before, Where) if colon else None)
+        called = fault.strikes(call, "", ())
+        alone = fault.nature.stage == "batch" or all(other.nature.stage == "batch" for other in struck)
+        if called and alone and chance(name, *draw) < rate:
+            struck.append(fault)
+    return struck
