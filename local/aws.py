@@ -55,6 +55,10 @@ SOURCES = ("functions", "shared", "Makefile", "requirements.txt", "samconfig.tom
 """What decides about a build."""
 
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""What this very process started: it alone can take note of their end."""
+
+
 class LocalAwsError(Exception):
     """What went wrong, in words for the person at the terminal."""
 
@@ -116,6 +120,7 @@ def _start(name: str, command: list[str], environment: Mapping[str, str], port: 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    _children[process.pid] = process
     service = {"pid": process.pid, "born": _born(process.pid), "port": port, "command": command}
     _service_file(name).write_text(json.dumps(service))
     deadline = time.monotonic() + START_SECONDS
@@ -147,8 +152,8 @@ def _stop(name: str) -> bool:
             os.killpg(pid, sent)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)  # It is our own child when the same process started it.
+            if pid in _children:
+                _children[pid].poll()
             if _born(pid) != service["born"]:
                 # The leader is gone; its children get no second chance.
                 with suppress(ProcessLookupError, PermissionError):

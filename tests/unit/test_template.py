@@ -409,15 +409,23 @@ def test_table_has_one_sparse_index_of_what_is_due(of_type):
     assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
 
 
-def test_every_dead_letter_queue_and_function_has_alarms(of_type):
+def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type):
     alarms = of_type("AWS::CloudWatch::Alarm").values()
-    watched = {(alarm["MetricName"], _target(alarm["Dimensions"][0]["Value"])) for alarm in alarms}
+    watched = {
+        (alarm["MetricName"], _target(alarm["Dimensions"][0]["Value"]))
+        for alarm in alarms
+        if alarm["Namespace"].startswith("AWS/")
+    }
     dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
 
     assert len(dead_letters) == 4
     assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched
+    counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
+    sources = "".join(path.read_text() for path in (ROOT / "functions").rglob("*.py"))
+    assert counted == {"AmbiguousSubmits", "StuckItems", "LawsBroken"}
+    assert all(f'add_metric("{name}"' in sources for name in counted)
     for alarm in alarms:
         assert alarm["AlarmActions"]["Fn::If"][0] == "Notifies"
 
