@@ -249,9 +249,8 @@ class Ledger:
         """Change a leased job: a mark moved on, or the next of its last states."""
         return self._change_job(job, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
 
-    def end_job(self, job: Job, now: float) -> Job | None:
-        """`finalizing` to `completed` or `failed`; the item is a tombstone from now on."""
-        state = JobState.FAILED if job.error else JobState.COMPLETED
+    def end_job(self, job: Job, state: JobState, now: float) -> Job | None:
+        """`finalizing` to a final state; the item is a tombstone from now on."""
         return self._change_job(
             job,
             {"state": JobState.FINALIZING},

@@ -253,13 +253,13 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
     manifest = _manifest(job, files, batches)
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     services.store.put_once(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON)
-    ended = services.ledger.end_job(job, now)
-    if ended is None:
-        return
-    metrics.add_metric("JobsFailed" if ended.error else "JobsCompleted", "Count", 1)
-    logger.info("job over", job_id=job.job_id, state=ended.state, records=job.total, failed=job.sums.failed)
-    status = status_of(ended, job.sums.succeeded, job.sums.failed, None)
+    over = JobState.FAILED if job.error else JobState.COMPLETED
+    status = status_of(replace(job, state=over), job.sums.succeeded, job.sums.failed, None)
     services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
+    # The ledger's word comes last: until then the job comes due again, and all above is there already or written anew.
+    if services.ledger.end_job(job, over, now):
+        metrics.add_metric("JobsFailed" if job.error else "JobsCompleted", "Count", 1)
+        logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
 
 
 def _is_wanted(job: Job, kind: Kind) -> bool:
@@ -335,7 +335,7 @@ def _manifest(job: Job, files: list[dict[str, Any]], batches: list[dict[str, Any
     usage: Usage = job.sums.usage
     return {
         "job_id": job.job_id,
-        "state": (JobState.FAILED if job.error else JobState.COMPLETED).value,
+        "state": JobState.FAILED.value if job.error else JobState.COMPLETED.value,
         "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
         "model": job.plan.model or None,
         "source": {
