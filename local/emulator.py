@@ -1,14 +1,24 @@
-"""The local AWS: MiniStack, with one thing it gets wrong about S3 put right. Has an environment of its own.
+"""The local AWS: MiniStack, with two things it gets wrong put right. Has an environment of its own.
 
 Knows nothing of Dropbatch; what MiniStack merely lacks (alarms, lifecycle, time to live) is not added here.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from ministack import app
+from ministack.core import iam_actions
 from ministack.services import s3
 
+_BATCH_ACTIONS = {
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
+    "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
+}
+
 _get_object = s3._get_object  # noqa: SLF001 - there is no public name to wrap
+_extract_iam_action = iam_actions.extract_iam_action
 
 
 def _get_object_in_ranges(
@@ -30,6 +40,13 @@ def _get_object_in_ranges(
     return 206, kept, body[first : last + 1]
 
 
+def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - handed on as it comes
+    """Judge a batch of messages by the permission for one, as AWS does; MiniStack wants one of its own."""
+    action: str | None = _extract_iam_action(*request)
+    return _BATCH_ACTIONS.get(action or "", action)
+
+
 if __name__ == "__main__":
     s3._get_object = _get_object_in_ranges  # noqa: SLF001
+    iam_actions.extract_iam_action = _extract_iam_action_of_batches
     app.main()
