@@ -53,6 +53,11 @@ START_SECONDS = 30
 
 SOURCES = ("functions", "shared", "Makefile", "requirements.txt", "samconfig.toml", "template.yaml")
 """What decides about a build."""
+SERVICE_SOURCES = {
+    "aws": ("local/emulator.py", "requirements-local.txt"),
+    "workers_ai": ("local/workers_ai",),
+}
+"""What decides about a service: changed, it is started anew."""
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -66,6 +71,20 @@ class LocalAwsError(Exception):
 # ------------------------------------------------------------------------------------------------------------
 # Processes in the background
 # ------------------------------------------------------------------------------------------------------------
+
+
+def _fingerprint(*sources: str) -> str:
+    """The same as long as these files and folders, this Python and this processor are."""
+    digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
+    for source in sources:
+        path = ROOT / source
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                content = file.read_bytes()
+                digest.update(f"{file.relative_to(ROOT)} {len(content)}\n".encode())
+                digest.update(content)
+    return digest.hexdigest()
 
 
 def _born(pid: int) -> str | None:
@@ -97,13 +116,30 @@ def _running(name: str) -> dict[str, Any] | None:
     return service if _born(service["pid"]) == service["born"] else None
 
 
+def _keep(name: str, port: int) -> bool:
+    """Whether a service runs as it would be started now; one that does not is stopped."""
+    service = _running(name)
+    if service and (service["port"], service["code"]) == (port, _fingerprint(*SERVICE_SOURCES[name])):
+        return True
+    _stop(name)
+    return False
+
+
 def _last_lines(log: Path, count: int = 30) -> str:
     lines = log.read_text(errors="replace").splitlines()[-count:] if log.exists() else []
     return "\n".join([f"--- the last lines of {log.relative_to(ROOT)}:", *lines])
 
 
 def _start(name: str, command: list[str], environment: Mapping[str, str], port: int, health: str) -> None:
-    """Start a service in a session of its own and wait until it answers."""
+    """Start a service in a session of its own and wait until it answers.
+
+    Args:
+        name: the service, as its log and its pid file are called.
+        command: program and arguments.
+        environment: all its variables.
+        port: where it will listen.
+        health: a path to ask for; empty, taking a connection is enough.
+    """
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise LocalAwsError(
@@ -121,7 +157,8 @@ def _start(name: str, command: list[str], environment: Mapping[str, str], port: 
             start_new_session=True,
         )
     _children[process.pid] = process
-    service = {"pid": process.pid, "born": _born(process.pid), "port": port, "command": command}
+    code = _fingerprint(*SERVICE_SOURCES.get(name, ()))
+    service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code}
     _service_file(name).write_text(json.dumps(service))
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -242,23 +279,9 @@ def _start_workers_ai(port: int) -> None:
     _start("workers_ai", command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port, "")
 
 
-def _fingerprint() -> str:
-    """The same as long as a build would give the same."""
-    digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
-    for source in SOURCES:
-        path = ROOT / source
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in files:
-            if file.is_file() and "__pycache__" not in file.parts:
-                content = file.read_bytes()
-                digest.update(f"{file.relative_to(ROOT)} {len(content)}\n".encode())
-                digest.update(content)
-    return digest.hexdigest()
-
-
 def _build() -> str:
     """Pack the functions for this machine, unless that was done already; the build's fingerprint."""
-    fingerprint = _fingerprint()
+    fingerprint = _fingerprint(*SOURCES)
     mark = STATE / "build.sha256"
     if mark.exists() and mark.read_text() == fingerprint:
         return fingerprint
@@ -366,26 +389,19 @@ def up(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         LocalAwsError: in words for the person at the terminal, with the log's last lines.
     """
     with _alone():
-        aws = _running("aws")
-        port = int(environment.get("LOCAL_PORT") or (aws["port"] if aws else DEFAULT_PORT))
-        if aws and aws["port"] != port:
-            _stop("aws")
-            aws = None
-        if aws is None:
+        running = _running("aws")
+        port = int(environment.get("LOCAL_PORT") or (running["port"] if running else DEFAULT_PORT))
+        if not _keep("aws", port):
             DEPLOYED.unlink(missing_ok=True)
             STACK_FILE.unlink(missing_ok=True)
             _start_aws(port)
-
         base_url = environment.get("WORKERS_AI_BASE_URL", "")
-        workers_ai = _running("workers_ai")
-        if workers_ai and (base_url or workers_ai["port"] != port + 1):
+        if base_url:
             _stop("workers_ai")
-            workers_ai = None
-        if not base_url:
+        else:
             base_url = f"http://127.0.0.1:{port + 1}/client/v4"
-            if workers_ai is None:
+            if not _keep("workers_ai", port + 1):
                 _start_workers_ai(port + 1)
-
         parameters = {
             **_default_parameters(),
             "CloudflareAccountId": LOCAL_ACCOUNT,

@@ -49,7 +49,7 @@ def test_another_process_under_an_old_number_is_left_alone(tmp_path, monkeypatch
     monkeypatch.setattr(aws, "STATE", tmp_path)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
-        service = {"pid": other.pid, "born": "some other time", "port": 1, "command": []}
+        service = {"pid": other.pid, "born": "some other time", "port": 1, "code": ""}
         aws._service_file("aws").write_text(json.dumps(service))
 
         assert aws._stop("aws") is False
@@ -58,16 +58,18 @@ def test_another_process_under_an_old_number_is_left_alone(tmp_path, monkeypatch
         other.communicate(b"\n")
 
 
-def test_a_service_is_started_waited_for_and_stopped(tmp_path, monkeypatch, unused_port):
+def test_a_service_is_started_waited_for_and_stopped_once_it_is_outdated(tmp_path, monkeypatch, unused_port):
     monkeypatch.setattr(aws, "STATE", tmp_path)
     monkeypatch.setattr(aws, "LOGS", tmp_path)
+    monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ()})
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(unused_port)]
     aws._start("web", command, {}, unused_port, "/")
 
-    assert aws._running("web")["port"] == unused_port
+    assert aws._keep("web", unused_port) is True
     with pytest.raises(aws.LocalAwsError, match="LOCAL_PORT"):
         aws._start("other", command, {}, unused_port, "/")
-    assert aws._stop("web") is True
+    monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ("Makefile",)})
+    assert aws._keep("web", unused_port) is False
     assert aws._running("web") is None
     assert aws._stop("web") is False
 
