@@ -119,7 +119,7 @@ def _running(name: str) -> dict[str, Any] | None:
 def _keep(name: str, port: int) -> bool:
     """Whether a service runs as it would be started now; one that does not is stopped."""
     service = _running(name)
-    if service and (service["port"], service["code"]) == (port, _fingerprint(*SERVICE_SOURCES[name])):
+    if service and (service["port"], service.get("code")) == (port, _fingerprint(*SERVICE_SOURCES[name])):
         return True
     _stop(name)
     return False
