@@ -194,7 +194,7 @@ class Budget:
             return 0, Refusal(now + _jittered(3), paused=False)
         return granted, Permit(paused)
 
-    def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | None | Refusal:
+    def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | Refusal | None:
         """None: no pause in the way; a pause: this call is its probe."""
         if pause is None or (pause.until is not None and now >= pause.until):
             return None
@@ -209,7 +209,7 @@ class Budget:
                 return replace(pause, next_probe=now + step, step=step)
         return Refusal(min(look, max(pause.next_probe, now + 1)) + random.uniform(1, 10), paused=True)  # noqa: S311
 
-    def _pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | None | Refusal:
+    def _pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Refusal | None:
         """None: no wait in the way; a wait: this call is its probe."""
         if wait is None:
             return None
@@ -235,7 +235,10 @@ class Budget:
                     Key=_key("RATE"),
                     UpdateExpression="SET filled_at = :moved",
                     ConditionExpression="attribute_not_exists(filled_at) OR filled_at = :seen",
-                    ExpressionAttributeValues={":moved": attribute(moved), ":seen": attribute(rate.filled_at)},
+                    ExpressionAttributeValues={
+                        ":moved": attribute(moved),
+                        ":seen": attribute(rate.filled_at),
+                    },
                 )
             except ConditionFailedError:
                 rate = read(self._get("RATE") or {}, Rate)
@@ -327,7 +330,10 @@ class Budget:
         if old is None:
             self._put_if(sk, new, ConditionExpression="attribute_not_exists(pk)")
         else:
-            condition = {"ConditionExpression": "nonce = :nonce", "ExpressionAttributeValues": {":nonce": {"S": old.nonce}}}
+            condition = {
+                "ConditionExpression": "nonce = :nonce",
+                "ExpressionAttributeValues": {":nonce": {"S": old.nonce}},
+            }
             self._put_if(sk, new, **condition)
 
     def _put_if(self, sk: str, new: Pause | ModelWait, **condition: Any) -> bool:  # noqa: ANN401 - boto3's own arguments

@@ -30,7 +30,12 @@ def job_id(bucket: str, key: str, version: str, etag: str, last_modified: dateti
 def is_upload(key: str) -> bool:
     """Whether a key under `inbox/` names an upload: no folder marker, no segment that begins with `_` or `.`."""
     path = key.removeprefix(INBOX)
-    return key.startswith(INBOX) and bool(path) and not path.endswith("/") and not any(s[:1] in {"_", "."} for s in path.split("/"))
+    return (
+        key.startswith(INBOX)
+        and bool(path)
+        and not path.endswith("/")
+        and not any(s[:1] in {"_", "."} for s in path.split("/"))
+    )
 
 
 def result(upload_key: str, job: str, name: str) -> str:

@@ -86,7 +86,12 @@ class Ledger:
         return read(item, Batch) if item else None
 
     def batches(
-        self, job_id: str, after: str = "", limit: int | None = None, prefix: str = "", page_size: int | None = None
+        self,
+        job_id: str,
+        after: str = "",
+        limit: int | None = None,
+        prefix: str = "",
+        page_size: int | None = None,
     ) -> Iterator[Batch]:
         """Batches of a job in the order of their first record, read consistently, a page at a time.
 
@@ -224,7 +229,13 @@ class Ledger:
 
     def end_split(self, job: Job, total: int, error: Fault | None, due_at: float) -> Job | None:
         """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""
-        changes = {"state": JobState.IN_PROGRESS, "total": total, "lease_until": 0.0, "due_at": due_at, "claims": 0}
+        changes = {
+            "state": JobState.IN_PROGRESS,
+            "total": total,
+            "lease_until": 0.0,
+            "due_at": due_at,
+            "claims": 0,
+        }
         if error and not job.error:
             changes["error"] = error
         return self._change_job(job, {"state": JobState.SPLITTING}, changes)
@@ -235,7 +246,12 @@ class Ledger:
 
     def stop_job(self, job_id: str, fault: Fault, now: float) -> None:
         """Note that further submits of a job are pointless; the first reason stays."""
-        self._change(_job_key(job_id), {"stopped": ABSENT, "completed_at": ABSENT}, {"stopped": fault, "due_at": now}, Job)
+        self._change(
+            _job_key(job_id),
+            {"stopped": ABSENT, "completed_at": ABSENT},
+            {"stopped": fault, "due_at": now},
+            Job,
+        )
 
     def note_accepted(self, job_id: str) -> None:
         """Remember that the API accepted something of this job; saying it twice changes nothing."""
@@ -328,7 +344,14 @@ class Ledger:
         return self._change_batch(
             batch,
             {"state": BatchState.QUEUED, "attempt": batch.attempt},
-            {"state": BatchState.READY, "work": Work.SUBMIT, "due_at": now, "claims": 0, "misses": 0, "failures": 0},
+            {
+                "state": BatchState.READY,
+                "work": Work.SUBMIT,
+                "due_at": now,
+                "claims": 0,
+                "misses": 0,
+                "failures": 0,
+            },
         )
 
     def begin_halving(self, batch: Batch, reason: Fault, now: float) -> Batch | None:
@@ -375,11 +398,15 @@ class Ledger:
         return self._change(_job_key(job.job_id), expected, changes, Job, remove=remove)
 
     def _change_batch(
-        self, batch: Batch, expected: dict[str, object], changes: dict[str, object], remove: Sequence[str] = ()
+        self,
+        batch: Batch,
+        expected: dict[str, object],
+        changes: dict[str, object],
+        remove: Sequence[str] = (),
     ) -> Batch | None:
         return self._change(_batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
 
-    def _change(  # noqa: PLR0913 - the parts of DynamoDB's own update
+    def _change(
         self,
         key: dict[str, Any],
         expected: Mapping[str, object],

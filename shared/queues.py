@@ -77,7 +77,9 @@ class Queues:
             except (ClientError, BotoCoreError) as error:
                 raise StorageError(f"SQS send_message_batch: {error}") from error
             if answer.get("Failed"):
-                raise StorageError(f"SQS took only {len(answer['Successful'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}")
+                raise StorageError(
+                    f"SQS took only {len(answer['Successful'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
+                )
 
     def _url(self, message: Message) -> str:
         match message:

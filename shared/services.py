@@ -47,7 +47,12 @@ def services() -> Services:
     from botocore.config import Config  # noqa: PLC0415
 
     settings = read_settings(os.environ)
-    config = Config(connect_timeout=2, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 4}, max_pool_connections=32)
+    config = Config(
+        connect_timeout=2,
+        read_timeout=20,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        max_pool_connections=32,
+    )
     session = boto3.session.Session()
 
     def client(name: str) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
@@ -60,7 +65,10 @@ def services() -> Services:
         Store(client("s3"), settings.bucket_name),
         Queues(client("sqs"), settings.upload_queue_url, settings.submit_queue_url, settings.poll_queue_url),
         WorkersAI(
-            http_client(), settings.workers_ai_base_url, settings.cloudflare_account_id, _token_reader(settings.cloudflare_api_token_secret_arn)
+            http_client(),
+            settings.workers_ai_base_url,
+            settings.cloudflare_account_id,
+            _token_reader(settings.cloudflare_api_token_secret_arn),
         ),
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
     )

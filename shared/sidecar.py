@@ -7,7 +7,7 @@ a split needs that finds it already there. Knows the form of both, and neither S
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,7 @@ WRAPPING = len(OPENING) + len(CLOSING)
 NO_REFERENCE = msgspec.Raw(b"null")
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One record.
 
     Attributes:
@@ -60,7 +60,12 @@ class Staged:
     def metadata(self) -> dict[str, str]:
         """As S3 keeps it."""
         end = "" if self.end is None else f"{self.end.offset},{self.end.line},{self.end.record}"
-        return {"requests": str(self.requests), "sendable": str(self.sendable), "body-size": str(self.body_size), "end": end}
+        return {
+            "requests": str(self.requests),
+            "sendable": str(self.sendable),
+            "body-size": str(self.body_size),
+            "end": end,
+        }
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Staged:

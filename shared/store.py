@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, ReadTimeoutError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+)
 
 from shared.errors import StorageError, UploadError
 
@@ -77,12 +83,17 @@ class Store:
             UploadError: `source_gone`: the version is no more.
             StorageError: S3 refused or broke off, several times.
         """
-        arguments = {**_version(version), "IfMatch": f'"{etag}"', "Range": f"bytes={start}-{start + length - 1}"}
+        arguments = {
+            **_version(version),
+            "IfMatch": f'"{etag}"',
+            "Range": f"bytes={start}-{start + length - 1}",
+        }
         try:
             return self._read(key, arguments)
         except NotThereError as error:
             raise UploadError(
-                "source_gone", f"s3://{self.bucket}/{key} (version {version}) was removed or replaced while it was read. Upload it again."
+                "source_gone",
+                f"s3://{self.bucket}/{key} (version {version}) was removed or replaced while it was read. Upload it again.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -102,7 +113,9 @@ class Store:
         for offset in range(start, start + length, BLOCK):
             yield self.get(key, offset, min(BLOCK, start + length - offset))
 
-    def put_once(self, key: str, body: bytes | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = "") -> bool:
+    def put_once(
+        self, key: str, body: bytes | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
+    ) -> bool:
         """Write an object unless one is there; whether this call wrote it.
 
         Raises:
@@ -150,7 +163,11 @@ class Store:
                 finished.append({"PartNumber": len(finished) + 1, "ETag": answer["CopyPartResult"]["ETag"]})
         try:
             self._call(
-                "complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload={"Parts": finished}, IfNoneMatch="*"
+                "complete_multipart_upload",
+                Key=key,
+                UploadId=upload_id,
+                MultipartUpload={"Parts": finished},
+                IfNoneMatch="*",
             )
         except ThereAlreadyError:
             self._call("abort_multipart_upload", Key=key, UploadId=upload_id)

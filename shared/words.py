@@ -201,6 +201,7 @@ class Job:
         refused_alone: numbers of batches of one record that the API refused, each with the code.
         quiet: visits in a row at which nothing had changed.
         status_sha: digest of the status.json written last, without its time.
+        told_at: when the job was last looked at to be told of.
     """
 
     job_id: str
@@ -223,6 +224,7 @@ class Job:
     quiet: int = 0
     fraction: float = 0.0
     status_sha: str = ""
+    told_at: float = 0.0
     completed_at: float | None = None
 
 

@@ -158,7 +158,10 @@ class WorkersAI:
     def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         with self._exchange(model, body, deadline, submitting=submitting, fresh=False) as reply:
-            refused_token = isinstance(reply, Refused) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+            refused_token = isinstance(reply, Refused) and reply.status in {
+                HTTPStatus.UNAUTHORIZED,
+                HTTPStatus.FORBIDDEN,
+            }
             stale = self.token(False) if refused_token else ""  # noqa: FBT003
             if not refused_token or self.token(True) == stale:  # noqa: FBT003
                 yield reply
@@ -175,7 +178,13 @@ class WorkersAI:
         with contextlib.ExitStack() as kept:
             try:
                 response = kept.enter_context(
-                    self.http.stream("POST", f"{self.base}/run/{model}?queueRequest=true", content=body, headers=headers, timeout=timeout)
+                    self.http.stream(
+                        "POST",
+                        f"{self.base}/run/{model}?queueRequest=true",
+                        content=body,
+                        headers=headers,
+                        timeout=timeout,
+                    )
                 )
                 content = _read(response, kept, deadline)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -232,7 +241,7 @@ def _close(mapped: mmap.mmap) -> None:
         mapped.close()
 
 
-def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:  # noqa: PLR0911
+def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:
     """Turn a complete HTTP reply into what it says.
 
     Args:
@@ -273,7 +282,7 @@ def _unwrapped(outer: _Body) -> _Body:
     """The body without its envelope; bare bodies are their own."""
     if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
         return outer
-    return _decode(outer.result)  # type: ignore[arg-type] - a Raw is bytes to msgspec
+    return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
 
 
 def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
@@ -283,7 +292,11 @@ def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
 def _problem(body: _Body) -> tuple[int | None, str]:
     """The first code and words of a body that tells of a failure; their places vary."""
     found: list[Any] = body.errors if isinstance(body.errors, list) else []
-    candidates = [*found, body.error, {"code": body.code if body.code is not None else body.internalCode, "message": body.message}]
+    candidates = [
+        *found,
+        body.error,
+        {"code": body.code if body.code is not None else body.internalCode, "message": body.message},
+    ]
     for candidate in candidates:
         if isinstance(candidate, str) and candidate:
             return None, candidate[:LONGEST_WORDS]

@@ -80,7 +80,9 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     if stored is not None:
         return Asked(job.job_id, done=collect(services, job, claimed, stored))
     metrics.add_metric("ApiCalls", "Count", 1)
-    with services.api.ask(job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)) as reply:
+    with services.api.ask(
+        job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)
+    ) as reply:
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
             services.store.put_once(key, _as_body(reply.body))
@@ -95,7 +97,7 @@ def _as_body(body: bytes | mmap.mmap) -> bytes | IO[bytes]:
     if isinstance(body, bytes):
         return body
     body.seek(0)
-    return body  # type: ignore[return-value] - a mapping reads and seeks as a file does
+    return body  # type: ignore[return-value]  # a mapping reads and seeks as a file does
 
 
 def _stored_reply(services: Services, batch: Batch, submission: Submission, *, after_a_death: bool) -> bytes | None:
@@ -200,7 +202,10 @@ def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:
     """Any answer of the API itself, but another refusal of the account, shows that a probed pause is over."""
     if permit.pause is None or isinstance(reply, Lost):
         return
-    if isinstance(reply, Refused) and judge(reply.status, reply.code, reply.message, polling=True) in {Verdict.ACCOUNT, Verdict.TRY_LATER}:
+    if isinstance(reply, Refused) and judge(reply.status, reply.code, reply.message, polling=True) in {
+        Verdict.ACCOUNT,
+        Verdict.TRY_LATER,
+    }:
         return
     services.budget.lift(permit, job.plan.model)
 
@@ -209,4 +214,3 @@ def next_ask(batch: Batch, now: float) -> float:
     """Seconds until a pending batch is asked after again: a share of its age, within bounds, with jitter."""
     age = now - (batch.accepted_at or now)
     return min(max(age * 0.5, SOONEST), LATEST) * random.uniform(0.9, 1.1)  # noqa: S311
-

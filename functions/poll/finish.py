@@ -19,7 +19,18 @@ from shared.budget import WORDS, PauseReason
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
 from shared.observability import logger, metrics
 from shared.status import JSON, digest_of, encode_status, moment, status_of
-from shared.words import FINAL_BATCH_STATES, Batch, BatchState, Job, Joined, JobState, Part, Sums, Usage
+from shared.words import (
+    FINAL_BATCH_STATES,
+    FINAL_JOB_STATES,
+    Batch,
+    BatchState,
+    Job,
+    JobState,
+    Joined,
+    Part,
+    Sums,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,13 +39,15 @@ if TYPE_CHECKING:
 
 SEGMENT = 64 << 20
 """Bytes of a segment, at least: far above the 5 MiB that server-side copy wants of each piece."""
-PAGE = 200
-"""Batches looked at in one visit before deciding whether a segment can be written."""
+PAGE = 100
+"""Batches looked at in one visit, to see whether the job can go on."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; more move to `batches.jsonl`."""
 LEASE_SECONDS = 140.0
 VISIT_SOON, VISIT_LATE = 10.0, 300.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
+TOLD_SECONDS = 10.0
+"""Seconds a status stands before a part that came in between is told."""
 PATIENT_CLAIMS, PATIENT_SECONDS = 20, 3_600.0
 """Visits in a row that died before a job waits hourly."""
 STEP_SECONDS = 45.0
@@ -54,28 +67,34 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
     """
     now = services.now()
     job = services.ledger.job(job_id)
-    if job is None or job.state not in {JobState.IN_PROGRESS, JobState.FINALIZING, JobState.SPLITTING}:
+    if job is None or job.state in FINAL_JOB_STATES:
+        return
+    ahead = _look_ahead(services, job)
+    is_due = job.due_at is not None and job.due_at <= now
+    if not (is_due or ahead.all_final or ahead.size >= SEGMENT or now >= job.told_at + TOLD_SECONDS):
         return
     patient = job.claims >= PATIENT_CLAIMS
-    leased = services.ledger.lease_job(job, now, now + (PATIENT_SECONDS if patient else min(LEASE_SECONDS, remaining() + 10)))
+    leased = services.ledger.lease_job(
+        job, now, now + (PATIENT_SECONDS if patient else min(LEASE_SECONDS, remaining() + 10))
+    )
     if leased is None:
         return
     if patient:
         logger.error("job keeps failing", job_id=job_id, claims=leased.claims)
         metrics.add_metric("StuckItems", "Count", 1)
     try:
-        _advance(services, leased, remaining)
+        _advance(services, leased, ahead, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
 
 
-def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
-    while remaining() > STEP_SECONDS:
-        moved = _take_in(services, job, "output", final=False)
-        if moved is None:
+def _advance(services: Services, job: Job, ahead: Ahead, remaining: Callable[[], float]) -> None:
+    while ahead.size >= SEGMENT and not ahead.all_final and remaining() > STEP_SECONDS:
+        taken = _take_in(services, job, "output", final=False)
+        if taken is None:
             break
-        job = moved
-    ahead = _ahead(services, job)
+        job = taken
+        ahead = _look_ahead(services, job)
     if not ahead.all_final:
         _tell(services, job, ahead)
     elif remaining() > STEP_SECONDS:
@@ -89,19 +108,25 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What lies behind the output's mark, as far as one page shows."""
+    """What lies behind the output's mark, as far as one page shows.
 
-    done: int
+    Attributes:
+        succeeded: records that did, those below the mark included.
+        failed: records that did not, likewise.
+        size: output bytes of the batches that follow the mark without a gap.
+        all_final: whether those are all batches there will be.
+    """
+
     succeeded: int
     failed: int
+    size: int
     all_final: bool
 
 
-def _ahead(services: Services, job: Job) -> Ahead:
+def _look_ahead(services: Services, job: Job) -> Ahead:
     """Look at the batches behind the mark: how many records are done, and whether that is all there is."""
-    succeeded = failed = 0
-    covered = job.output.next_id
-    contiguous = True
+    succeeded, failed, size = job.sums.succeeded, job.sums.failed, 0
+    covered, contiguous = job.output.next_id, True
     for batch in services.ledger.batches(job.job_id, after=job.output.mark, limit=PAGE):
         if batch.state is BatchState.HALVED:
             continue
@@ -114,12 +139,8 @@ def _ahead(services: Services, job: Job) -> Ahead:
             if batch.first_id != covered:
                 raise _untiled(job, batch, covered)
             covered += batch.requests
-    return Ahead(
-        job.output.next_id + succeeded + failed,
-        job.sums.succeeded + succeeded,
-        job.sums.failed + failed,
-        contiguous and job.total is not None and covered == job.total,
-    )
+            size += batch.part.output
+    return Ahead(succeeded, failed, size, all_final=contiguous and covered == job.total)
 
 
 def _final_from(services: Services, job: Job, joined: Joined, until: str) -> Iterator[Batch]:
@@ -158,7 +179,10 @@ def _take_in(services: Services, job: Job, kind: Kind, *, final: bool) -> Job | 
         with tempfile.TemporaryFile() as spool:
             sha = _copy_sections(services, chosen, kind, joined.sha, spool)
             moved = replace(moved, sha=sha, segments=joined.segments + (not whole))
-            metadata = {**(_file_metadata(job, kind) if whole else {}), "progress": msgspec.json.encode((moved, sums)).decode()}
+            metadata = {
+                **(_file_metadata(job, kind) if whole else {}),
+                "progress": msgspec.json.encode((moved, sums)).decode(),
+            }
             spool.seek(0)
             if not services.store.put_once(key, spool, metadata, kind=JSON_LINES):
                 there = services.store.head(key)
@@ -211,7 +235,11 @@ def _copy_sections(services: Services, batches: list[Batch], kind: Kind, sha: st
 def _section(batch: Batch, kind: Kind) -> tuple[int, int]:
     """Where a file's section lies in a batch's part: offset and bytes."""
     part = _part(batch)
-    return {"output": (0, part.output), "errors": (part.output, part.errors), "retry": (part.output + part.errors, part.retry)}[kind]
+    return {
+        "output": (0, part.output),
+        "errors": (part.output, part.errors),
+        "retry": (part.output + part.errors, part.retry),
+    }[kind]
 
 
 def _part(batch: Batch) -> Part:
@@ -243,7 +271,11 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
             if remaining() < STEP_SECONDS:
                 services.ledger.release_job(job, services.now())
                 return
-    if job.output.next_id != job.total or job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
+    if (
+        job.output.next_id != job.total
+        or job.output.lines != job.total
+        or job.sums.succeeded + job.sums.failed != job.total
+    ):
         metrics.add_metric("LawsBroken", "Count", 1)
         raise LawBrokenError(f"job {job.job_id}: {job.output.lines} lines for {job.total} records")
     now = services.now()
@@ -276,12 +308,19 @@ def _write_file(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
         segments = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
         sizes = [stored.size for segment in segments if (stored := services.store.head(segment))]
         if len(sizes) != len(segments) or sum(sizes) != joined.size:
-            raise LawBrokenError(f"job {job.job_id}: segments of {kind} hold {sum(sizes)} bytes, expected {joined.size}")
+            raise LawBrokenError(
+                f"job {job.job_id}: segments of {kind} hold {sum(sizes)} bytes, expected {joined.size}"
+            )
         if services.store.head(key) is None:
             services.store.compose(key, list(zip(segments, sizes, strict=True)), metadata, JSON_LINES)
     elif not joined.size:
         services.store.put_once(key, b"", metadata, kind=JSON_LINES)
-    return {"name": f"{kind}.jsonl", "bytes": joined.size, "sha256": RunningSha256(joined.sha).hexdigest(), "lines": joined.lines}
+    return {
+        "name": f"{kind}.jsonl",
+        "bytes": joined.size,
+        "sha256": RunningSha256(joined.sha).hexdigest(),
+        "lines": joined.lines,
+    }
 
 
 def _file_key(job: Job, kind: Kind) -> str:
@@ -365,16 +404,18 @@ def _manifest(job: Job, files: list[dict[str, Any]], batches: list[dict[str, Any
 def _tell(services: Services, job: Job, ahead: Ahead) -> None:
     """Write `status.json` if something changed, and give the job back."""
     now = services.now()
-    fraction = max(job.fraction, round(ahead.done / job.total, 4)) if job.total else job.fraction
-    job_now = replace(job, fraction=fraction)
-    status = status_of(job_now, ahead.succeeded, ahead.failed, _waiting_for(services, job, now))
+    done = ahead.succeeded + ahead.failed
+    fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
+    status = status_of(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, _waiting_for(services, job, now))
     digest = digest_of(status)
     changed = digest != job.status_sha
     if changed:
-        services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
+        services.store.put(
+            keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON
+        )
     quiet = 0 if changed else job.quiet + 1
     due = now + min(VISIT_SOON * 2.0**quiet, VISIT_LATE)
-    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest)
+    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, told_at=now)
 
 
 def _waiting_for(services: Services, job: Job, now: float) -> dict[str, Any] | None:
@@ -382,8 +423,14 @@ def _waiting_for(services: Services, job: Job, now: float) -> dict[str, Any] | N
     controls = services.budget.controls(job.plan.model)
     pause, wait = controls.pause, controls.model_wait
     if pause and (pause.until is None or pause.until > now) and pause.reason is not PauseReason.RATE_LIMITED:
-        return {"code": pause.reason.value, "message": f"{WORDS[pause.reason]} (The API said {pause.code}.)", "until": moment(pause.until)}
+        return {
+            "code": pause.reason.value,
+            "message": f"{WORDS[pause.reason]} (The API said {pause.code}.)",
+            "until": moment(pause.until),
+        }
     if wait and wait.until > now:
-        words = f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
+        words = (
+            f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
+        )
         return {"code": "model_waits", "message": words, "until": moment(wait.until)}
     return None

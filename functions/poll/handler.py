@@ -24,7 +24,9 @@ processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failu
 def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' own answer
     """One tick, or for messages one look at the batches they name."""
     if "Records" in event:
-        return process_partial_response(event=event, record_handler=record_handler, processor=processor, context=context)
+        return process_partial_response(
+            event=event, record_handler=record_handler, processor=processor, context=context
+        )
     tick(services(), lambda: context.get_remaining_time_in_millis() / 1000)
     return {}
 

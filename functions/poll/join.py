@@ -78,7 +78,7 @@ def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answ
     outer = _decode_outer(body)
     inner: _Inner = outer
     if outer.responses is msgspec.UNSET and outer.results is msgspec.UNSET:
-        inner = _decode_inner(outer.result)  # type: ignore[arg-type] - a Raw is bytes to msgspec
+        inner = _decode_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
     array = inner.responses if _is_array(inner.responses) else inner.results
     answers = Answers(usage=_usage(inner.usage))
     raws: dict[int, msgspec.Raw] = {}
@@ -115,7 +115,11 @@ class Line:
 
 
 def join(
-    rows: list[Row], first_id: int, answers: Answers | None, ending: tuple[str, str] | None, request_of: Callable[[int], bytes]
+    rows: list[Row],
+    first_id: int,
+    answers: Answers | None,
+    ending: tuple[str, str] | None,
+    request_of: Callable[[int], bytes],
 ) -> Iterator[Line]:
     """One line for each record, in order.
 
@@ -153,7 +157,7 @@ def one_line(raw: msgspec.Raw | bytes) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Line:  # noqa: PLR0913
+def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Line:
     told = b'%bfalse,"error":%b' % (head, _encode({"code": code, "message": message[:LONGEST_WORDS]}))
     line = _NULL if row.line is None else b"%d" % row.line
     error = b'%b,"line":%b,"request":%b}\n' % (told, line, request)

@@ -146,4 +146,6 @@ def _hand_over(services: Services, dues: list[Due]) -> None:
         if batch and batch.due_at is not None and batch.due_at <= services.now():
             if services.ledger.postpone(batch, services.now() + DISPATCHED_SECONDS):
                 pairs.append((due.job_id, due.number))
-    services.queues.send_all([AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)])
+    services.queues.send_all(
+        [AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)]
+    )

@@ -44,7 +44,12 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
     for half, chosen in enumerate((slice(0, middle), slice(middle, None))):
         number = f"{batch.number}.{half}"
         body = body_of([staged[start : start + length] for start, length in places[chosen] if length])
-        held = Staged(len(rows[chosen]), sum(1 for row in rows[chosen] if row.length), len(body), batch.end if half else None)
+        held = Staged(
+            len(rows[chosen]),
+            sum(1 for row in rows[chosen] if row.length),
+            len(body),
+            batch.end if half else None,
+        )
         services.store.put_once(keys.staged(batch.job_id, number), body + encode_rows(rows[chosen]), held.metadata())
         child = Batch(
             job_id=batch.job_id,
@@ -71,7 +76,11 @@ def refuse_alone(services: Services, job: Job, batch: Batch, code: str, reason: 
     now = services.now()
     noted = services.ledger.note_refused_alone(job.job_id, batch.number, code)
     services.ledger.end_unanswered(batch, reason, now)
-    if noted and not noted.seen_accepted and sum(1 for one in noted.refused_alone if one.startswith(f"{code}/")) >= SAME_REFUSALS:
+    if (
+        noted
+        and not noted.seen_accepted
+        and sum(1 for one in noted.refused_alone if one.startswith(f"{code}/")) >= SAME_REFUSALS
+    ):
         services.ledger.stop_job(job.job_id, Fault("rejected", NOT_ALONE + reason.message), now)
 
 

@@ -71,5 +71,3 @@ def look(store: Store, upload: Upload) -> tuple[str, str, int]:
 def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield first
     yield from rest
-
-

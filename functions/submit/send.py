@@ -68,7 +68,9 @@ def submit(services: Services, job_id: str, number: str, remaining: Callable[[],
     if batch.state is not BatchState.READY or batch.ending:
         return
     if (fault := job.error or job.stopped) is not None:
-        services.ledger.end_unanswered(batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}"), now)
+        services.ledger.end_unanswered(
+            batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}"), now
+        )
     elif batch.halving:
         halve(services, batch, batch.halving)
     elif now - batch.created_at - batch.paused > LONGEST_WAIT_FOR_ACCEPTANCE:
@@ -96,7 +98,9 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         _settle(services, job, claimed, permit, reply, remaining)
 
 
-def _settle(services: Services, job: Job, batch: Batch, permit: Permit, reply: Reply, remaining: Callable[[], float]) -> None:  # noqa: PLR0913
+def _settle(
+    services: Services, job: Job, batch: Batch, permit: Permit, reply: Reply, remaining: Callable[[], float]
+) -> None:
     """Record what the POST came to."""
     metrics.add_metric("ApiCalls", "Count", 1)
     match reply:
@@ -110,7 +114,14 @@ def _settle(services: Services, job: Job, batch: Batch, permit: Permit, reply: R
             verdict = judge(reply.status, code, message)
             if code == NEEDS_GOOD_TOKEN and not services.api.token_is_good():
                 verdict = Verdict.ACCOUNT
-            logger.info("submit refused", job_id=job.job_id, number=batch.number, code=code, status=reply.status, verdict=verdict)
+            logger.info(
+                "submit refused",
+                job_id=job.job_id,
+                number=batch.number,
+                code=code,
+                status=reply.status,
+                verdict=verdict,
+            )
             _insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
             if permit.pause and _lifts(permit.pause, verdict, reached=reply.status > 0):
                 services.budget.lift(Permit(pause=permit.pause), job.plan.model)
@@ -137,7 +148,13 @@ def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remai
     except StorageError:
         taken = None
     if taken is None:
-        logger.error("request_id not recorded", job_id=job.job_id, number=batch.number, attempt=batch.attempt, request_id=request_id)
+        logger.error(
+            "request_id not recorded",
+            job_id=job.job_id,
+            number=batch.number,
+            attempt=batch.attempt,
+            request_id=request_id,
+        )
         services.store.put_once(keys.receipt(job.job_id, batch.number, batch.attempt), msgspec.json.encode(submission))
         return
     metrics.add_metric("BatchesAccepted", "Count", 1)
@@ -147,7 +164,7 @@ def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remai
         services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=delay)
 
 
-def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:  # noqa: PLR0913
+def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:
     """Surely not accepted: what becomes of the batch, and of the calls after it."""
     now, ledger, budget = services.now(), services.ledger, services.budget
     code = str(reply.code or reply.status)
@@ -190,7 +207,10 @@ def _unknowable(services: Services, batch: Batch, permit: Permit) -> None:
     services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
     times = batch.unknowable + 1
     if services.settings.ambiguous_submit == "fail" or times >= MOST_UNKNOWABLE:
-        ending = Fault("submit_unknown", "Whether Workers AI took this request could not be known, so it was not sent again.")
+        ending = Fault(
+            "submit_unknown",
+            "Whether Workers AI took this request could not be known, so it was not sent again.",
+        )
         services.ledger.refuse(batch, now, unknowable=times, ending=ending, work=Work.POLL)
     else:
         services.ledger.refuse(batch, now + back_off(0), unknowable=times)

@@ -74,7 +74,10 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
 def _planned(services: Services, job: Job) -> Job:
     """The job with what its upload looks like, pinned."""
     if len(job.upload.key.removeprefix(keys.INBOX).encode()) > keys.LONGEST_PATH:
-        raise UploadError("path_too_long", f"The path under inbox/ has more than {keys.LONGEST_PATH} bytes. Upload it under a shorter key.")
+        raise UploadError(
+            "path_too_long",
+            f"The path under inbox/ has more than {keys.LONGEST_PATH} bytes. Upload it under a shorter key.",
+        )
     if job.plan.form:
         return job
     packing, form, start = look(services.store, job.upload)
@@ -123,7 +126,10 @@ def _check_model(model: str) -> None:
             "No model was named. Set object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, or give the stack a DefaultModel.",
         )
     if not is_model(model):
-        raise UploadError("bad_model", f"{model[:100]!r} is no model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.")
+        raise UploadError(
+            "bad_model",
+            f"{model[:100]!r} is no model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
+        )
 
 
 def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:

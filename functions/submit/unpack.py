@@ -55,7 +55,9 @@ def refuse_foreign(head: bytes) -> None:
         if head.startswith(magic):
             raise UploadError("unknown_format", f"The upload is {words}.")
     if len(head) > 1 and b"\x00" in head[:4]:
-        raise UploadError("unknown_format", "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines.")
+        raise UploadError(
+            "unknown_format", "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines."
+        )
 
 
 def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
@@ -81,12 +83,14 @@ def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
             given += len(block)
             if given > RATIO_FROM and given > MOST_RATIO * taken:
                 raise UploadError(
-                    "broken_archive", f"The archive unpacks to more than {MOST_RATIO:,} times its size; upload it unpacked if that is right."
+                    "broken_archive",
+                    f"The archive unpacks to more than {MOST_RATIO:,} times its size; upload it unpacked if that is right.",
                 )
             yield block
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise UploadError(
-            "broken_archive", f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). Pack and upload it again."
+            "broken_archive",
+            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). Pack and upload it again.",
         ) from error
 
 
