@@ -56,9 +56,10 @@ class PauseReason(StrEnum):
 _STOPS_POLLS = frozenset({PauseReason.TOKEN_REFUSED, PauseReason.RATE_LIMITED})
 
 WORDS = {
-    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets Manager, its "
-    "Workers AI permission and the account id; a changed secret is used within a minute.",
-    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a paid plan.",
+    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
+    "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a "
+    "paid plan.",
     PauseReason.RATE_LIMITED: "Cloudflare asks to slow down; calls go on by themselves.",
     PauseReason.OUTAGE: "The API does not answer submits; one batch at a time is tried.",
 }

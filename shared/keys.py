@@ -23,7 +23,7 @@ def job_id(bucket: str, key: str, version: str, etag: str, last_modified: dateti
         last_modified: of that version.
         choice: which 8 hexadecimal digits of the digest: 0 unless another upload holds that id.
     """
-    digest = hashlib.sha256("\0".join((bucket, key, version, etag)).encode()).hexdigest()
+    digest = hashlib.sha256(f"{bucket}\0{key}\0{version}\0{etag}".encode()).hexdigest()
     return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
 
 

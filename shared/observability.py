@@ -1,4 +1,4 @@
-"""The logger and the metrics of both functions. Only ids, states, codes and numbers are logged: no prompt, no answer, no token."""
+"""The logger and the metrics of both functions. Only ids, states, codes and numbers: no prompt, no answer, no token."""
 
 from __future__ import annotations
 

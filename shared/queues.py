@@ -78,7 +78,7 @@ class Queues:
                 raise StorageError(f"SQS send_message_batch: {error}") from error
             if answer.get("Failed"):
                 raise StorageError(
-                    f"SQS took only {len(answer['Successful'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
+                    f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
                 )
 
     def _url(self, message: Message) -> str:

@@ -93,7 +93,7 @@ class Store:
         except NotThereError as error:
             raise UploadError(
                 "source_gone",
-                f"s3://{self.bucket}/{key} (version {version}) was removed or replaced while it was read. Upload it again.",
+                f"s3://{self.bucket}/{key} (version {version}) was removed while it was read. Upload it again.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -149,7 +149,7 @@ class Store:
             kind: its content type.
         """
         upload_id = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
-        finished = []
+        finished: list[dict[str, Any]] = []
         for source, size in sources:
             for start in range(0, size, COPY_LIMIT):
                 answer = self._call(

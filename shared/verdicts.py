@@ -1,8 +1,8 @@
 """What the API says, and what it means: the one table of Workers AI's codes. Data and a look-up, no deeds.
 
-The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and API
-limits, and codes seen by others in the field (marked so). What each verdict leads to stands in `functions.submit.send`
-and `functions.poll.ask`.
+The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and
+API limits, and codes seen by others in the field (marked so). What each verdict leads to stands in
+`functions.submit.send` and `functions.poll.ask`.
 """
 
 from __future__ import annotations
@@ -105,3 +105,8 @@ def judge(status: int, code: int | None, message: str, *, polling: bool = False)
     else:
         verdict = _STATUSES.get(status, Verdict.TRY_LATER)
     return Verdict.BATCH_FAILED if polling and verdict is Verdict.REQUEST else verdict
+
+
+def refused_model(model: str, code: str, message: str) -> str:
+    """Words for a user whose model cannot be had, with the mend."""
+    return f"Workers AI refuses the model {model} ({code}: {message}). Choose a model with the Batch property."

@@ -83,8 +83,8 @@ class Plan:
         max_requests: records in a batch.
         max_bytes: bytes of a batch's body.
         account: the Cloudflare account the job is submitted to.
-        form: `jsonl`, `object` (the API's document), `array` (one without its wrapper); empty until the upload was looked at.
-        packing: `plain`, `gzip` or `zstd`; empty until the upload was looked at.
+        form: `jsonl`, `object` (the API's document) or `array` (one without its wrapper); empty until it is known.
+        packing: `plain`, `gzip` or `zstd`; empty until it is known.
         start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
     """
 

@@ -1,8 +1,8 @@
 """The client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP; decides nothing.
 
 A submit is never tried again here: the API has no idempotency key, so a second POST is a second bill. Replies are
-data: `Accepted`, `Answer`, `Pending`, `Refused`, `Failed` or `Lost`. The client is tolerant where the API is unknown: any 2xx, bodies with
-or without the envelope, both shapes of a completed batch, unknown status words.
+data: `Accepted`, `Answer`, `Pending`, `Refused`, `Failed` or `Lost`. The client is tolerant where the API is unknown:
+any 2xx, bodies with or without the envelope, both shapes of a completed batch, unknown status words.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
-        """Submit a batch. One POST; a second one only if the first was surely refused for its token and the secret has changed.
+        """Submit a batch: one POST; another only if that was surely refused for its token and the secret has changed.
 
         Args:
             model: model id.
@@ -200,7 +200,7 @@ class WorkersAI:
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """An HTTP client that neither follows redirects nor retries, and takes no proxy or password from the environment."""
+    """An HTTP client that neither follows redirects nor retries, and takes nothing from the environment."""
     return httpx.Client(
         transport=transport,
         follow_redirects=False,
@@ -221,7 +221,7 @@ def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float)
             raise TimeoutError
         size += len(chunk)
         if file is None and size > SMALL_REPLY:
-            file = kept.enter_context(tempfile.TemporaryFile())
+            file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
             file.writelines(first)
         if file is None:
             first.append(chunk)
@@ -286,7 +286,7 @@ def _unwrapped(outer: _Body) -> _Body:
 
 
 def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte  # type: ignore[arg-type]
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:

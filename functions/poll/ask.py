@@ -17,7 +17,7 @@ from shared.budget import PauseReason, Permit
 from shared.observability import logger, metrics
 from shared.queues import BatchMessage
 from shared.store import NotThereError
-from shared.verdicts import Verdict, judge
+from shared.verdicts import Verdict, judge, refused_model
 from shared.words import Batch, Fault, Job, Submission
 from shared.workers_ai import Accepted, Answer, Failed, Lost, Pending, Refused, Reply
 
@@ -101,7 +101,7 @@ def _as_body(body: bytes | mmap.mmap) -> bytes | IO[bytes]:
 
 
 def _stored_reply(services: Services, batch: Batch, submission: Submission, *, after_a_death: bool) -> bytes | None:
-    """A reply that lies in S3 already: the submit's own, or the last poll's if its function died before it could say so."""
+    """A reply that lies in S3 already: the submit's own, or the last poll's if its function died then."""
     if submission.request_id == "":
         return services.store.get(keys.raw(batch.job_id, batch.number, submission.attempt, 0))
     if after_a_death:
@@ -152,7 +152,7 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
                 return _start_over(services, job, batch, "expired", "Workers AI no longer knew the batch.")
             ledger.note_answer(batch, now + 15, misses=batch.misses + 1, missed_at=since, failures=0)
         case Verdict.MODEL:
-            words = f"Workers AI refuses the model {job.plan.model} ({code}: {reply.message}). Choose a model with the Batch property."
+            words = refused_model(job.plan.model, code, reply.message)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             return _end(services, job, batch, Fault("rejected", words))
         case Verdict.TRY_LATER if reply.enveloped and reply.code is not None and reply.status >= 500:  # noqa: PLR2004

@@ -109,7 +109,7 @@ def _side() -> IO[bytes]:
 
 
 def _request_reader(services: Services, job: Job, batch: Batch, rows: list[Row]) -> Callable[[int], bytes]:
-    """Gives a row's request on one line; the body is read when the first failed record asks, which most batches never do."""
+    """Gives a row's request on one line; the body is read when the first failed record asks, mostly never."""
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:

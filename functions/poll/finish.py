@@ -153,7 +153,7 @@ def _final_from(services: Services, job: Job, joined: Joined, until: str) -> Ite
 
 
 def _take_in(services: Services, job: Job, kind: Kind, *, final: bool) -> Job | None:
-    """Join the sections of final batches behind a mark into one segment and move the mark on; None if there is too little.
+    """Join sections of final batches behind a mark into one segment, move the mark on; None if there is too little.
 
     Args:
         services: all there is.
@@ -251,7 +251,7 @@ def _part(batch: Batch) -> Part:
 def _untiled(job: Job, batch: Batch, expected: int) -> LawBrokenError:
     metrics.add_metric("LawsBroken", "Count", 1)
     return LawBrokenError(
-        f"job {job.job_id}: batch {batch.number} holds records {batch.first_id} to {batch.last_id}, expected them from {expected}"
+        f"job {job.job_id}: batch {batch.number} begins with record {batch.first_id}, expected {expected}"
     )
 
 

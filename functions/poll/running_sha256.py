@@ -1,7 +1,7 @@
 """A SHA-256 that can be put down and taken up again, so that a file joined over many runs has one digest.
 
-Python's own hash objects cannot be stored. This uses the three calls of the very libcrypto that Python's `_hashlib` is linked
-with; their context is a plain struct whose bytes are the whole state.
+Python's own hash objects cannot be stored. This uses three calls of the very libcrypto that Python's `_hashlib` is
+linked with; their context is a plain struct whose bytes are the whole state.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between two rounds of one tick; a wait longer than the second ends it, as long as nothing comes due before."""
+"""Seconds between two rounds of one tick."""
 THREADS = 8
 IN_HAND = 16
 """Batches one round asks after itself; more are handed to other invocations."""
@@ -70,8 +70,8 @@ def _round(services: Services, remaining: Callable[[], float]) -> None:
     done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
     for due in services.ledger.due(Work.JOB, now, share):
         job = services.ledger.job(due.job_id)
-        if job and job.state is JobState.SPLITTING and job.due_at is not None and job.due_at <= now:
-            if services.ledger.postpone_job(job, now + DISPATCHED_SECONDS):
+        if job and job.state is JobState.SPLITTING:
+            if (job.due_at or now) <= now and services.ledger.postpone_job(job, now + DISPATCHED_SECONDS):
                 services.queues.send(JobMessage(job.job_id))
         elif job:
             done.add(job.job_id)
@@ -102,7 +102,7 @@ def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: 
             granted -= 1
             chosen.append((job, batch, permit))
     with ThreadPoolExecutor(THREADS) as threads:
-        asked = list(threads.map(lambda one: _ask(services, *one, remaining), chosen))
+        asked = list(threads.map(lambda one: _ask(services, one[0], one[1], one[2], remaining), chosen))
     return {one.job_id for one in asked if one and one.done}
 
 
@@ -110,7 +110,7 @@ def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: 
     """One batch, apart from the others: what goes wrong with it must not hold them up."""
     try:
         return ask(services, job, batch, permit, remaining)
-    except Exception:  # whatever it is, it is logged, counted and comes due again
+    except Exception:  # noqa: BLE001 - whatever it is, it is logged, counted and comes due again
         logger.exception("batch not brought on", job_id=job.job_id, number=batch.number)
         metrics.add_metric("Errors", "Count", 1)
         return None
@@ -126,26 +126,25 @@ def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[]
             metrics.add_metric("Errors", "Count", 1)
 
 
-def _send_submits(services: Services, dues: list[Due]) -> None:
-    """Send each due batch to the submit function; the same write that says so keeps the next round from doing it again."""
-    messages = []
+def _dispatched(services: Services, dues: list[Due]) -> list[Due]:
+    """Those batches that are really due, put off by one write each, so that the next round does not send them again."""
+    now = services.now()
+    sent = []
     for due in dues:
         batch = services.ledger.batch(due.job_id, due.number)
-        if batch is None or batch.due_at is None or batch.due_at > services.now():
-            continue
-        if services.ledger.postpone(batch, services.now() + DISPATCHED_SECONDS):
-            messages.append(BatchMessage(due.job_id, due.number))
-    services.queues.send_all(messages)
+        if batch and (batch.due_at or now + 1) <= now and services.ledger.postpone(batch, now + DISPATCHED_SECONDS):
+            sent.append(due)
+    return sent
+
+
+def _send_submits(services: Services, dues: list[Due]) -> None:
+    """Send due batches to the submit function."""
+    services.queues.send_all([BatchMessage(due.job_id, due.number) for due in _dispatched(services, dues)])
 
 
 def _hand_over(services: Services, dues: list[Due]) -> None:
     """Hand due batches to more invocations of this function."""
-    pairs = []
-    for due in dues:
-        batch = services.ledger.batch(due.job_id, due.number)
-        if batch and batch.due_at is not None and batch.due_at <= services.now():
-            if services.ledger.postpone(batch, services.now() + DISPATCHED_SECONDS):
-                pairs.append((due.job_id, due.number))
+    pairs = [(due.job_id, due.number) for due in _dispatched(services, dues)]
     services.queues.send_all(
         [AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)]
     )

@@ -1,7 +1,7 @@
 """What form an upload has, by its first unpacked bytes: JSON Lines, the API's document, or a lone array. Knows no S3.
 
-The strings' expressions exclude raw control characters, as JSON does: a line feed inside a string is no JSON, and tells a
-broken first line of JSON Lines from a document that goes on over several lines.
+The strings' expressions exclude raw control characters, as JSON does: a line feed inside a string is no JSON, and
+tells a broken first line of JSON Lines from a document that goes on over several lines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import msgspec
 
 HEAD = 12 << 20
-"""Unpacked bytes that are looked at: more than the largest record, so that a first line is seen whole if it can be sent."""
+"""Unpacked bytes that are looked at: more than the largest record, so that a sendable first line is seen whole."""
 
 BOM = b"\xef\xbb\xbf"
 

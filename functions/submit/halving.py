@@ -93,7 +93,7 @@ def _middle(rows: list[Row]) -> int:
 
 
 def _spent(services: Services, batch: Batch) -> bool:
-    """Whether the tree this batch belongs to has used its submits: 4·log2(n)+16 for each bad record found, and once before the first."""
+    """Whether this batch's tree has used its submits: 4·log2(n)+16 for each bad record found, and for the first."""
     submits = found = requests = 0
     for one in services.ledger.batches(batch.job_id, prefix=batch.number[:8]):
         requests = max(requests, one.requests)

@@ -48,7 +48,7 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
         case BatchMessage(job_id, number):
             submit(everything, job_id, number, remaining)
         case JobMessage(job_id):
-            if job := everything.ledger.job(job_id):
-                split(everything, job, leased=False, remaining=remaining)
+            if known := everything.ledger.job(job_id):
+                split(everything, known, leased=False, remaining=remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")

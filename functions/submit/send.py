@@ -19,7 +19,7 @@ from shared.errors import StorageError
 from shared.observability import logger, metrics
 from shared.queues import AskMessage
 from shared.store import NotThereError
-from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge
+from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
 from shared.words import Batch, BatchState, Fault, Job, Submission, Work
 from shared.workers_ai import Accepted, Answer, Failed, Lost, Refused, Reply
 
@@ -42,7 +42,7 @@ MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
 FIRST_ASK_SECONDS = 5.0
 PROMPT_BATCHES = 20
-"""Batches of a job that are asked after by message as soon as a quick model can be done; a tick looks after the others."""
+"""Batches of a job asked after by message, as soon as a quick model can be done; a tick looks after the others."""
 
 
 def submit(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
@@ -182,7 +182,7 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
             budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case Verdict.MODEL:
-            words = f"Workers AI refuses the model {job.plan.model} ({code}: {reply.message}). Choose a model with the Batch property."
+            words = refused_model(job.plan.model, code, reply.message)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             ledger.refuse(batch, now, ending=Fault("rejected", words), work=Work.POLL)
         case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
@@ -257,4 +257,4 @@ def _insist(step: Callable[[], T], services: Services, remaining: Callable[[], f
 
 def back_off(times: int) -> float:
     """Seconds to wait after so many refusals in a row: 10 and doubling, up to 15 minutes, with jitter."""
-    return min(10.0 * 2 ** min(times, 10), 900.0) * random.uniform(0.7, 1.3)  # noqa: S311
+    return min(10.0 * 2.0 ** min(times, 10), 900.0) * random.uniform(0.7, 1.3)  # noqa: S311

@@ -123,7 +123,8 @@ def _check_model(model: str) -> None:
     if not model:
         raise UploadError(
             "no_model",
-            "No model was named. Set object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, or give the stack a DefaultModel.",
+            "No model was named. Set object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "or give the stack a DefaultModel.",
         )
     if not is_model(model):
         raise UploadError(
@@ -170,7 +171,7 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
 
 
 def _turn(services: Services, job: Job, number: int) -> float:
-    """When a batch's turn is: the first of a job at once, the others at the submit rate, so that a large job hides no small one."""
+    """When a batch's turn is: the first of a job at once, others at the submit rate: a large job hides no small one."""
     budget = services.budget
     ahead = max(number - budget.burst // 2, 0)
     return job.created_at + ahead * 2 * budget.interval / 1000

@@ -1,4 +1,4 @@
-"""Stored bytes to unpacked bytes, a few MB at a time: plain, gzip (several members too) or zstd. Knows no S3 and no JSON."""
+"""Stored bytes to unpacked ones, a few MB at a time: plain, gzip (several members too), zstd. Knows no S3, no JSON."""
 
 from __future__ import annotations
 
@@ -84,13 +84,14 @@ def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
             if given > RATIO_FROM and given > MOST_RATIO * taken:
                 raise UploadError(
                     "broken_archive",
-                    f"The archive unpacks to more than {MOST_RATIO:,} times its size; upload it unpacked if that is right.",
+                    f"The archive unpacks to over {MOST_RATIO:,} times its size; upload it unpacked if that is right.",
                 )
             yield block
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise UploadError(
             "broken_archive",
-            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). Pack and upload it again.",
+            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
+            "Pack and upload it again.",
         ) from error
 
 
@@ -118,7 +119,7 @@ def _gunzipped(stored: Iterator[bytes]) -> Iterator[bytes]:
 
 def _zstd_unpacked(stored: Iterator[bytes]) -> Iterator[bytes]:
     """Frames one after another, in blocks of bounded size however well they are packed."""
-    options = {zstd.DecompressionParameter.window_log_max: LARGEST_WINDOW.bit_length() - 1}
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: LARGEST_WINDOW.bit_length() - 1}
     frame = None
     for block in stored:
         rest = block
