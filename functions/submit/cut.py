@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +38,7 @@ FEW = 16
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_CR = 13
+_CR, _BRACKET = b"\r]"
 _SPACE = b" \t\r\n"
 _LINE_SPACE = b" \t\r"
 
@@ -229,10 +230,9 @@ def row_of(raw: bytes | Overlong, line: int | None) -> Row | None:
         line: its 1-based line; None for a document's element.
     """
     length = len(raw)
-    if length >= API_BODY_LIMIT - WRAPPING:
-        beginning = raw.beginning if isinstance(raw, Overlong) else raw[:EXCERPT]
-        words = f"The record has {length:,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
-        return _faulty(line, "too_large", words, beginning)
+    too_long = length >= API_BODY_LIMIT - WRAPPING
+    if too_long and (isinstance(raw, Overlong) or length - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPING):
+        return _too_large(raw, line)
     try:
         value = _decode(raw)  # type: ignore[arg-type]  # an Overlong is too large
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -257,6 +257,19 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
 def one_line(json: bytes) -> bytes:
     """JSON on one line: line feeds stand only between tokens, where white space can go."""
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
+
+
+def _too_large(raw: bytes | Overlong, line: int | None) -> Row | None:
+    beginning = raw.beginning if isinstance(raw, Overlong) else _beginning(raw)
+    if not beginning:
+        return None
+    words = f"The record has {len(raw):,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
+    return _faulty(line, "too_large", words, beginning)
+
+
+def _beginning(text: bytes) -> bytes:
+    """What is kept of a record that is too large; empty if all of it is blank."""
+    return text.lstrip(_LINE_SPACE)[:EXCERPT]
 
 
 def _unreadable(raw: bytes, line: int | None, error: Exception) -> Row | None:
@@ -292,6 +305,10 @@ def _placed(line: int | None, message: str) -> str:
 # ── where records begin and end ──────────────────────────────────────────────────────────────────────────────────────
 
 
+Broken = Callable[[str], UploadError]
+"""Makes the error of a broken document from what is wrong with it."""
+
+
 class Window(NamedTuple):
     """Records that lie together.
 
@@ -315,8 +332,8 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
         if last < 0:
             held.append(block)
             held_size += len(block)
-            if held_size > API_BODY_LIMIT + EXCERPT:
-                held = [b"".join(held)[:EXCERPT]]
+            if held_size > API_BODY_LIMIT:
+                held = [_beginning(b"".join(held))]
             continue
         first = -1
         if held:
@@ -332,8 +349,8 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
 
 
 def _held_line(pieces: list[bytes], size: int) -> Window:
-    line = Overlong(pieces[0][:EXCERPT], size) if size > API_BODY_LIMIT else b"".join(pieces)
-    return Window([line], [], returns=True)
+    text = b"".join(pieces)
+    return Window([Overlong(_beginning(text), size) if size > API_BODY_LIMIT else text], [], returns=True)
 
 
 def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
@@ -365,122 +382,119 @@ def elements(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Wind
         )
 
     while True:
-        window: list[bytes | Overlong] = []
-        ends: list[int] = []
-        closed = False
-        while True:
-            found = _next_element(buffer, at, first=expected_first)
-            if found is None:
-                break
-            begin, end = found
-            if end < 0:
-                at, closed = begin, True
-                break
-            window.append(buffer[begin:end])
-            ends.append(base + end)
-            at, expected_first = end, False
-        if window:
-            yield Window(window, [end - begin for begin, end in pairwise([behind, *ends])], returns=False)
-            behind = ends[-1]
+        places, at, closed = _whole_elements(buffer, at, first=expected_first)
+        if places:
+            ends = [base + end for _, end in places]
+            steps = [end - begin for begin, end in pairwise([behind, *ends])]
+            yield Window([buffer[begin:end] for begin, end in places], steps, returns=False)
+            behind, expected_first = ends[-1], False
         if closed:
             _check_tail(plan, buffer[at:], more, broken)
             return
-        buffer, base, at = buffer[at:], base + at, 0
-        if len(buffer) > API_BODY_LIMIT + EXCERPT:
-            giant, buffer, base = _skip_giant(buffer, base, more, broken)
+        # Of what is left only the comma and what follows it is kept: white space may be longer than any element.
+        comma, begin, well = _before_element(buffer, at, first=expected_first)
+        buffer, base, at = comma + buffer[begin:], base + begin - len(comma), 0
+        if not well:
+            raise broken("expected a comma or the array's end")
+        if len(buffer) - len(comma) > API_BODY_LIMIT + EXCERPT:
+            giant, buffer, base = _skip_giant(buffer[len(comma) :], base + len(comma), more, broken)
             yield Window([giant], [base - behind], returns=False)
             behind = base
             expected_first = False
             continue
         block = next(more, None)
         if block is None:
-            raise broken(
-                "it ends inside the array of requests"
-                if _begins_well(buffer, first=expected_first)
-                else "expected a comma or the array's end"
-            )
+            raise broken("it ends inside the array of requests")
         buffer += block
-        if not _begins_well(buffer, first=expected_first):
-            raise broken("expected a comma or the array's end")
 
 
 _BETWEEN = re.compile(rb"[ \t\r\n]*+(,?)[ \t\r\n]*+(.?)", re.DOTALL)
 _OUTSIDE = re.compile(rb"[\"{}\[\]]")
 _INSIDE = re.compile(rb"[\"\\]")
+_SCALAR_END = re.compile(rb"[,{}\[\]\"\s]")
 
 
-def _begins_well(buffer: bytes, *, first: bool) -> bool:
-    """Whether what follows an element can go on so: a comma and a value, or the array's end."""
-    comma, then = _BETWEEN.match(buffer).groups()  # type: ignore[union-attr]  # it matches anything
-    if then == b"]":
-        return not comma
-    return not then or (then not in b",}:" and bool(comma) != first)
-
-
-def _next_element(buffer: bytes, at: int, *, first: bool) -> tuple[int, int] | None:
-    """Begin and end of the next element; (place, -1) behind the array's end; None when more data are needed, or it is broken."""
+def _before_element(buffer: bytes, at: int, *, first: bool) -> tuple[bytes, int, bool]:
+    """The comma before the next element, where the element begins, and whether the array can go on so."""
     between = _BETWEEN.match(buffer, at)
-    comma, then = between.groups()  # type: ignore[union-attr]
+    comma, then = between.groups()  # type: ignore[union-attr]  # it matches anything
     begin = between.start(2)  # type: ignore[union-attr]
-    if then == b"]" and not comma:
-        return begin + 1, -1
-    if not then or then in b",}:]" or bool(comma) == first:
-        return None
-    end = end_of_value(buffer, begin)
-    return None if end is None else (begin, end)
+    if comma and first:
+        return comma, begin, False
+    if then == b"]":
+        return comma, begin, not comma
+    return comma, begin, not then or (then not in b",}:" and bool(comma) != first)
 
 
-def _skip_giant(buffer: bytes, base: int, more: Iterator[bytes], broken: object) -> tuple[Overlong, bytes, int]:
-    """Pass over an element that no body can hold, block by block; what is left behind it, and its offset."""
-    begin = _BETWEEN.match(buffer).start(2)  # type: ignore[union-attr]
-    beginning, length = buffer[begin : begin + EXCERPT], 0
-    depth, inside, at = 0, False, begin
+def _whole_elements(buffer: bytes, at: int, *, first: bool) -> tuple[list[tuple[int, int]], int, bool]:
+    """Where elements begin and end; the place behind them, and whether that is behind the array's end.
+
+    There are no more when more data are needed, or when the array is broken.
+    """
+    places: list[tuple[int, int]] = []
     while True:
-        match = (_INSIDE if inside else _OUTSIDE).search(buffer, at)
+        comma, begin, well = _before_element(buffer, at, first=first)
+        if not well or begin == len(buffer):
+            return places, at, False
+        if buffer[begin] == _BRACKET and not comma:
+            return places, begin + 1, True
+        end = end_of_value(buffer, begin, strict=False)
+        if end is None:
+            return places, at, False
+        places.append((begin, end))
+        at, first = end, False
+
+
+def _skip_giant(buffer: bytes, base: int, more: Iterator[bytes], broken: Broken) -> tuple[Overlong, bytes, int]:
+    """Pass over an element that no body can hold, block by block; what is left behind it, and its offset."""
+    beginning, length = buffer[:EXCERPT], 0
+    is_scalar = buffer[:1] not in {b"{", b"[", b'"'}
+    depth, inside, at = 0, False, 0
+    while True:
+        match = (_SCALAR_END if is_scalar else _INSIDE if inside else _OUTSIDE).search(buffer, at)
         if match is None:
-            length += len(buffer) - begin
+            length += len(buffer)
             base += len(buffer)
+            at = max(at - len(buffer), 0)  # an escaped character may be the first of the next block
             buffer = next(more, b"")
-            begin = at = 0
             if not buffer:
-                raise broken("it ends inside an element")  # type: ignore[operator]
+                raise broken("it ends inside the array of requests")
             continue
-        token = match.group()
-        at = match.end()
-        if token == b"\\":
-            at += 1
-            continue
-        if token == b'"':
-            inside = not inside
-        else:
-            depth += 1 if token in b"{[" else -1
+        if is_scalar:
+            at = match.start()
+            break
+        depth, inside, at = _past(match, depth, inside=inside)
         if depth == 0 and not inside:
-            return Overlong(beginning, length + at - begin), buffer[at:], base + at
+            break
+    return Overlong(beginning, length + at), buffer[at:], base + at
 
 
-def _check_tail(plan: Plan, rest: bytes, more: Iterator[bytes], broken: object) -> None:
+def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, bool, int]:
+    """Depth, whether inside a string, and where to go on, behind a bracket, a quote or a backslash."""
+    token = match.group()
+    if token == b"\\":
+        return depth, inside, match.end() + 1
+    if token == b'"':
+        return depth, not inside, match.end()
+    return depth + (1 if token in b"{[" else -1), inside, match.end()
+
+
+def _check_tail(plan: Plan, rest: bytes, more: Iterator[bytes], broken: Broken) -> None:
     """Behind the array a lone array has nothing, an object its other members and its end."""
     depth = 1 if plan.form == "object" else 0
     inside, at = False, 0
-    while True:
-        if depth == 0 and not inside:
-            if rest[at:].strip(_SPACE):
-                raise broken("something follows its end")  # type: ignore[operator]
-            rest, at = next(more, b""), 0
-            if not rest:
-                return
-            continue
+    while depth or inside:
         match = (_INSIDE if inside else _OUTSIDE).search(rest, at)
         if match is None:
-            rest, at = next(more, b""), 0
+            at = max(at - len(rest), 0)
+            rest = next(more, b"")
             if not rest:
-                raise broken("its end is missing")  # type: ignore[operator]
+                raise broken("its end is missing")
             continue
-        at = match.end()
-        token = match.group()
-        if token == b"\\":
-            at += 1
-        elif token == b'"':
-            inside = not inside
-        else:
-            depth += 1 if token in b"{[" else -1
+        depth, inside, at = _past(match, depth, inside=inside)
+    rest = rest[at:]
+    while not rest.strip(_SPACE):
+        rest = next(more, b"")
+        if not rest:
+            return
+    raise broken("something follows its end")

@@ -19,6 +19,9 @@ STRING = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _KEY = re.compile(STRING, re.DOTALL)
 _TOKEN = re.compile(STRING + rb"|[{}\[\]\"]", re.DOTALL)
+_LAX_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_LAX_KEY = re.compile(_LAX_STRING, re.DOTALL)
+_LAX_TOKEN = re.compile(_LAX_STRING + rb"|[{}\[\]\"]", re.DOTALL)
 _SCALAR = re.compile(rb"[^,{}\[\]\"\s]++")
 
 _decode = msgspec.json.Decoder().decode
@@ -57,17 +60,23 @@ def form_of(head: bytes, *, complete: bool) -> tuple[str, int]:
     return found
 
 
-def end_of_value(data: bytes, start: int) -> int | None:
-    """Offset behind the JSON value that begins at `start`, by its brackets alone; None if the data end before it."""
+def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
+    """Offset behind the JSON value that begins at `start`, by its brackets alone; None if the data end before it.
+
+    Args:
+        data: the text.
+        start: where the value begins.
+        strict: whether a string that holds a raw control character counts as one without an end.
+    """
     opening = data[start : start + 1]
     if opening == b'"':
-        match = _KEY.match(data, start)
+        match = (_KEY if strict else _LAX_KEY).match(data, start)
         return match.end() if match else None
     if opening not in {b"{", b"["}:
         match = _SCALAR.match(data, start)
         return match.end() if match and match.end() < len(data) else None
     depth = 0
-    for match in _TOKEN.finditer(data, start):
+    for match in (_TOKEN if strict else _LAX_TOKEN).finditer(data, start):
         token = data[match.start()]
         if token in b"{[":
             depth += 1

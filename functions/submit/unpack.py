@@ -32,6 +32,7 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG", "a picture; upload JSON Lines"),
     (b"\xff\xd8\xff", "a picture; upload JSON Lines"),
     (b"GIF8", "a picture; upload JSON Lines"),
+    (b"RIFF", "a picture or a sound; upload JSON Lines"),
     (b"%PDF", "a PDF; upload JSON Lines"),
     (b"Obj\x01", "Avro; export it as JSON Lines"),
     (b"ORC", "ORC; export it as JSON Lines"),
