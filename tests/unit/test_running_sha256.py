@@ -1,0 +1,43 @@
+"""A digest that is put down and taken up again is the digest of the whole."""
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.poll.running_sha256 import RunningSha256
+
+blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(bytes)), max_size=8)
+
+
+@given(before=blocks, after=blocks)
+def test_it_goes_on_from_a_stored_state(before, after):
+    digest = RunningSha256()
+    for block in before:
+        digest.update(block)
+    digest = RunningSha256(digest.state())
+    for block in after:
+        digest.update(block)
+    assert digest.hexdigest() == hashlib.sha256(b"".join(before + after)).hexdigest()
+
+
+@given(content=st.binary(max_size=300))
+def test_asking_for_the_digest_does_not_end_it(content):
+    digest = RunningSha256()
+    digest.update(content)
+    assert digest.hexdigest() == digest.hexdigest()
+    digest.update(b"more")
+    assert digest.hexdigest() == hashlib.sha256(content + b"more").hexdigest()
+
+
+def test_the_state_is_short_enough_for_an_item():
+    assert len(RunningSha256().state()) < 256
+
+
+def test_more_than_two_to_the_32_bits_do_not_wrap():
+    digest, block = RunningSha256(), bytes(1 << 20)
+    expected = hashlib.sha256()
+    for _ in range(520):  # more than 2^32 bits
+        digest.update(block)
+        expected.update(block)
+    assert RunningSha256(digest.state()).hexdigest() == expected.hexdigest()
