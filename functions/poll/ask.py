@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from functions.poll.collect import collect
 from shared import keys
 from shared.budget import PauseReason, Permit
-from shared.observability import logger, metrics
+from shared.observability import count, logger
 from shared.queues import BatchMessage
 from shared.store import NotThereError
 from shared.verdicts import Verdict, judge, refused_model
@@ -68,7 +68,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         return Asked(job.job_id, done=False)
     if claimed.claims > PATIENT_CLAIMS:
         logger.error("batch keeps failing", job_id=job.job_id, number=batch.number, claims=claimed.claims)
-        metrics.add_metric("StuckItems", "Count", 1)
+        count("StuckItems")
     if claimed.claims > PATIENT_CLAIMS + HOURS_AFTER and claimed.ending is None:
         ending = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
         ended = services.ledger.end_unanswered(claimed, ending, now)
@@ -79,7 +79,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     stored = _stored_reply(services, claimed, submission, after_a_death=claimed.claims > 1)
     if stored is not None:
         return Asked(job.job_id, done=collect(services, job, claimed, stored))
-    metrics.add_metric("ApiCalls", "Count", 1)
+    count("ApiCalls")
     with services.api.ask(
         job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)
     ) as reply:

@@ -12,7 +12,7 @@ import msgspec
 from functions.poll.join import Answers, join, one_line, read_answers
 from shared import keys
 from shared.errors import StorageError
-from shared.observability import logger, metrics
+from shared.observability import count, logger
 from shared.sidecar import decode_rows, spans
 from shared.words import Batch, Job, Part, Usage
 
@@ -65,8 +65,8 @@ def collect(services: Services, job: Job, batch: Batch, body: bytes | mmap.mmap 
     part = _write_part(services, job, batch, rows, answers)
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
-        metrics.add_metric("RecordsSucceeded", "Count", part.succeeded)
-        metrics.add_metric("RecordsFailed", "Count", part.failed)
+        count("RecordsSucceeded", part.succeeded)
+        count("RecordsFailed", part.failed)
     return finished is not None
 
 

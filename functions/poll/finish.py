@@ -17,7 +17,7 @@ from functions.poll.running_sha256 import RunningSha256
 from shared import keys
 from shared.budget import WORDS, PauseReason
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
-from shared.observability import logger, metrics
+from shared.observability import count, logger
 from shared.status import JSON, digest_of, encode_status, moment, status_of
 from shared.words import (
     FINAL_BATCH_STATES,
@@ -81,7 +81,7 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
         return
     if patient:
         logger.error("job keeps failing", job_id=job_id, claims=leased.claims)
-        metrics.add_metric("StuckItems", "Count", 1)
+        count("StuckItems")
     try:
         _advance(services, leased, ahead, remaining)
     except LeaseLostError:
@@ -249,7 +249,7 @@ def _part(batch: Batch) -> Part:
 
 
 def _untiled(job: Job, batch: Batch, expected: int) -> LawBrokenError:
-    metrics.add_metric("LawsBroken", "Count", 1)
+    count("LawsBroken")
     return LawBrokenError(
         f"job {job.job_id}: batch {batch.number} begins with record {batch.first_id}, expected {expected}"
     )
@@ -276,7 +276,7 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
         or job.output.lines != job.total
         or job.sums.succeeded + job.sums.failed != job.total
     ):
-        metrics.add_metric("LawsBroken", "Count", 1)
+        count("LawsBroken")
         raise LawBrokenError(f"job {job.job_id}: {job.output.lines} lines for {job.total} records")
     now = services.now()
     job = replace(job, completed_at=now)
@@ -290,7 +290,7 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
     services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
     # The ledger's word comes last: until then the job comes due again, and all above is there already or written anew.
     if services.ledger.end_job(job, over, now):
-        metrics.add_metric("JobsFailed" if job.error else "JobsCompleted", "Count", 1)
+        count("JobsFailed" if job.error else "JobsCompleted")
         logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
 
 

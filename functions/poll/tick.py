@@ -13,7 +13,7 @@ from functions.poll.ask import Asked, ask, needs_call
 from functions.poll.finish import visit
 from shared.budget import Permit, Refusal
 from shared.errors import LawBrokenError, StorageError
-from shared.observability import logger, metrics
+from shared.observability import count, logger
 from shared.queues import AskMessage, BatchMessage, JobMessage
 from shared.words import BatchState, JobState, Work
 
@@ -47,7 +47,7 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     ends = began + min(TICK_SECONDS, remaining() - 40)
     outstanding = services.ledger.count_outstanding(20_000)
     services.budget.note_outstanding(outstanding)
-    metrics.add_metric("BatchesOutstanding", "Count", outstanding)
+    count("BatchesOutstanding", outstanding)
     while True:
         _round(services, remaining)
         now = services.now()
@@ -112,7 +112,7 @@ def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: 
         return ask(services, job, batch, permit, remaining)
     except Exception:  # noqa: BLE001 - whatever it is, it is logged, counted and comes due again
         logger.exception("batch not brought on", job_id=job.job_id, number=batch.number)
-        metrics.add_metric("Errors", "Count", 1)
+        count("Errors")
         return None
 
 
@@ -123,7 +123,7 @@ def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[]
             visit(services, job_id, remaining)
         except (StorageError, LawBrokenError):
             logger.exception("job not brought on", job_id=job_id)
-            metrics.add_metric("Errors", "Count", 1)
+            count("Errors")
 
 
 def _dispatched(services: Services, dues: list[Due]) -> list[Due]:

@@ -16,7 +16,7 @@ from functions.submit.halving import halve, refuse_alone
 from shared import keys
 from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
-from shared.observability import logger, metrics
+from shared.observability import count, logger
 from shared.queues import AskMessage
 from shared.store import NotThereError
 from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
@@ -102,7 +102,7 @@ def _settle(
     services: Services, job: Job, batch: Batch, permit: Permit, reply: Reply, remaining: Callable[[], float]
 ) -> None:
     """Record what the POST came to."""
-    metrics.add_metric("ApiCalls", "Count", 1)
+    count("ApiCalls")
     match reply:
         case Accepted(request_id):
             _accepted(services, job, batch, request_id, remaining)
@@ -157,7 +157,7 @@ def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remai
         )
         services.store.put_once(keys.receipt(job.job_id, batch.number, batch.attempt), msgspec.json.encode(submission))
         return
-    metrics.add_metric("BatchesAccepted", "Count", 1)
+    count("BatchesAccepted")
     if not job.seen_accepted:
         services.ledger.note_accepted(job.job_id)
     if int(batch.number[:8]) < PROMPT_BATCHES:
@@ -203,7 +203,7 @@ def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, 
 def _unknowable(services: Services, batch: Batch, permit: Permit) -> None:
     """Nobody can know whether the API took the batch: the owner's choice decides."""
     now = services.now()
-    metrics.add_metric("AmbiguousSubmits", "Count", 1)
+    count("AmbiguousSubmits")
     services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
     times = batch.unknowable + 1
     if services.settings.ambiguous_submit == "fail" or times >= MOST_UNKNOWABLE:

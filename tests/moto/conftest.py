@@ -1,0 +1,36 @@
+"""A whole Dropbatch in this process: moto, the handlers, and the local Workers AI behind httpx, all on one moved clock."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from local.workers_ai import Behaviour, WorkersAI, transport
+from tests.world import World, make_world
+
+
+@pytest.fixture
+def api() -> WorkersAI:
+    """The API, with answers that a test can compute."""
+    return WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
+
+
+@pytest.fixture
+def start(api: WorkersAI, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    """Starts a Dropbatch whose settings differ from the template's defaults as given."""
+    with ExitStack() as started:
+
+        def begin(**settings: Any) -> World:
+            started.enter_context(mock_aws())
+            return started.enter_context(contextmanager(make_world)(transport(api), monkeypatch, **settings))
+
+        yield begin
+
+
+@pytest.fixture
+def world(start: Callable[..., World]) -> World:
+    """A Dropbatch with the template's defaults."""
+    return start()

@@ -1,0 +1,335 @@
+"""The main job from drop to manifest: what users see in S3, as DESIGN's sections on it fix it."""
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from io import BytesIO
+
+import pytest
+from backports import zstd
+
+from local.workers_ai import expected_result
+from tests.world import BUCKET
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def texts(count, **more):
+    return [{"text": f"text {number}", "external_reference": f"row-{number}", **more} for number in range(count)]
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+def test_every_record_gets_its_own_answer_in_input_order(start):
+    world = start(MAX_REQUESTS_PER_BATCH=40)
+    records = texts(205)
+    world.upload_records("reviews/july.jsonl", records, model=BGE)
+
+    world.settle()
+
+    lines = world.lines()
+    assert [line["id"] for line in lines] == list(range(205))
+    assert [line["external_reference"] for line in lines] == [record["external_reference"] for record in records]
+    assert all(line["result"] == expected_result(BGE, record) for line, record in zip(lines, records, strict=True))
+
+
+def test_each_batch_is_submitted_once_and_named_in_the_manifest(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=40)
+    world.upload_records("a.jsonl", texts(205), model=BGE)
+
+    world.settle()
+
+    manifest = world.manifest()
+    assert [entry["request_id"] for entry in manifest["batches"]] == [one["request_id"] for one in api.accepted]
+    assert [(entry["first_id"], entry["requests"]) for entry in manifest["batches"]] == [
+        (0, 40),
+        (40, 40),
+        (80, 40),
+        (120, 40),
+        (160, 40),
+        (200, 5),
+    ]
+
+
+def test_the_manifest_tells_the_truth_about_the_files(world):
+    world.upload("a.jsonl", '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n', model=M2M)
+
+    world.settle()
+
+    manifest, folder = world.manifest(), world.only_folder()
+    assert manifest["state"] == "completed"
+    assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
+    assert manifest["usage"]["total_tokens"] > 0
+    assert {file["name"] for file in manifest["files"]} == {"output.jsonl", "errors.jsonl"}
+    for file in manifest["files"]:
+        content = world.read(f"{folder}/{file['name']}")
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
+        assert content.count(b"\n") == file["lines"]
+
+
+def test_status_is_there_from_the_first_seconds_and_follows_the_manifest(world):
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue", most=2)
+
+    assert world.status()["state"] == "splitting"
+
+    world.settle()
+    status = world.status()
+    assert (status["state"], status["fraction_done"], status["waiting_for"]) == ("completed", 1.0, None)
+    assert status["counts"] == {"total": 3, "succeeded": 3, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "metadata", "default"),
+    [
+        ("a.jsonl", {"model": M2M}, ""),
+        (f"{M2M}/reviews/a.jsonl", {}, ""),
+        (f"{M2M}/a.jsonl", {}, BGE),
+        (f"{BGE}/a.jsonl", {"model": M2M}, BGE),
+        ("a.jsonl", {}, M2M),
+    ],
+)
+def test_the_model_is_taken_from_metadata_then_path_then_the_stacks_default(start, path, metadata, default):
+    world = start(DEFAULT_MODEL=default)
+    world.upload_records(path, greetings(1), **metadata)
+
+    world.settle()
+
+    assert world.manifest()["model"] == M2M
+    assert world.only_folder().startswith(f"results/{path}/")
+
+
+@pytest.mark.parametrize(
+    "key", ["with space.jsonl", "a+b.jsonl", "100%.jsonl", "a%2Fb.jsonl", "müller/漢字.jsonl", "mail@example.jsonl", "a&b=c?d#e.jsonl"]
+)
+def test_odd_keys_are_taken_as_they_are(world, key):
+    world.upload_records(key, greetings(2), model=M2M)
+
+    world.settle()
+
+    assert world.only_folder().startswith(f"results/{key}/")
+    assert len(world.lines()) == 2
+
+
+@pytest.mark.parametrize("key", ["folder/", "_temporary/part-0.jsonl", "a/_SUCCESS", ".hidden.jsonl", "a/.b/c.jsonl"])
+def test_markers_and_hidden_keys_are_no_uploads(world, key):
+    world.upload(key, '{"text":"x","target_lang":"es"}\n', model=M2M)
+    world.deliver_all()
+
+    assert world.keys() == []
+    assert world.refused == []
+
+
+def test_the_same_event_three_times_is_one_job_and_one_submit_a_batch(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(5), model=M2M)
+    for queue in ("UploadQueue", "SubmitQueue"):
+        world.deliver(queue, times=3)
+
+    world.settle()
+
+    assert len(world.manifests()) == 1
+    assert len(api.accepted) == 3
+
+
+def test_a_multipart_upload_told_twice_is_one_job(world, api):
+    upload = world.s3.create_multipart_upload(Bucket=BUCKET, Key="inbox/a.jsonl", Metadata={"model": M2M})
+    body = b'{"text":"x","target_lang":"es"}\n'
+    where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "UploadId": upload["UploadId"]}
+    part = world.s3.upload_part(**where, PartNumber=1, Body=BytesIO(body))
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    world.s3.complete_multipart_upload(**where, MultipartUpload=parts)
+
+    world.settle()
+
+    assert len(world.manifests()) == len(api.accepted) == 1
+
+
+def test_an_overwritten_upload_is_two_jobs_each_with_its_own_answers(world):
+    world.upload_records("a.jsonl", [{"text": "first", "target_lang": "es"}], model=M2M)
+    world.upload_records("a.jsonl", [{"text": "second", "target_lang": "es"}], model=M2M)
+
+    world.settle()
+
+    answers = {world.lines(folder=folder)[0]["result"]["translated_text"] for folder in world.manifests()}
+    wanted = [expected_result(M2M, {"text": text, "target_lang": "es"}) for text in ("first", "second")]
+    assert answers == {one["translated_text"] for one in wanted}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, lambda body: gzip.compress(body[:20]) + gzip.compress(body[20:])])
+def test_packed_uploads_are_unpacked(world, pack):
+    body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
+    world.upload("a.jsonl.gz", pack(body), model=M2M)
+
+    world.settle()
+
+    assert len(world.lines()) == 5
+
+
+@pytest.mark.parametrize("form", ['{"requests": %s, "note": 1}', "%s", '\n {"note": [1], "requests":\n%s}\n\n'])
+def test_the_apis_own_document_is_taken(world, form):
+    world.upload("a.json", form % json.dumps(greetings(5), indent=2), model=M2M)
+
+    world.settle()
+
+    wanted = [expected_result(M2M, record) for record in greetings(5)]
+    assert [line["result"] for line in world.lines()] == wanted
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"")])
+def test_an_empty_upload_is_completed_with_no_records_and_needs_no_model(world, body):
+    world.upload("a.jsonl", body)
+
+    world.settle()
+
+    assert world.manifest()["counts"] == {"total": 0, "succeeded": 0, "failed": 0}
+    assert world.manifest()["state"] == "completed"
+    assert world.read(f"{world.only_folder()}/output.jsonl") == b""
+
+
+GOOD = b'{"text":"good","target_lang":"es"}'
+BAD = [
+    (b'{"text":', "invalid_json"),
+    (b"[1,2]", "not_an_object"),
+    (b'"text"', "not_an_object"),
+    (b"17", "not_an_object"),
+    (b'{"text":"\xff","target_lang":"es"}', "invalid_utf8"),
+    (b'{"text":1e400,"target_lang":"es"}', "invalid_json"),
+    (b'{"text":"\\ud800","target_lang":"es"}', "invalid_json"),
+    (b'{"text":' + b"9" * 5000 + b"}", "invalid_json"),
+    (b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
+    (b'{"text":NaN}', "invalid_json"),
+    (b'{"text":"\x00"}', "invalid_json"),
+    (b'{"text":"' + b"x" * 10_000_000 + b'"}', "too_large"),
+]
+
+
+def test_a_bad_record_fails_alone_with_its_code_and_its_line(world):
+    uploaded = [GOOD]
+    for bad, _ in BAD:
+        uploaded += [bad, b"", GOOD]
+    world.upload("a.jsonl", b"\r\n".join(uploaded), model=M2M)
+
+    world.settle()
+
+    lines = world.lines()
+    assert [line["id"] for line in lines] == list(range(2 * len(BAD) + 1))
+    assert [line["error"]["code"] for line in lines if not line["success"]] == [code for _, code in BAD]
+    assert all(line["success"] for line in lines[::2])
+    errors = world.lines("errors.jsonl")
+    assert [error["line"] for error in errors] == [2 + 3 * number for number in range(len(BAD))]
+    assert f"{world.only_folder()}/retry.jsonl" not in world.keys()
+
+
+def test_a_request_the_api_refuses_fails_alone_and_can_be_tried_again(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    records = greetings(8)
+    records[5] = {"text": "é bad", "target_lang": 7, "external_reference": {"a": [1]}}
+    world.upload("a.jsonl", "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records), model=M2M)
+
+    world.settle()
+
+    lines = world.lines()
+    assert [line["success"] for line in lines] == [True] * 5 + [False] + [True] * 2
+    assert lines[5]["error"]["code"] == "rejected"
+    assert lines[5]["external_reference"] == {"a": [1]}
+    folder = world.only_folder()
+    retry = f"{folder}/retry.jsonl"
+    assert world.read(retry) == json.dumps(records[5], ensure_ascii=False).encode() + b"\n"
+    assert world.s3.head_object(Bucket=BUCKET, Key=retry)["Metadata"]["model"] == M2M
+    (error,) = world.lines("errors.jsonl")
+    assert (error["line"], error["request"]) == (6, records[5])
+    billed = Counter(hash_ for one in api.accepted for hash_ in [one["sha256"]])
+    assert max(billed.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "metadata", "code"),
+    [
+        (GOOD, {}, "no_model"),
+        (GOOD, {"model": "bge"}, "bad_model"),
+        (GOOD, {"model": "@cf/nobody/nothing"}, "unknown_model"),
+        (b"PK\x03\x04rest", {"model": M2M}, "unknown_format"),
+        (b"PAR1rest", {"model": M2M}, "unknown_format"),
+        ('{"text":"x"}'.encode("utf-16"), {"model": M2M}, "unknown_format"),
+        (gzip.compress(GOOD)[:-4], {"model": M2M}, "broken_archive"),
+        (b'{"requests":[' + GOOD, {"model": M2M}, "broken_document"),
+    ],
+)
+def test_a_fault_of_the_whole_upload_is_told_in_a_failed_manifest(world, body, metadata, code):
+    world.upload("a.jsonl", body, **metadata)
+
+    world.settle()
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", code)
+    assert manifest["error"]["message"].endswith(".")
+
+
+def test_records_read_before_a_fault_keep_their_lines(start):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload("a.json", b'{"requests":[' + b",".join([GOOD] * 5) + b" oops", model=M2M)
+
+    world.settle()
+
+    assert world.manifest()["state"] == "failed"
+    assert [line["id"] for line in world.lines()] == list(range(5))
+    assert world.manifest()["counts"]["total"] == 5
+
+
+def test_a_path_too_long_for_results_is_reported_under_a_short_one(world):
+    world.upload("x" * 950 + ".jsonl", GOOD, model=M2M)
+
+    world.settle()
+
+    assert world.only_folder().startswith("results/_long/")
+    assert world.manifest()["error"]["code"] == "path_too_long"
+
+
+def test_an_unknown_model_is_asked_for_once_and_fails_no_other_job(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(6), model="@cf/nobody/nothing")
+    world.upload_records("b.jsonl", greetings(2), model=M2M)
+
+    world.settle()
+
+    states = sorted((one["state"], one["model"]) for one in world.manifests().values())
+    assert states == [("completed", M2M), ("failed", "@cf/nobody/nothing")]
+    assert sum(api.calls["submit"].values()) == 3
+
+
+def test_nothing_is_left_open_and_no_message_is_lost(world):
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all("due_at" not in item and "ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+    assert world.refused == []
+
+
+def test_a_finished_upload_is_not_run_again_when_its_items_are_gone(world, api):
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.settle()
+    for item in world.items():
+        world.dynamodb.delete_item(TableName="ledger", Key={"pk": item["pk"], "sk": item["sk"]})
+
+    event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": BUCKET}, "object": {"key": "inbox/a.jsonl"}}}]}
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=json.dumps(event))
+    world.deliver_all()
+
+    assert len(api.accepted) == 1
+    assert [item for item in world.items() if item["pk"]["S"].startswith("JOB#")] == []
+
+
+def test_s3s_test_event_is_taken_and_a_foreign_message_is_not(world):
+    world.deliver("UploadQueue")
+    assert world.refused == []
+
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody="nonsense")
+    world.deliver("UploadQueue")
+
+    assert len(world.refused) == 1
