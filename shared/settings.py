@@ -76,7 +76,8 @@ def _base_url(value: str) -> str:
     """Refuse anything that could carry the token in the clear or to a host hidden behind user info."""
     parts = urlsplit(value)
     secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
-    if not secure or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+    plain = value.isascii() and value.isprintable() and not set(value) & set(" @\\?#") and parts.port != 0
+    if not secure or not parts.hostname or not plain:
         raise ValueError("must be an https URL (http only on loopback), without user, query or fragment")
     return value.rstrip("/")
 
