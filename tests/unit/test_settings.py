@@ -1,0 +1,184 @@
+"""Settings: everything that is wrong is told at once, and nothing that could leak the token is taken."""
+
+import pytest
+
+from shared.errors import ConfigurationError
+from shared.settings import ENVIRONMENT, MODEL_ID, read_settings
+
+GOOD = {
+    "BUCKET_NAME": "bucket",
+    "TABLE_NAME": "table",
+    "UPLOAD_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/upload",
+    "SUBMIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/submit",
+    "POLL_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/poll",
+    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
+    "WORKERS_AI_BASE_URL": "https://api.cloudflare.com/client/v4",
+    "DEFAULT_MODEL": "",
+    "MAX_REQUESTS_PER_BATCH": "500",
+    "MAX_BATCH_BYTES": "9500000",
+    "API_CALLS_PER_MINUTE": "200",
+    "BATCH_DEADLINE_HOURS": "24",
+    "AMBIGUOUS_SUBMIT": "resubmit",
+}
+
+
+def refusal(**changes):
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings({**GOOD, **changes})
+    return str(caught.value)
+
+
+def test_good_variables_make_settings():
+    settings = read_settings({**GOOD, "SOMETHING_ELSE": "ignored"})
+    assert settings.max_batch_bytes == 9_500_000
+    assert settings.batch_deadline_hours == 24.0
+    assert settings.default_model == ""
+
+
+def test_the_variables_are_those_of_the_settings():
+    assert set(GOOD) == ENVIRONMENT
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_a_missing_variable_is_named(name):
+    with pytest.raises(ConfigurationError, match=f"^{name} is not set$"):
+        read_settings({other: value for other, value in GOOD.items() if other != name})
+
+
+@pytest.mark.parametrize("name", sorted(GOOD.keys() - {"DEFAULT_MODEL"}))
+def test_an_empty_variable_is_named(name):
+    assert refusal(**{name: ""}).startswith(f"{name} must ")
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings({})
+    assert all(name in str(caught.value) for name in ENVIRONMENT)
+
+
+def test_what_is_missing_and_what_is_wrong_are_told_together():
+    bad = {**GOOD, "AMBIGUOUS_SUBMIT": "maybe", "MAX_BATCH_BYTES": "lots"}
+    del bad["TABLE_NAME"]
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings(bad)
+    assert [part.split()[0] for part in str(caught.value).split("; ")] == [
+        "TABLE_NAME",
+        "MAX_BATCH_BYTES",
+        "AMBIGUOUS_SUBMIT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("CLOUDFLARE_ACCOUNT_ID", value)
+            for value in ("0" * 31, "0" * 33, "G" * 32, "A" * 32, "0" * 32 + "\n", "../" + "0" * 29)
+        ),
+        *(
+            ("DEFAULT_MODEL", value)
+            for value in ("bge", "@cf/baai", "@cf/baai/", "@xx/a/b", "@cf/a/b/c", "@cf/a/b\n", "@cf/a/../b")
+        ),
+        *(
+            ("MAX_REQUESTS_PER_BATCH", value)
+            for value in ("0", "-1", "1.5", "100001", "1e3", "٣", "1_000", " 5", "9" * 5_000)
+        ),
+        *(("MAX_BATCH_BYTES", value) for value in ("999", "10000000", "-9500000", "9.5e6")),
+        *(("API_CALLS_PER_MINUTE", value) for value in ("0", "-200", "241", "20.5")),
+        *(("BATCH_DEADLINE_HOURS", value) for value in ("0", "-1", "nan", "inf", "169", "a day", "1e999")),
+        *(("AMBIGUOUS_SUBMIT", value) for value in ("Resubmit", "retry", "fail ")),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(name, value):
+    assert refusal(**{name: value}).startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_REQUESTS_PER_BATCH", "1"),
+        ("MAX_REQUESTS_PER_BATCH", "100000"),
+        ("MAX_BATCH_BYTES", "1000"),
+        ("MAX_BATCH_BYTES", "9999999"),
+        ("API_CALLS_PER_MINUTE", "1"),
+        ("BATCH_DEADLINE_HOURS", "0.01"),
+        ("BATCH_DEADLINE_HOURS", "168"),
+        ("DEFAULT_MODEL", "@cf/baai/bge-small-en-v1.5"),
+        ("DEFAULT_MODEL", "@hf/thebloke/some_model-7b"),
+        ("AMBIGUOUS_SUBMIT", "fail"),
+    ],
+)
+def test_a_value_at_its_bound_is_taken(name, value):
+    read_settings({**GOOD, name: value})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://api.cloudflare.com/client/v4",
+        "ftp://api.cloudflare.com/client/v4",
+        "api.cloudflare.com/client/v4",
+        "//api.cloudflare.com/client/v4",
+        "https://",
+        "https:///client/v4",
+        "https://user:secret@api.cloudflare.com/client/v4",
+        "https://api.cloudflare.com@evil.example/client/v4",
+        "https://api.cloudflare.com\\@evil.example/client/v4",
+        "https://api.cloudflare.com/client/v4?a=b",
+        "https://api.cloudflare.com/client/v4#part",
+        "https://api.cloudflare.com/cli ent/v4",
+        "https://api.cloudflare\n.com/client/v4",
+        " https://api.cloudflare.com/client/v4",
+        "https://api.cloudflare.com:port/client/v4",
+        "https://api.cloudflare.com:99999/client/v4",
+        "https://[::1/client/v4",
+        "http://127.0.0.1.evil.example/client/v4",
+        "http://localhost.evil.example/client/v4",
+        "http://localhost@evil.example/client/v4",
+        "http://10.0.0.1/client/v4",
+        "http://0.0.0.0/client/v4",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+    ],
+)
+def test_a_base_url_that_could_leak_the_token_is_refused(url):
+    assert refusal(WORKERS_AI_BASE_URL=url).startswith("WORKERS_AI_BASE_URL")
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("https://api.cloudflare.com/client/v4", "https://api.cloudflare.com/client/v4"),
+        ("https://api.cloudflare.com/client/v4/", "https://api.cloudflare.com/client/v4"),
+        ("HTTPS://proxy.example:8443/v4", "HTTPS://proxy.example:8443/v4"),
+        ("http://127.0.0.1:8787/client/v4", "http://127.0.0.1:8787/client/v4"),
+        ("http://localhost:8787", "http://localhost:8787"),
+        ("http://[::1]:8787/client/v4", "http://[::1]:8787/client/v4"),
+    ],
+)
+def test_https_and_loopback_are_taken_without_a_last_slash(url, kept):
+    assert read_settings({**GOOD, "WORKERS_AI_BASE_URL": url}).workers_ai_base_url == kept
+
+
+def test_a_refusal_never_repeats_the_value():
+    url = "https://user:secret-canary@api.cloudflare.com"
+    assert "secret-canary" not in refusal(WORKERS_AI_BASE_URL=url)
+
+
+def test_twelve_hundred_calls_in_five_minutes_are_never_allowed():
+    highest = max(calls for calls in range(1, 400) if _is_allowed(calls))
+    assert 5 * highest + highest // 2 <= 1_200
+
+
+def _is_allowed(calls):
+    try:
+        read_settings({**GOOD, "API_CALLS_PER_MINUTE": str(calls)})
+    except ConfigurationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("model", ["@cf/baai/bge-m3", "@hf/a/b", "@cf/a.b/c_d-e"])
+def test_a_model_id_is_known_by_its_form(model):
+    assert MODEL_ID.fullmatch(model)
