@@ -29,18 +29,29 @@ _OWN = frozenset({"id", "index", "external_reference", "success", "result"})
 
 
 class _Inner(msgspec.Struct):
+    responses: list[Item] | msgspec.UnsetType = msgspec.UNSET
+    results: list[Item] | msgspec.UnsetType = msgspec.UNSET
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Reply(_Inner):
+    result: _Inner | msgspec.UnsetType = msgspec.UNSET
+
+
+class _OddInner(msgspec.Struct):
     responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Outer(_Inner):
+class _OddReply(_OddInner):
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_decode_outer = msgspec.json.Decoder(_Outer).decode
-_decode_inner = msgspec.json.Decoder(_Inner).decode
-_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+_decode_odd_reply = msgspec.json.Decoder(_OddReply).decode
+_decode_odd_inner = msgspec.json.Decoder(_OddInner).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -75,25 +86,18 @@ def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answ
     Raises:
         msgspec.MsgspecError: no reply with `responses` or `results`.
     """
-    outer = _decode_outer(body)
-    inner: _Inner = outer
-    if outer.responses is msgspec.UNSET and outer.results is msgspec.UNSET:
-        inner = _decode_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-    array = inner.responses if _is_array(inner.responses) else inner.results
-    answers = Answers(usage=_usage(inner.usage))
-    raws: dict[int, msgspec.Raw] = {}
-    for raw in _decode_items(array):  # type: ignore[arg-type]
-        item = _read_item(raw)
+    items, usage = _items_of(body)
+    answers = Answers(usage=_usage(usage))
+    for item in items:
         place = _place(item)
         if place is None or not 0 <= place < len(references):
             answers.foreign += 1
-        elif place in raws:
-            if bytes(raws[place]) == bytes(raw):
+        elif place in answers.items:
+            if answers.items[place] == item:
                 answers.repeated += 1
             else:
                 answers.contradicted.add(place)
         else:
-            raws[place] = raw
             answers.items[place] = item
             if _contradicts(item.get("external_reference"), references[place]):
                 answers.contradicted.add(place)
@@ -107,7 +111,7 @@ def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answ
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record's result: its output line, and for a failed one its error line and, if it can be tried again, its request."""
+    """One record's result: its output line; of a failed one its error line and, if it can be sent, its request."""
 
     output: bytes
     error: bytes = b""
@@ -169,9 +173,33 @@ def _rest(item: Item) -> list[bytes]:
     return [b",%b:%b" % (_encode(name), one_line(raw)) for name, raw in item.items() if name not in _OWN]
 
 
+def _items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | msgspec.UnsetType]:
+    """A reply's items and its usage, in one pass over its bytes: nearly all of the work of reading a reply."""
+    try:
+        outer = _decode_reply(body)
+    except msgspec.ValidationError:
+        return _odd_items_of(body)
+    bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
+    inner = outer if bare or outer.result is msgspec.UNSET else outer.result
+    items = inner.results if inner.responses is msgspec.UNSET else inner.responses
+    if items is msgspec.UNSET:
+        raise msgspec.ValidationError("a reply without responses or results")
+    return items, inner.usage
+
+
+def _odd_items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | msgspec.UnsetType]:
+    """The same where something is not of the type it should be, say an item that is no object: in four passes."""
+    outer = _decode_odd_reply(body)
+    inner: _OddInner = outer
+    if outer.responses is msgspec.UNSET and outer.results is msgspec.UNSET:
+        inner = _decode_odd_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+    array = inner.responses if _is_array(inner.responses) else inner.results
+    return [_read_item(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
+
+
 def _read_item(raw: msgspec.Raw) -> Item:
     try:
-        return _decode_item(raw)  # type: ignore[arg-type]
+        return _decode_item(raw)
     except msgspec.ValidationError:
         return {}  # no object: it answers nobody
 
@@ -227,13 +255,13 @@ def _complaint(item: Item) -> tuple[int | None, str]:
 
 
 def _is_array(raw: msgspec.Raw | msgspec.UnsetType) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == b"["  # type: ignore[arg-type]
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == b"["
 
 
 def _usage(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Usage:
     if raw is msgspec.UNSET:
         return Usage()
-    value = _decode_any(raw)  # type: ignore[arg-type]
+    value = _decode_any(raw)
     if not isinstance(value, dict):
         return Usage()
     told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
@@ -252,4 +280,4 @@ def _item_usage(item: Item) -> Usage:
     result = item.get("result")
     if result is None or bytes(memoryview(result)[:1]) != b"{":
         return Usage()
-    return _usage(_decode_result_usage(result).usage)  # type: ignore[arg-type]
+    return _usage(_decode_result_usage(result).usage)
