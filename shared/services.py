@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from shared.budget import Budget
+from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.queues import Queues
 from shared.settings import Settings, read_settings
@@ -78,6 +79,9 @@ def _token_reader(secret_arn: str) -> Callable[[bool], str]:
     def token(fresh: bool) -> str:  # noqa: FBT001 - the one question there is
         from aws_lambda_powertools.utilities import parameters  # noqa: PLC0415 - 100 ms that a warm call need not pay
 
-        return str(parameters.get_secret(secret_arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
+        try:
+            return str(parameters.get_secret(secret_arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
+        except parameters.GetParameterError as error:
+            raise StorageError(f"Secrets Manager: {error}") from error
 
     return token

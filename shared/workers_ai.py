@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import re
 import tempfile
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 import msgspec
+
+from shared.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,6 +114,9 @@ class _Body(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Body).decode
 
+_SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
+"""An escaped backslash, a surrogate pair, or half of one: only the last is a group."""
+
 
 class WorkersAI:
     """The API for one account."""
@@ -148,8 +154,11 @@ class WorkersAI:
 
     def token_is_good(self) -> bool:
         """Whether the API takes the token for this account, by a call that costs nothing."""
+        token = self.token(False)  # noqa: FBT003 - the token's one question
+        if not _can_be_sent(token):
+            return False
         try:
-            answer = self.http.get(f"{self.base}/models/search?per_page=1", headers=self._headers(fresh=False))
+            answer = self.http.get(f"{self.base}/models/search?per_page=1", headers=_headers(token))
         except httpx.HTTPError:
             return False
         return answer.status_code == HTTPStatus.OK
@@ -157,24 +166,35 @@ class WorkersAI:
     @contextlib.contextmanager
     def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
-        with self._exchange(model, body, deadline, submitting=submitting, fresh=False) as reply:
-            refused_token = isinstance(reply, Refused) and reply.status in {
-                HTTPStatus.UNAUTHORIZED,
-                HTTPStatus.FORBIDDEN,
-            }
-            stale = self.token(False) if refused_token else ""  # noqa: FBT003
-            if not refused_token or self.token(True) == stale:  # noqa: FBT003
+        try:
+            token = self.token(False)  # noqa: FBT003 - the token's one question
+        except StorageError as error:
+            yield Refused(0, None, f"no token: {error}")
+            return
+        with self._exchange(model, body, token, deadline, submitting=submitting) as reply:
+            changed = self._changed_token(token) if _is_token_refused(reply) else None
+            if changed is None:
                 yield reply
                 return
-        with self._exchange(model, body, deadline, submitting=submitting, fresh=False) as reply:
+        with self._exchange(model, body, changed, deadline, submitting=submitting) as reply:
             yield reply
 
+    def _changed_token(self, refused: str) -> str | None:
+        """The secret's token, read anew, if it is another than the refused one."""
+        try:
+            token = self.token(True)  # noqa: FBT003
+        except StorageError:
+            return None
+        return token if token != refused else None
+
     @contextlib.contextmanager
-    def _exchange(self, model: str, body: bytes, deadline: float, *, submitting: bool, fresh: bool) -> Iterator[Reply]:
+    def _exchange(self, model: str, body: bytes, token: str, deadline: float, *, submitting: bool) -> Iterator[Reply]:
         """One POST and its reply."""
+        if not _can_be_sent(token):
+            yield Refused(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
+            return
         left = deadline - time.monotonic()
         timeout = httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=max(left, 0.1), pool=POOL_SECONDS)
-        headers = self._headers(fresh=fresh)
         with contextlib.ExitStack() as kept:
             try:
                 response = kept.enter_context(
@@ -182,7 +202,7 @@ class WorkersAI:
                         "POST",
                         f"{self.base}/run/{model}?queueRequest=true",
                         content=body,
-                        headers=headers,
+                        headers=_headers(token),
                         timeout=timeout,
                     )
                 )
@@ -195,8 +215,18 @@ class WorkersAI:
                 return
             yield understand(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
 
-    def _headers(self, *, fresh: bool) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.token(fresh)}", "content-type": "application/json"}
+
+def _headers(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}", "content-type": "application/json"}
+
+
+def _can_be_sent(token: str) -> bool:
+    """Whether it can stand in a header at all: what cannot is no token, and must not look like a lost POST."""
+    return bool(token) and token.isascii() and token.isprintable() and " " not in token
+
+
+def _is_token_refused(reply: Reply) -> bool:
+    return isinstance(reply, Refused) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
@@ -250,11 +280,11 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
         content: the whole body.
         submitting: whether it answers a submit; only then a `request_id` means acceptance.
     """
-    wait = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
+    seconds = _number(retry_after)
+    wait = None if seconds is None else float(seconds)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     try:
-        outer = _decode(content)
-        inner = _unwrapped(outer)
+        content, outer, inner = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if good or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Lost(f"HTTP {status} with a body that is not the API's JSON")
@@ -278,6 +308,19 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     return Lost(f"HTTP {status} with neither request_id nor results")
 
 
+def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
+    """The body with and without its envelope, and the bytes they were read from.
+
+    Half of a surrogate pair, as a text cut by UTF-16 units ends in, is JSON, but no text: it becomes U+FFFD.
+    """
+    try:
+        outer = _decode(content)
+    except msgspec.DecodeError:
+        content = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], content)
+        outer = _decode(content)
+    return content, outer, _unwrapped(outer)
+
+
 def _unwrapped(outer: _Body) -> _Body:
     """The body without its envelope; bare bodies are their own."""
     if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
@@ -295,13 +338,21 @@ def _problem(body: _Body) -> tuple[int | None, str]:
     candidates = [
         *found,
         body.error,
-        {"code": body.code if body.code is not None else body.internalCode, "message": body.message},
+        {"code": body.code, "internalCode": body.internalCode, "message": body.message},
     ]
     for candidate in candidates:
         if isinstance(candidate, str) and candidate:
             return None, candidate[:LONGEST_WORDS]
-        if isinstance(candidate, dict) and (candidate.get("code") is not None or candidate.get("message")):
-            code = candidate.get("code", candidate.get("internalCode"))
-            number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
-            return number, str(candidate.get("message") or "")[:LONGEST_WORDS]
+        if not isinstance(candidate, dict):
+            continue
+        code = candidate.get("code") if candidate.get("code") is not None else candidate.get("internalCode")
+        if code is not None or candidate.get("message"):
+            return _number(code), str(candidate.get("message") or "")[:LONGEST_WORDS]
     return None, ""
+
+
+def _number(told: object) -> int | None:
+    """A code or a number of seconds, given as a number or in digits; None for anything else."""
+    if isinstance(told, int):
+        return told
+    return int(told) if isinstance(told, str) and re.fullmatch("[0-9]{1,9}", told) else None
