@@ -26,6 +26,7 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
-STATE = ROOT / ".local"
-STACK_FILE = STATE / "stack.json"
-LOGS = STATE / "logs"
-BUILD = STATE / "build"
-DEPLOYED = STATE / "deployed.json"
+TOOLS = ROOT / ".local"
+"""The environments of the local AWS and the SAM CLI, and the build: the same for every stack."""
+BUILD = TOOLS / "build"
 
 REGION = "us-east-1"
 STACK_NAME = "dropbatch"
@@ -66,6 +65,45 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 class LocalAwsError(Exception):
     """What went wrong, in words for the person at the terminal."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where one local stack keeps what it must remember: who wants a second one beside the first takes another folder.
+
+    Attributes:
+        state: the folder, inside the project.
+    """
+
+    state: Path = TOOLS
+
+    @property
+    def stack_file(self) -> Path:
+        """Where the stack is, for whoever wants to use it."""
+        return self.state / "stack.json"
+
+    @property
+    def deployed(self) -> Path:
+        """What was deployed last."""
+        return self.state / "deployed.json"
+
+    @property
+    def logs(self) -> Path:
+        """The services' logs and the SAM CLI's."""
+        return self.state / "logs"
+
+    @property
+    def scratch(self) -> Path:
+        """Where the functions run and what they take for /tmp."""
+        return self.state / "tmp"
+
+    def service_file(self, name: str) -> Path:
+        """Which process a service is."""
+        return self.state / f"{name}.pid.json"
+
+
+MAIN = Home()
+"""The stack of `make up`."""
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -96,32 +134,26 @@ def _born(pid: int) -> str | None:
         except OSError:
             return None
         return None if words[0] == "Z" else words[19]
-    told = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     state, _, born = told.stdout.strip().partition(" ")
     return born.strip() if born and not state.startswith("Z") else None
 
 
-def _service_file(name: str) -> Path:
-    return STATE / f"{name}.pid.json"
-
-
-def _running(name: str) -> dict[str, Any] | None:
+def _running(home: Home, name: str) -> dict[str, Any] | None:
     """What is known of a service that was started here and still runs."""
     try:
-        service: dict[str, Any] = json.loads(_service_file(name).read_text())
+        service: dict[str, Any] = json.loads(home.service_file(name).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     return service if _born(service["pid"]) == service["born"] else None
 
 
-def _keep(name: str, port: int) -> bool:
+def _keep(home: Home, name: str, port: int) -> bool:
     """Whether a service runs as it would be started now; one that does not is stopped."""
-    service = _running(name)
+    service = _running(home, name)
     if service and (service["port"], service.get("code")) == (port, _fingerprint(*SERVICE_SOURCES[name])):
         return True
-    _stop(name)
+    _stop(home, name)
     return False
 
 
@@ -130,10 +162,11 @@ def _last_lines(log: Path, count: int = 30) -> str:
     return "\n".join([f"--- the last lines of {log.relative_to(ROOT)}:", *lines])
 
 
-def _start(name: str, command: list[str], environment: Mapping[str, str], port: int, health: str) -> None:
+def _start(home: Home, name: str, command: list[str], environment: Mapping[str, str], port: int, health: str) -> None:
     """Start a service in a session of its own and wait until it answers.
 
     Args:
+        home: the stack it is for.
         name: the service, as its log and its pid file are called.
         command: program and arguments.
         environment: all its variables.
@@ -145,7 +178,8 @@ def _start(name: str, command: list[str], environment: Mapping[str, str], port: 
             raise LocalAwsError(
                 f"Port {port} is taken by a program that was not started here; set LOCAL_PORT to use another."
             )
-    log = LOGS / f"{name}.log"
+    log = home.logs / f"{name}.log"
+    code = _fingerprint(*SERVICE_SOURCES.get(name, ()))
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -157,13 +191,12 @@ def _start(name: str, command: list[str], environment: Mapping[str, str], port: 
             start_new_session=True,
         )
     _children[process.pid] = process
-    code = _fingerprint(*SERVICE_SOURCES.get(name, ()))
     service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code}
-    _service_file(name).write_text(json.dumps(service))
+    home.service_file(name).write_text(json.dumps(service))
     deadline = time.monotonic() + START_SECONDS
     while True:
         if process.poll() is not None:
-            _service_file(name).unlink()
+            home.service_file(name).unlink()
             raise LocalAwsError(f"{name} stopped at once.\n{_last_lines(log)}")
         with suppress(OSError):
             if not health:
@@ -172,15 +205,15 @@ def _start(name: str, command: list[str], environment: Mapping[str, str], port: 
                 urllib.request.urlopen(f"http://127.0.0.1:{port}{health}", timeout=2).close()
             return
         if time.monotonic() > deadline:
-            _stop(name)
+            _stop(home, name)
             raise LocalAwsError(f"{name} did not answer within {START_SECONDS} s.\n{_last_lines(log)}")
         time.sleep(0.05)
 
 
-def _stop(name: str) -> bool:
+def _stop(home: Home, name: str) -> bool:
     """Stop a service with all its children; tells whether it ran."""
-    service = _running(name)
-    _service_file(name).unlink(missing_ok=True)
+    service = _running(home, name)
+    home.service_file(name).unlink(missing_ok=True)
     if service is None:
         return False
     pid = service["pid"]
@@ -201,13 +234,22 @@ def _stop(name: str) -> bool:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One `up` or `down` at a time; the second waits for the first."""
-    for folder in (STATE, LOGS):
-        folder.mkdir(exist_ok=True)
-    with (STATE / "lock").open("w") as lock:
+def _locked(file: Path) -> Iterator[None]:
+    """One at a time, of all processes; the second waits for the first."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def free_port() -> int:
+    """A port that is free now, and the next one too: a local AWS and its local Workers AI."""
+    while True:
+        with socket.socket() as first, socket.socket() as second, suppress(OSError, OverflowError):
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            second.bind(("127.0.0.1", port + 1))
+            return port
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -231,32 +273,34 @@ def _bare_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in wanted if name in os.environ}
 
 
-def _sam(arguments: list[str], environment: Mapping[str, str], log: Path) -> str:
+def _sam(arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
     """Run the SAM CLI, from the project's folder and without the user's own answers in samconfig.toml."""
-    command = [str(STATE / "sam/bin/sam"), *arguments]
     settings = {"SAM_CLI_TELEMETRY": "0", "SAM_CLI_POLL_DELAY": "0.2", "PYTHONWARNINGS": "ignore"}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**_bare_environment(), **settings, **nobody, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    log.write_text(done.stdout)
-    if done.returncode:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(TOOLS / "sam/bin/sam"), *arguments],
+            cwd=ROOT,
+            env={**_bare_environment(), **settings, **nobody, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code = process.wait()
+    except BaseException:  # Somebody wants us to end; make and pip, which it started, would go on.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if code:
         raise LocalAwsError(f"`sam {arguments[0]}` failed.\n{_last_lines(log)}")
-    return done.stdout
 
 
-def _start_aws(port: int) -> None:
-    scratch = STATE / "tmp"  # Where the functions run and what they take for /tmp.
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+def _start_aws(home: Home, port: int) -> None:
+    shutil.rmtree(home.scratch, ignore_errors=True)
+    home.scratch.mkdir()
     environment = {
         **_bare_environment(),
         **CREDENTIALS,
@@ -265,30 +309,30 @@ def _start_aws(port: int) -> None:
         "MINISTACK_HOST": "127.0.0.1",
         "IOT_MTLS_ENABLED": "0",  # It would listen on one more port, and not on loopback alone.
         "AUTH": "true",  # Each function has its role's permissions and no more.
-        "TMPDIR": str(scratch),
+        "TMPDIR": str(home.scratch),
         "PYTHONUNBUFFERED": "1",
         # Functions inherit the rest of this; nobody listens for traces here.
         "POWERTOOLS_TRACE_DISABLED": "true",
     }
-    command = [str(STATE / "aws/bin/python"), "-P", str(ROOT / "local/emulator.py")]
-    _start("aws", command, environment, port, "/_ministack/health")
+    command = [str(TOOLS / "aws/bin/python"), "-P", str(ROOT / "local/emulator.py")]
+    _start(home, "aws", command, environment, port, "/_ministack/health")
 
 
-def _start_workers_ai(port: int) -> None:
+def _start_workers_ai(home: Home, port: int) -> None:
     command = [sys.executable, "-m", "local.workers_ai", "--port", str(port)]
-    _start("workers_ai", command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port, "")
+    _start(home, "workers_ai", command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port, "")
 
 
-def _build() -> str:
+def _build(home: Home) -> str:
     """Pack the functions for this machine, unless that was done already; the build's fingerprint."""
     fingerprint = _fingerprint(*SOURCES)
-    mark = STATE / "build.sha256"
+    mark = TOOLS / "build.sha256"
     if mark.exists() and mark.read_text() == fingerprint:
         return fingerprint
     mark.unlink(missing_ok=True)
     print("Packing the functions (sam build) ...", flush=True)
     arguments = ["build", "--build-in-source", "--parallel", "--build-dir", str(BUILD)]
-    _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, LOGS / "build.log")
+    _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, home.logs / "build.log")
     mark.write_text(fingerprint)
     return fingerprint
 
@@ -336,7 +380,7 @@ def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written as in JSON.
 
 
-def _deploy(port: int, parameters: dict[str, str]) -> None:
+def _deploy(home: Home, port: int, parameters: dict[str, str]) -> None:
     print("Deploying the stack (sam deploy) ...", flush=True)
     packages = "dropbatch-packages"
     _client("s3", port).create_bucket(Bucket=packages)
@@ -350,12 +394,12 @@ def _deploy(port: int, parameters: dict[str, str]) -> None:
         "fail_on_empty_changeset": "false",
         "parameter_overrides": _toml(quoted),
     }
-    config = STATE / "samconfig.toml"
+    config = home.state / "samconfig.toml"
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     config.write_text(f"version = 0.1\n\n[default.deploy.parameters]\n{table}\n")
     arguments = ["deploy", "--template-file", str(BUILD / "template.yaml"), "--config-file", str(config)]
     endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    _sam(arguments, {**CREDENTIALS, **endpoint}, LOGS / "deploy.log")
+    _sam(arguments, {**CREDENTIALS, **endpoint}, home.logs / "deploy.log")
 
 
 def _describe(port: int, workers_ai_base_url: str) -> dict[str, str]:
@@ -382,26 +426,31 @@ def _machine_architecture() -> str:
     return "arm64" if machine in {"arm64", "aarch64"} else "x86_64"
 
 
-def up(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Bring the stack up, or up to date, and tell where it is: what .local/stack.json says.
+def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[str, str]:
+    """Bring a stack up, or up to date, and tell where it is: what .local/stack.json says.
+
+    Args:
+        environment: where the variables are that this module's beginning names.
+        home: which stack.
 
     Raises:
         LocalAwsError: in words for the person at the terminal, with the log's last lines.
     """
-    with _alone():
-        running = _running("aws")
+    home.logs.mkdir(parents=True, exist_ok=True)
+    with _locked(home.state / "lock"):
+        running = _running(home, "aws")
         port = int(environment.get("LOCAL_PORT") or (running["port"] if running else DEFAULT_PORT))
-        if not _keep("aws", port):
-            DEPLOYED.unlink(missing_ok=True)
-            STACK_FILE.unlink(missing_ok=True)
-            _start_aws(port)
+        if not _keep(home, "aws", port):
+            home.deployed.unlink(missing_ok=True)
+            home.stack_file.unlink(missing_ok=True)
+            _start_aws(home, port)
         base_url = environment.get("WORKERS_AI_BASE_URL", "")
         if base_url:
-            _stop("workers_ai")
+            _stop(home, "workers_ai")
         else:
             base_url = f"http://127.0.0.1:{port + 1}/client/v4"
-            if not _keep("workers_ai", port + 1):
-                _start_workers_ai(port + 1)
+            if not _keep(home, "workers_ai", port + 1):
+                _start_workers_ai(home, port + 1)
         parameters = {
             **_default_parameters(),
             "CloudflareAccountId": LOCAL_ACCOUNT,
@@ -410,36 +459,37 @@ def up(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
             "Architecture": _machine_architecture(),
             **_parse_parameters(environment.get("LOCAL_PARAMETERS", "")),
         }
-        wanted = {"build": _build(), "parameters": parameters}
-        deployed = json.loads(DEPLOYED.read_text()) if DEPLOYED.exists() else None
-        if deployed != wanted or not STACK_FILE.exists():
-            DEPLOYED.unlink(missing_ok=True)
-            _deploy(port, parameters)
-            DEPLOYED.write_text(json.dumps(wanted))
+        with _locked(TOOLS / "build.lock"):  # What is deployed must be what was built just now.
+            wanted = {"build": _build(home), "parameters": parameters}
+            deployed = json.loads(home.deployed.read_text()) if home.deployed.exists() else None
+            if deployed != wanted or not home.stack_file.exists():
+                home.deployed.unlink(missing_ok=True)
+                _deploy(home, port, parameters)
+                home.deployed.write_text(json.dumps(wanted))
         stack = _describe(port, parameters["WorkersAiBaseUrl"])
-        STACK_FILE.write_text(json.dumps(stack, indent=1) + "\n")
+        home.stack_file.write_text(json.dumps(stack, indent=1) + "\n")
         return stack
 
 
-def down() -> list[str]:
+def down(home: Home = MAIN) -> list[str]:
     """Stop what `up` started and tell what that was. The logs stay."""
-    with _alone():
-        stopped = [name for name in ("aws", "workers_ai") if _stop(name)]
-        for file in (STACK_FILE, DEPLOYED):
+    with _locked(home.state / "lock"):
+        stopped = [name for name in ("aws", "workers_ai") if _stop(home, name)]
+        for file in (home.stack_file, home.deployed):
             file.unlink(missing_ok=True)
-        shutil.rmtree(STATE / "tmp", ignore_errors=True)
+        shutil.rmtree(home.scratch, ignore_errors=True)
         return stopped
 
 
 def _print_status() -> int:
     for name, title in (("aws", "local AWS"), ("workers_ai", "local Workers AI")):
-        service = _running(name)
+        service = _running(MAIN, name)
         state = f"runs on port {service['port']} (process {service['pid']})" if service else "does not run"
         print(f"{title:17} {state}")
-    if not STACK_FILE.exists():
+    if not MAIN.stack_file.exists():
         print("no stack; `make up` makes one")
         return 1
-    print(STACK_FILE.read_text(), end="")
+    print(MAIN.stack_file.read_text(), end="")
     return 0
 
 
@@ -459,11 +509,11 @@ def main() -> int:
     except LocalAwsError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"""The stack is up; {STACK_FILE.relative_to(ROOT)} says where. To use it as you would AWS:
+    print(f"""The stack is up; {MAIN.stack_file.relative_to(ROOT)} says where. To use it as you would AWS:
   export AWS_ENDPOINT_URL={stack["endpoint_url"]} AWS_DEFAULT_REGION={stack["region"]}
   export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
   aws s3 cp requests.jsonl s3://{stack["bucket"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
-Logs are in {LOGS.relative_to(ROOT)}/; `make down` stops it.""")
+Logs are in {MAIN.logs.relative_to(ROOT)}/; `make down` stops it.""")
     return 0
 
 

@@ -45,42 +45,47 @@ def test_every_default_is_said_so_that_an_earlier_value_does_not_stay():
     assert "CloudflareAccountId" not in defaults
 
 
-def test_another_process_under_an_old_number_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(aws, "STATE", tmp_path)
+def test_another_process_under_an_old_number_is_left_alone(tmp_path):
+    home = aws.Home(tmp_path)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
         service = {"pid": other.pid, "born": "some other time", "port": 1, "code": ""}
-        aws._service_file("aws").write_text(json.dumps(service))
+        home.service_file("aws").write_text(json.dumps(service))
 
-        assert aws._stop("aws") is False
+        assert aws._stop(home, "aws") is False
         assert other.poll() is None
     finally:
         other.communicate(b"\n")
 
 
 def test_a_service_is_started_waited_for_and_stopped_once_it_is_outdated(tmp_path, monkeypatch, unused_port):
-    monkeypatch.setattr(aws, "STATE", tmp_path)
-    monkeypatch.setattr(aws, "LOGS", tmp_path)
+    home = home_in(tmp_path)
     monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ()})
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(unused_port)]
-    aws._start("web", command, {}, unused_port, "/")
+    aws._start(home, "web", command, {}, unused_port, "/")
 
-    assert aws._keep("web", unused_port) is True
+    assert aws._keep(home, "web", unused_port) is True
     with pytest.raises(aws.LocalAwsError, match="LOCAL_PORT"):
-        aws._start("other", command, {}, unused_port, "/")
+        aws._start(home, "other", command, {}, unused_port, "/")
     monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ("Makefile",)})
-    assert aws._keep("web", unused_port) is False
-    assert aws._running("web") is None
-    assert aws._stop("web") is False
+    assert aws._keep(home, "web", unused_port) is False
+    assert aws._running(home, "web") is None
+    assert aws._stop(home, "web") is False
 
 
 def test_a_service_that_fails_shows_the_end_of_its_log(tmp_path, monkeypatch, unused_port):
     monkeypatch.setattr(aws, "ROOT", tmp_path)
-    monkeypatch.setattr(aws, "STATE", tmp_path)
-    monkeypatch.setattr(aws, "LOGS", tmp_path)
 
     with pytest.raises(aws.LocalAwsError, match="no such luck"):
-        aws._start("web", [sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/")
+        aws._start(
+            home_in(tmp_path), "web", [sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/"
+        )
+
+
+def home_in(folder):
+    home = aws.Home(folder)
+    home.logs.mkdir()
+    return home
 
 
 @pytest.fixture
