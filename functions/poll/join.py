@@ -6,6 +6,7 @@ its `id` (or `index`) names, and only if it does not contradict the record's `ex
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ LONGEST_WORDS = 1_000
 """Characters of the API's words in an error line."""
 
 _NULL, _TRUE = b"null", b"true"
+_LONGEST_ID = 18
 _OWN = frozenset({"id", "index", "external_reference", "success", "result"})
 
 
@@ -147,7 +149,7 @@ def join(
             continue
         request = request_of(index)
         if item is not None:
-            code, words = "inference_failed", _complaint(item)[1] or "Workers AI gave no reason."
+            code, words = "inference_failed", _complaint(item) or "Workers AI gave no reason."
         elif answers and place in answers.contradicted:
             code, words = "missing_response", "Workers AI sent answers that contradict each other."
         else:
@@ -170,14 +172,15 @@ def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retr
 
 def _rest(item: Item) -> list[bytes]:
     """The members of a good item that are the API's own and not in every line."""
-    return [b",%b:%b" % (_encode(name), one_line(raw)) for name, raw in item.items() if name not in _OWN]
+    others = ((name, _text(raw)) for name, raw in item.items() if name not in _OWN)
+    return [b",%b:%b" % (_encode(name), text) for name, text in others if text is not None]
 
 
 def _items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | msgspec.UnsetType]:
     """A reply's items and its usage, in one pass over its bytes: nearly all of the work of reading a reply."""
     try:
         outer = _decode_reply(body)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeDecodeError):
         return _odd_items_of(body)
     bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
     inner = outer if bare or outer.result is msgspec.UNSET else outer.result
@@ -191,23 +194,25 @@ def _odd_items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | ms
     """The same where something is not of the type it should be, say an item that is no object: in four passes."""
     outer = _decode_odd_reply(body)
     inner: _OddInner = outer
-    if outer.responses is msgspec.UNSET and outer.results is msgspec.UNSET:
+    if not (_begins(outer.responses, b"[") or _begins(outer.results, b"[")) and _begins(outer.result, b"{"):
         inner = _decode_odd_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-    array = inner.responses if _is_array(inner.responses) else inner.results
+    array = inner.responses if _begins(inner.responses, b"[") else inner.results
+    if not _begins(array, b"["):
+        raise msgspec.ValidationError("a reply without responses or results")
     return [_read_item(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
 
 
 def _read_item(raw: msgspec.Raw) -> Item:
     try:
         return _decode_item(raw)
-    except msgspec.ValidationError:
-        return {}  # no object: it answers nobody
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return {}  # no object, or its keys are no text: it answers nobody
 
 
 def _place(item: Item) -> int | None:
     for name in ("id", "index"):
         raw = bytes(item.get(name, b"")).strip(b'"')
-        if raw.isdigit():
+        if raw.isdigit() and len(raw) <= _LONGEST_ID:
             return int(raw)
     return None
 
@@ -217,51 +222,59 @@ def _contradicts(theirs: msgspec.Raw | None, ours: msgspec.Raw) -> bool:
     told, wanted = bytes(theirs or b""), bytes(ours)
     if told == wanted or not (told.startswith(b'"') and wanted.startswith(b'"')):
         return False
-    return bool(_decode_any(told) != _decode_any(wanted))
+    return bool(_value(told) != _value(wanted))
 
 
 def _result(item: Item) -> bytes | None:
     """A good item's result on one line; None for a failed item, and for one whose bytes are no text."""
     if bytes(item.get("success", _TRUE)) != _TRUE:
         return None
-    result = one_line(item.get("result", _NULL))
-    if result == _NULL:
-        return None
-    if not result.isascii():
+    result = _text(item.get("result", _NULL))
+    return None if result == _NULL else result
+
+
+def _text(raw: msgspec.Raw | bytes) -> bytes | None:
+    """A member on one line; None if its bytes are no text: msgspec looks at those only that it makes values of."""
+    json = one_line(raw)
+    if not json.isascii():
         try:
-            result.decode()
+            json.decode()
         except UnicodeDecodeError:
             return None
-    return result
+    return json
 
 
-def _complaint(item: Item) -> tuple[int | None, str]:
-    """Code and words of a failed item; the API's place for them is not documented."""
+def _value(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # whatever the API sent
+    """A member's value; None if it has none: no text, or a number beyond all bounds."""
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _complaint(item: Item) -> str:
+    """The words of a failed item, with its code; the API's place for them is not documented."""
     for name in ("error", "errors", "message"):
-        if name not in item:
-            continue
-        value: Any = _decode_any(item[name])
+        value = _value(item.get(name, _NULL))
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
-            code = value.get("code", value.get("internalCode"))
-            number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
+            code = value.get("code") if value.get("code") is not None else value.get("internalCode")
             words = str(value.get("message") or value.get("description") or "")
-            return number, f"{number}: {words}" if number is not None else words
+            return f"{code}: {words}" if re.fullmatch("[0-9]{1,9}", str(code)) else words
         if isinstance(value, str) and value:
-            head = value.split(":")[0]
-            return int(head) if head.isdigit() else None, value
-    return None, ""
+            return value
+    return ""
 
 
-def _is_array(raw: msgspec.Raw | msgspec.UnsetType) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == b"["
+def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def _usage(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Usage:
     if raw is msgspec.UNSET:
         return Usage()
-    value = _decode_any(raw)
+    value = _value(raw)
     if not isinstance(value, dict):
         return Usage()
     told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
