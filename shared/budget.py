@@ -33,6 +33,9 @@ QUOTA_PROBE_SECONDS = 1_800.0
 HOLD_SECONDS = 60.0
 """How long to hold after a 429 that does not say how long."""
 
+CLOUDFLARE_CALLS = 1_200
+"""Calls of one token that Cloudflare allows in any 5 minutes; over that it refuses everything for 5 minutes."""
+
 OUTSTANDING_MINUTES = 15
 """Batches may be outstanding up to what the polls' share can ask after once in this many minutes."""
 
@@ -144,8 +147,10 @@ class Budget:
         """
         self.client = client
         self.table = table
-        self.interval = 60_000 // calls_per_minute
-        self.burst = max(1, calls_per_minute // 2)
+        self.burst = max(1, min(calls_per_minute // 2, CLOUDFLARE_CALLS - 5 * calls_per_minute))
+        self.submit_burst = max(1, self.burst // 2)
+        # A full bucket and what flows into it in 5 minutes must stay within Cloudflare's limit.
+        self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
         self.polls_a_minute = calls_per_minute / 2
 
     def controls(self, model: str = "") -> Controls:
@@ -178,7 +183,7 @@ class Budget:
         waited = self._pass_model(model, controls.model_wait, now)
         if isinstance(waited, Refusal):
             return waited
-        if not self._take(controls.rate, 1, self.burst // 2, now):
+        if not self._take(controls.rate, 1, self.submit_burst, now):
             return Refusal(now + _jittered(10), paused=False)
         return Permit(paused, waited)
 
