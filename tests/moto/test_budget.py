@@ -1,0 +1,376 @@
+"""The right to call the API: the shared rate, pauses of the account, waits of one model; on DynamoDB's conditions."""
+
+import random
+from collections import deque
+
+import boto3
+import moto
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.budget import (
+    CLOUDFLARE_CALLS,
+    MODEL_WAIT_FIRST,
+    MODEL_WAIT_MOST,
+    OUTAGE_WAIT_FIRST,
+    OUTAGE_WAIT_MOST,
+    OUTSTANDING_MINUTES,
+    PAUSED_LOOK_SECONDS,
+    Budget,
+    PauseReason,
+    Permit,
+    Refusal,
+)
+from shared.errors import StorageError
+from tests.template import properties
+
+NOW = 1_795_253_400.0
+"""09:30:00 UTC."""
+MODEL, OTHER = "@cf/a/one", "@cf/a/two"
+
+
+@pytest.fixture(scope="module")
+def dynamodb():
+    with moto.mock_aws(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        yield boto3.client("dynamodb", region_name="eu-west-1")
+
+
+@pytest.fixture
+def budget_of(dynamodb):
+    """Makes a budget on a table of its own."""
+    wanted = properties("Table")
+    made = []
+
+    def make(calls=200):
+        name = f"table-{len(made)}"
+        made.append(name)
+        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
+        dynamodb.create_table(TableName=name, **{key: wanted[key] for key in keys})
+        return Budget(dynamodb, name, calls)
+
+    yield make
+    for name in made:
+        dynamodb.delete_table(TableName=name)
+
+
+@pytest.fixture
+def budget(budget_of):
+    return budget_of()
+
+
+def is_free(permit):
+    return isinstance(permit, Permit) and permit == Permit()
+
+
+def lift_by_hand(budget):
+    budget.client.delete_item(TableName=budget.table, Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}})
+
+
+# ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    calls=st.sampled_from([1, 2, 3, 7, 60, 200, 218, 219, 230, 240]),
+    seed=st.integers(0, 10**6),
+    pause=st.sampled_from([0.0, 0.2, 5.0]),
+)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, derandomize=True)
+def test_no_five_minutes_ever_see_more_calls_than_cloudflare_allows(budget_of, calls, seed, pause):
+    budget = budget_of(calls)
+    chance = random.Random(seed)
+    now, made, counted = NOW, 0, deque()
+    while now < NOW + 700:
+        if chance.random() < 0.3:
+            got = int(isinstance(budget.permit_submit(MODEL, now), Permit))
+        else:
+            got = budget.permit_polls(chance.choice([1, 16, 1_000]), now)[0]
+        made += got
+        counted.append((now, got))
+        while counted[0][0] <= now - 300:
+            made -= counted.popleft()[1]
+        assert made <= CLOUDFLARE_CALLS
+        now += pause * chance.random() + (chance.choice([0, 60, 290]) if not got and chance.random() < 0.2 else 0.5)
+
+
+@pytest.mark.parametrize("calls", range(1, 241))
+def test_burst_and_flow_of_five_minutes_stay_within_cloudflares_limit(calls):
+    budget = Budget(None, "table", calls)
+    assert budget.burst + 300_000 / budget.interval <= CLOUDFLARE_CALLS
+    assert 60_000 / budget.interval <= calls
+    assert 1 <= budget.submit_burst <= budget.burst
+
+
+def test_the_default_rate_has_a_burst_of_half_of_it(budget):
+    assert (budget.burst, budget.interval) == (100, 300)
+
+
+def test_two_functions_share_one_bucket(budget):
+    twin = Budget(budget.client, budget.table, 200)
+    granted = [budget.permit_polls(40, NOW)[0], twin.permit_polls(40, NOW)[0], budget.permit_polls(40, NOW)[0]]
+    assert granted == [40, 40, 20]
+    assert twin.permit_polls(1, NOW)[0] == 0
+
+
+def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
+    twin = Budget(budget.client, budget.table, 200)
+    budget.permit_polls(99, NOW)
+    seen = budget.controls()
+    assert twin.permit_polls(1, NOW)[0] == 1
+    monkeypatch.setattr(budget, "controls", lambda model="": seen)
+    assert budget.permit_polls(1, NOW)[0] == 0
+
+
+def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):
+    taken = 0
+    while isinstance(budget.permit_submit(MODEL, NOW), Permit):
+        taken += 1
+    assert taken == 50
+    assert budget.permit_polls(1_000, NOW)[0] == 50
+
+
+def test_busy_polls_leave_no_submit_but_submits_always_leave_polls(budget):
+    assert budget.permit_polls(100, NOW)[0] == 100
+    assert isinstance(budget.permit_submit(MODEL, NOW), Refusal)
+    later = NOW + 60
+    while isinstance(budget.permit_submit(MODEL, later), Permit):
+        pass
+    assert budget.permit_polls(50, later)[0] == 50
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_even_the_lowest_rate_submits(budget_of, calls):
+    assert isinstance(budget_of(calls).permit_submit(MODEL, NOW), Permit)
+
+
+def test_a_refused_call_is_told_when_to_look_again_and_that_no_pause_is_the_reason(budget):
+    budget.permit_polls(100, NOW)
+    refusal = budget.permit_submit(MODEL, NOW)
+    assert NOW < refusal.until <= NOW + 15
+    assert not refusal.paused
+
+
+def test_submits_stop_while_more_is_outstanding_than_polls_can_follow(budget):
+    most = int(100 * OUTSTANDING_MINUTES)
+    budget.note_outstanding(most - 1)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Permit)
+    budget.note_outstanding(most)
+    refusal = budget.permit_submit(MODEL, NOW)
+    assert isinstance(refusal, Refusal)
+    assert not refusal.paused
+    assert budget.permit_polls(1, NOW)[0] == 1
+
+
+def test_when_the_table_fails_no_right_is_given(dynamodb):
+    nowhere = Budget(dynamodb, "no-such-table", 200)
+    with pytest.raises(StorageError):
+        nowhere.permit_submit(MODEL, NOW)
+    with pytest.raises(StorageError):
+        nowhere.permit_polls(1, NOW)
+
+
+# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def probes_in(budget, begin, end, *, submits=True, step=5.0):
+    """Seconds after `begin` at which a call was let through as a probe."""
+    found = []
+    now = begin
+    while now < end:
+        permit = budget.permit_submit(MODEL, now) if submits else budget.permit_polls(1, now)[1]
+        if isinstance(permit, Permit):
+            assert permit.pause is not None
+            found.append(round(now - begin))
+        now += step
+    return found
+
+
+@pytest.mark.parametrize("submits", [True, False])
+def test_a_refused_token_pauses_everything_and_is_probed_each_minute_then_every_five(budget, submits):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    found = probes_in(budget, NOW, NOW + 1_800, submits=submits)
+    assert found[:10] == list(range(60, 601, 60))
+    assert found[11] - found[10] == 300
+    assert found[12] - found[11] == 300
+
+
+def test_one_caller_alone_is_the_probe(budget):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    permits = [
+        budget.permit_submit(MODEL, NOW + 60),
+        budget.permit_polls(16, NOW + 60),
+        budget.permit_submit(OTHER, NOW + 60),
+    ]
+    assert isinstance(permits[0], Permit)
+    assert permits[1][0] == 0
+    assert isinstance(permits[2], Refusal)
+
+
+def test_a_poll_that_probes_is_one_poll_however_many_were_wanted(budget):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    granted, permit = budget.permit_polls(16, NOW + 60)
+    assert granted == 1
+    assert permit.pause.reason is PauseReason.TOKEN_REFUSED
+
+
+def test_a_good_probe_lifts_the_pause(budget):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    probe = budget.permit_submit(MODEL, NOW + 60)
+    budget.lift(probe, MODEL)
+    assert is_free(budget.permit_submit(MODEL, NOW + 61))
+
+
+def test_a_good_probe_does_not_lift_a_pause_written_meanwhile(budget):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    probe = budget.permit_submit(MODEL, NOW + 60)
+    lift_by_hand(budget)
+    budget.pause(PauseReason.QUOTA_SPENT, NOW + 61, "3036", Permit())
+    budget.lift(probe, MODEL)
+    assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
+
+
+def test_deleting_the_pause_by_hand_is_noticed_at_once_by_the_next_look(budget):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    refusal = budget.permit_submit(MODEL, NOW + 1)
+    assert refusal.paused
+    assert refusal.until <= NOW + 1 + PAUSED_LOOK_SECONDS + 10
+    lift_by_hand(budget)
+    assert is_free(budget.permit_submit(MODEL, NOW + 2))
+
+
+def test_a_spent_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_go_on(budget):
+    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    midnight = NOW - NOW % 86_400 + 86_400
+    assert budget.controls().pause.until == midnight
+    assert is_free(budget.permit_polls(16, NOW + 1)[1])
+    assert probes_in(budget, NOW, NOW + 7_200, step=30) == [1_800, 3_600, 5_400]
+    assert is_free(budget.permit_submit(MODEL, midnight))
+
+
+def test_a_429_holds_everything_for_as_long_as_it_says(budget):
+    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 17)
+    assert isinstance(budget.permit_submit(MODEL, NOW + 16), Refusal)
+    assert budget.permit_polls(1, NOW + 16)[0] == 0
+    assert is_free(budget.permit_submit(MODEL, NOW + 17))
+    assert budget.permit_polls(1, NOW + 17)[0] == 1
+
+
+def test_a_429_that_does_not_say_how_long_holds_for_a_minute(budget):
+    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit())
+    assert isinstance(budget.permit_submit(MODEL, NOW + 59), Refusal)
+    assert is_free(budget.permit_submit(MODEL, NOW + 60))
+
+
+def test_a_shorter_hold_does_not_shorten_a_longer_one(budget):
+    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 100)
+    budget.pause(PauseReason.RATE_LIMITED, NOW + 1, "429", Permit(), 5)
+    assert isinstance(budget.permit_submit(MODEL, NOW + 99), Refusal)
+
+
+def test_an_outage_lets_one_submit_at_a_time_try_and_backs_off_to_five_minutes(budget):
+    budget.pause(PauseReason.OUTAGE, NOW, "no answer", Permit())
+    assert budget.permit_polls(16, NOW + 1)[0] == 16
+    steps, now = [], NOW
+    for _ in range(8):
+        began = now
+        while isinstance(permit := budget.permit_submit(MODEL, now), Refusal):
+            now += 5
+        steps.append(now - began)
+        budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+    assert steps == [min(OUTAGE_WAIT_FIRST * 2**times, OUTAGE_WAIT_MOST) for times in range(8)]
+
+
+def test_many_lost_answers_of_one_outage_are_one_step(budget):
+    budget.pause(PauseReason.OUTAGE, NOW, "no answer", Permit())
+    first = budget.controls().pause
+    for _ in range(5):
+        budget.pause(PauseReason.OUTAGE, NOW + 1, "no answer", Permit())
+    assert budget.controls().pause == first
+
+
+@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.RATE_LIMITED, PauseReason.OUTAGE])
+def test_nothing_covers_a_refused_token(budget, other):
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+    budget.pause(other, NOW + 1, "words", Permit())
+    assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
+
+
+@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.RATE_LIMITED, PauseReason.OUTAGE])
+def test_a_refused_token_covers_whatever_there_is(budget, other):
+    budget.pause(other, NOW, "words", Permit())
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW + 1, "10000", Permit())
+    assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
+
+
+def test_an_outage_does_not_cover_a_spent_quota(budget):
+    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    budget.pause(PauseReason.OUTAGE, NOW + 1, "no answer", Permit())
+    assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
+
+
+def test_a_pause_that_ended_by_itself_is_in_nobodys_way(budget):
+    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 10)
+    budget.pause(PauseReason.OUTAGE, NOW + 20, "no answer", Permit())
+    pause = budget.controls().pause
+    assert (pause.reason, pause.since, pause.step) == (PauseReason.OUTAGE, NOW + 20, OUTAGE_WAIT_FIRST)
+
+
+# ── waits of one model ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_that_waits_leaves_the_others_and_the_polls_alone(budget):
+    budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    refusal = budget.permit_submit(MODEL, NOW + 1)
+    assert isinstance(refusal, Refusal)
+    assert not refusal.paused
+    assert is_free(budget.permit_submit(OTHER, NOW + 1))
+    assert is_free(budget.permit_polls(1, NOW + 1)[1])
+
+
+def test_one_batch_of_a_waiting_model_tries_and_the_others_move_behind_it(budget):
+    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    probe, other = budget.permit_submit(MODEL, until), budget.permit_submit(MODEL, until)
+    assert probe.model_wait is not None
+    assert isinstance(other, Refusal)
+    assert other.until > until
+
+
+def test_a_probe_of_a_model_that_never_came_back_is_followed_by_another(budget):
+    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    assert budget.permit_submit(MODEL, until).model_wait is not None
+    assert budget.permit_submit(MODEL, until + 100).model_wait is not None
+
+
+def test_a_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_a_cap(budget):
+    permit, now, waits = Permit(), NOW, []
+    for _ in range(9):
+        until = budget.make_model_wait(MODEL, now, "3040", permit)
+        waits.append(until - now)
+        now = until
+        permit = budget.permit_submit(MODEL, now)
+        assert isinstance(permit, Permit)
+    wanted = [min(MODEL_WAIT_FIRST * 2**times, MODEL_WAIT_MOST) for times in range(9)]
+    assert all(0.8 * step <= wait <= 1.2 * step for wait, step in zip(waits, wanted, strict=True))
+
+
+def test_refusals_of_batches_that_were_under_way_do_not_lengthen_the_wait(budget):
+    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    assert budget.make_model_wait(MODEL, NOW + 1, "3040", Permit()) == until
+
+
+def test_a_good_probe_lifts_the_models_wait_and_no_other(budget):
+    until = max(budget.make_model_wait(model, NOW, "3040", Permit()) for model in (MODEL, OTHER))
+    probe = budget.permit_submit(MODEL, until)
+    budget.lift(probe, MODEL)
+    assert is_free(budget.permit_submit(MODEL, until))
+    assert budget.controls(OTHER).model_wait is not None
+
+
+def test_a_good_probe_does_not_lift_a_wait_written_meanwhile(budget):
+    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    probe = budget.permit_submit(MODEL, until)
+    later = budget.make_model_wait(MODEL, until + 1, "3040", probe)
+    budget.lift(probe, MODEL)
+    assert budget.controls(MODEL).model_wait.until == later
