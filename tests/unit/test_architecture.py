@@ -1,0 +1,150 @@
+"""Which module may know which: read from the source, so that an import inside a function counts too."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
+
+ROOMS = {
+    "boto3": {"shared.services"},
+    "botocore": {"shared.services", "shared.ledger", "shared.store", "shared.queues"},
+    "httpx": {"shared.workers_ai"},
+    "ctypes": {"functions.poll.running_sha256"},
+    "_hashlib": {"functions.poll.running_sha256"},
+    "backports": {"functions.submit.unpack"},
+    "subprocess": set(),
+    "pickle": set(),
+    "json": set(),
+    "asyncio": set(),
+}
+"""Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
+
+PURE = {
+    "functions.submit.cut",
+    "functions.submit.form",
+    "functions.submit.unpack",
+    "functions.poll.join",
+    "functions.poll.running_sha256",
+    "shared.errors",
+    "shared.items",
+    "shared.keys",
+    "shared.s3_events",
+    "shared.settings",
+    "shared.sidecar",
+    "shared.verdicts",
+    "shared.words",
+}
+"""Modules that know no service, no log and no clock."""
+
+IMPURE = {
+    *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
+    *("shared.services", "shared.store", "shared.ledger", "shared.queues", "shared.budget", "shared.workers_ai"),
+    "shared.observability",
+}
+
+
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def only_for_types(tree):
+    """Nodes below `if TYPE_CHECKING:`: nothing of them is imported when the code runs."""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    return {id(node) for block in blocks for statement in block.body for node in ast.walk(statement)}
+
+
+def imports_of(path, *, types=True):
+    """Names of the modules that a file imports anywhere."""
+    tree = ast.parse(path.read_text("utf-8"))
+    left_out = set() if types else only_for_types(tree)
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {node.module, *(inside if node.module in {"shared", "functions"} else ())}
+    return found
+
+
+def is_in(module, package):
+    return module == package or module.startswith(f"{package}.")
+
+
+shipped = pytest.mark.parametrize("path", SHIPPED, ids=name_of)
+
+
+def test_there_is_something_to_look_at():
+    names = {name_of(path) for path in SHIPPED}
+    assert names > PURE
+    assert {room for rooms in ROOMS.values() for room in rooms} < names
+
+
+@shipped
+def test_shared_imports_no_function(path):
+    if name_of(path).startswith("shared"):
+        assert not [module for module in imports_of(path) if is_in(module, "functions")]
+
+
+@shipped
+def test_a_function_imports_no_other_function(path):
+    own = ".".join(name_of(path).split(".")[:2])
+    others = [module for module in imports_of(path) if is_in(module, "functions") and not is_in(module, own)]
+    assert name_of(path).startswith("shared") or not others
+
+
+@shipped
+def test_nothing_shipped_imports_what_is_not(path):
+    foreign = [
+        m for m in imports_of(path) if any(is_in(m, room) for room in ("tests", "local", "bench", "moto", "pytest"))
+    ]
+    assert not foreign
+
+
+@shipped
+@pytest.mark.parametrize("library", ROOMS)
+def test_a_library_is_imported_only_in_its_room(path, library):
+    if any(is_in(module, library) for module in imports_of(path)):
+        assert name_of(path) in ROOMS[library]
+
+
+@shipped
+def test_pure_modules_know_no_service(path):
+    if name_of(path) in PURE:
+        assert not [m for m in imports_of(path, types=False) if any(is_in(m, impure) for impure in IMPURE)]
+
+
+@shipped
+def test_the_environment_is_read_in_one_place(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    reads = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
+        or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
+    ]
+    assert reads == (["os.environ"] if name_of(path) == "shared.services" else [])
+
+
+@shipped
+def test_every_module_says_first_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("function", ["submit", "poll"])
+def test_a_handler_decides_nothing(function):
+    path = ROOT / "functions" / function / "handler.py"
+    assert len(path.read_text("utf-8").splitlines()) < 80
+    assert not {"shared.ledger", "shared.store", "shared.budget", "shared.workers_ai"} & imports_of(path)
+
+
+def test_boto3_is_not_imported_when_a_module_is():
+    top = ast.parse((ROOT / "shared" / "services.py").read_text("utf-8")).body
+    names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
+    assert "boto3" not in names
