@@ -28,6 +28,9 @@ MISSING_ASKS = (60.0, 180.0)
 
 IN_MEMORY = 1 << 20
 
+AT_ONCE = 256 << 10
+"""Bytes of lines that are written and hashed together, while a processor's cache holds them."""
+
 
 def collect(services: Services, job: Job, batch: Batch, body: bytes | mmap.mmap | None) -> bool:
     """Write the batch's part and make it `done`; whether it is.
@@ -75,27 +78,38 @@ def _write_part(services: Services, job: Job, batch: Batch, rows: list[Row], ans
     key = keys.part(job.job_id, batch.number, batch.attempt)
     ending = (batch.ending.code, batch.ending.message) if batch.ending else None
     usage = answers.usage if answers else Usage()
-    succeeded = failed = retries = errors_size = retry_size = 0
+    succeeded = failed = retries = waiting = 0
+    digest = hashlib.sha256()
     with tempfile.TemporaryFile() as spool, _side() as errors, _side() as retry:
+
+        def put_down(block: bytes) -> None:
+            digest.update(block)
+            spool.write(block)
+
+        ready: list[bytes] = []
         for line in join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows)):
-            spool.write(line.output)
+            ready.append(line.output)
+            waiting += len(line.output)
+            if waiting > AT_ONCE:
+                put_down(b"".join(ready))
+                ready, waiting = [], 0
             if line.error:
                 failed += 1
-                errors_size += errors.write(line.error)
+                errors.write(line.error)
                 if line.retry:
                     retries += 1
-                    retry_size += retry.write(line.retry)
+                    retry.write(line.retry)
             else:
                 succeeded += 1
+        put_down(b"".join(ready))
         output_size = spool.tell()
+        errors_size, retry_size = errors.tell(), retry.tell()
         for side in (errors, retry):
             side.seek(0)
-            while block := side.read(IN_MEMORY):
-                spool.write(block)
+            while block := side.read(AT_ONCE):
+                put_down(block)
         spool.seek(0)
-        digest = hashlib.file_digest(spool, "sha256").hexdigest()
-        spool.seek(0)
-        part = Part(key, output_size, errors_size, retry_size, retries, succeeded, failed, digest, usage)
+        part = Part(key, output_size, errors_size, retry_size, retries, succeeded, failed, digest.hexdigest(), usage)
         if services.store.put_once(key, spool, {"part": msgspec.json.encode(part).decode()}):
             return part
     there = services.store.head(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -111,8 +111,7 @@ def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answ
     return answers
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One record's result: its output line; of a failed one its error line and, if it can be sent, its request."""
 
     output: bytes
