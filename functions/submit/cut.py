@@ -378,7 +378,7 @@ def elements(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Wind
     def broken(words: str) -> UploadError:
         return UploadError(
             "broken_document",
-            f"The document is broken at byte {base + at:,}: {words}. Mend and upload it again.",
+            f"The document is broken behind byte {behind:,}: {words}. Mend and upload it again.",
         )
 
     while True:
