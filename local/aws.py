@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -180,7 +181,7 @@ def _start(home: Home, name: str, command: list[str], environment: Mapping[str, 
             )
     log = home.logs / f"{name}.log"
     code = _fingerprint(*SERVICE_SOURCES.get(name, ()))
-    with log.open("wb") as output:
+    with log.open("wb") as output, _undisturbed():
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -190,9 +191,9 @@ def _start(home: Home, name: str, command: list[str], environment: Mapping[str, 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    _children[process.pid] = process
-    service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code}
-    home.service_file(name).write_text(json.dumps(service))
+        _children[process.pid] = process
+        service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code}
+        home.service_file(name).write_text(json.dumps(service))
     deadline = time.monotonic() + START_SECONDS
     while True:
         if process.poll() is not None:
@@ -234,12 +235,30 @@ def _stop(home: Home, name: str) -> bool:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """One at a time, of all processes; the second waits for the first."""
+def _locked(file: Path) -> Iterator[int]:
+    """One at a time, of all processes; the second waits for the first. Gives the lock's file descriptor."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait until a process just started is written down: else it might outlive us, and nobody would know it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals come to the main thread only.
+        return
+    came: list[int] = []
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in endings}
+    try:
         yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def free_port() -> int:
@@ -273,27 +292,34 @@ def _bare_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in wanted if name in os.environ}
 
 
-def _sam(arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
-    """Run the SAM CLI, from the project's folder and without the user's own answers in samconfig.toml."""
+def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: int) -> None:
+    """Run the SAM CLI, from the project's folder and without the user's own answers in samconfig.toml.
+
+    It holds the lock too: should this process be killed, the next waits until what it left has ended.
+    """
     settings = {"SAM_CLI_TELEMETRY": "0", "SAM_CLI_POLL_DELAY": "0.2", "PYTHONWARNINGS": "ignore"}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(TOOLS / "sam/bin/sam"), *arguments],
-            cwd=ROOT,
-            env={**_bare_environment(), **settings, **nobody, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        code = process.wait()
-    except BaseException:  # Somebody wants us to end; make and pip, which it started, would go on.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
+        process = None
+        try:
+            with _undisturbed():
+                process = subprocess.Popen(
+                    [str(TOOLS / "sam/bin/sam"), *arguments],
+                    cwd=ROOT,
+                    env={**_bare_environment(), **settings, **nobody, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+            code = process.wait()
+        except BaseException:  # Somebody wants us to end; make and pip, which it started, would go on.
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            raise
     if code:
         raise LocalAwsError(f"`sam {arguments[0]}` failed.\n{_last_lines(log)}")
 
@@ -323,7 +349,7 @@ def _start_workers_ai(home: Home, port: int) -> None:
     _start(home, "workers_ai", command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port, "")
 
 
-def _build(home: Home) -> str:
+def _build(home: Home, lock: int) -> str:
     """Pack the functions for this machine, unless that was done already; the build's fingerprint."""
     fingerprint = _fingerprint(*SOURCES)
     mark = TOOLS / "build.sha256"
@@ -332,7 +358,7 @@ def _build(home: Home) -> str:
     mark.unlink(missing_ok=True)
     print("Packing the functions (sam build) ...", flush=True)
     arguments = ["build", "--build-in-source", "--parallel", "--build-dir", str(BUILD)]
-    _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, home.logs / "build.log")
+    _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, home.logs / "build.log", lock)
     mark.write_text(fingerprint)
     return fingerprint
 
@@ -380,7 +406,7 @@ def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written as in JSON.
 
 
-def _deploy(home: Home, port: int, parameters: dict[str, str]) -> None:
+def _deploy(home: Home, port: int, parameters: dict[str, str], lock: int) -> None:
     print("Deploying the stack (sam deploy) ...", flush=True)
     packages = "dropbatch-packages"
     _client("s3", port).create_bucket(Bucket=packages)
@@ -399,7 +425,7 @@ def _deploy(home: Home, port: int, parameters: dict[str, str]) -> None:
     config.write_text(f"version = 0.1\n\n[default.deploy.parameters]\n{table}\n")
     arguments = ["deploy", "--template-file", str(BUILD / "template.yaml"), "--config-file", str(config)]
     endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    _sam(arguments, {**CREDENTIALS, **endpoint}, home.logs / "deploy.log")
+    _sam(arguments, {**CREDENTIALS, **endpoint}, home.logs / "deploy.log", lock)
 
 
 def _describe(port: int, workers_ai_base_url: str) -> dict[str, str]:
@@ -459,12 +485,12 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
             "Architecture": _machine_architecture(),
             **_parse_parameters(environment.get("LOCAL_PARAMETERS", "")),
         }
-        with _locked(TOOLS / "build.lock"):  # What is deployed must be what was built just now.
-            wanted = {"build": _build(home), "parameters": parameters}
+        with _locked(TOOLS / "build.lock") as lock:  # What is deployed must be what was built just now.
+            wanted = {"build": _build(home, lock), "parameters": parameters}
             deployed = json.loads(home.deployed.read_text()) if home.deployed.exists() else None
             if deployed != wanted or not home.stack_file.exists():
                 home.deployed.unlink(missing_ok=True)
-                _deploy(home, port, parameters)
+                _deploy(home, port, parameters, lock)
                 home.deployed.write_text(json.dumps(wanted))
         stack = _describe(port, parameters["WorkersAiBaseUrl"])
         home.stack_file.write_text(json.dumps(stack, indent=1) + "\n")

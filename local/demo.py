@@ -1,0 +1,370 @@
+"""`make demo`: the main job on this machine. A file of real texts goes in, every answer comes out and is checked.
+
+A stack of its own is brought up beside whatever else runs here, and stopped in the end, however it ends; what came out
+stays in .local/demo/results. How the local services run is local.aws's; the vectors come from the local Workers AI.
+
+Environment: QUERY, what to look for among the records.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import html
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from operator import mul
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import botocore
+
+from local import aws
+from shared.ledger import Ledger
+from shared.words import BatchState, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shared.words import Batch
+
+HOME = aws.Home(aws.ROOT / ".local/demo")
+RESULTS = HOME.state / "results"
+MODEL = "@cf/baai/bge-small-en-v1.5"
+PATH = f"{MODEL}/demo/aws-operations.jsonl"
+DIMENSION = 384
+QUERY = "change the password of a user"
+LONGEST_TEXT = 200
+"""Characters of a description that make a record: its first sentences say what an operation is for."""
+PATIENCE_SECONDS = 240.0
+
+# fmt: off
+SERVICES = (
+    "athena", "autoscaling", "cloudformation", "cloudfront", "cloudtrail", "cloudwatch", "cognito-idp",
+    "dynamodb", "ec2", "ecr", "ecs", "efs", "eks", "elasticache", "elbv2", "events", "firehose", "glacier",
+    "iam", "kinesis", "kms", "lambda", "logs", "organizations", "rds", "route53", "s3", "secretsmanager", "sns",
+    "sqs", "ssm", "stepfunctions", "sts", "wafv2",
+)
+# fmt: on
+
+
+class DemoError(Exception):
+    """The demo did not come to its end, or to the right one: in words for the person at the terminal."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The records
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _first_sentences(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    short = text[:LONGEST_TEXT]
+    sentence = short.rfind(". ") + 1
+    return short[:sentence] if sentence > LONGEST_TEXT // 4 else short.rpartition(" ")[0]
+
+
+def records() -> Iterator[dict[str, str]]:
+    """The beginnings of the descriptions of AWS operations that botocore brings along, with their names."""
+    data = Path(botocore.__file__).parent / "data"
+    for service in SERVICES:
+        newest = max(path for path in (data / service).iterdir() if path.is_dir())
+        model = json.loads(gzip.decompress((newest / "service-2.json.gz").read_bytes()))
+        for name, operation in sorted(model["operations"].items()):
+            text = html.unescape(re.sub(r"<[^>]+>", " ", operation.get("documentation", "")))
+            if words := " ".join(text.split()):
+                yield {"text": _first_sentences(words), "external_reference": f"{service}.{name}"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The job
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """One line that is written anew on a terminal; elsewhere a line for each change."""
+
+    WIDTH = 24
+
+    def __init__(self, total: int) -> None:
+        """Begin now.
+
+        Args:
+            total: records that will be answered.
+        """
+        self.total = total
+        self.began = time.monotonic()
+        self.told = ""
+        self.on_terminal = sys.stdout.isatty()
+
+    def show(self, state: str, batches: list[Batch]) -> None:
+        """Tell how the job stands."""
+        leaves = [batch for batch in batches if batch.state is not BatchState.HALVED]
+        done = sum(batch.requests for batch in leaves if batch.state is BatchState.DONE)
+        accepted = sum(bool(batch.submissions) for batch in leaves)
+        answered = sum(batch.state is BatchState.DONE for batch in leaves)
+        filled = self.WIDTH * done // self.total
+        told = (
+            f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {done:5,} of {self.total:,} records"
+            f" | batches: {len(leaves)} cut, {accepted} accepted, {answered} answered | {state}"
+        )
+        seconds = f"{time.monotonic() - self.began:5.1f} s"
+        if self.on_terminal:
+            print(f"\r{told} {seconds}\033[K", end="", flush=True)
+        elif told != self.told:
+            print(f"{told} {seconds}", flush=True)
+        self.told = told
+
+    def end(self) -> float:
+        """Leave the line; seconds since the beginning."""
+        if self.on_terminal and self.told:
+            print()
+        return time.monotonic() - self.began
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack that is up, and ways to it."""
+
+    bucket: str
+    workers_ai: str
+    s3: Any
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, told: dict[str, str]) -> Stack:
+        """Use what `up` told."""
+
+        def client(service: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
+            return boto3.client(
+                service,
+                endpoint_url=told["endpoint_url"],
+                region_name=told["region"],
+                aws_access_key_id=aws.CREDENTIALS["AWS_ACCESS_KEY_ID"],
+                aws_secret_access_key=aws.CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            )
+
+        ledger = Ledger(client("dynamodb"), told["table"])
+        return cls(told["bucket"], told["workers_ai_base_url"], client("s3"), ledger)
+
+    def folder(self) -> str:
+        """The folder of the only job's results; empty until it has one."""
+        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"results/{PATH}/", MaxKeys=1)
+        return found["Contents"][0]["Key"].rpartition("/")[0] if found["KeyCount"] else ""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder."""
+        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
+        return [entry["Key"].rpartition("/")[2] for entry in found.get("Contents", [])]
+
+    def read(self, key: str) -> bytes:
+        """One object."""
+        body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return body
+
+
+def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
+    """Drop the file and wait for its manifest; the results' folder and the seconds it took.
+
+    Raises:
+        DemoError: it took too long.
+    """
+    stack.s3.put_object(Bucket=stack.bucket, Key=f"inbox/{PATH}", Body=upload)
+    progress = Progress(total)
+    while True:
+        folder = stack.folder()
+        state = "waiting"
+        if folder:
+            status = json.loads(stack.read(f"{folder}/status.json"))
+            state = status["state"]
+            waits = status["waiting_for"]
+            progress.show(waits["code"] if waits else state, list(stack.ledger.batches(folder.rpartition("/")[2])))
+        if state in {JobState.COMPLETED, JobState.FAILED}:
+            return folder, progress.end()
+        if progress.began + PATIENCE_SECONDS < time.monotonic():
+            progress.end()
+            raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may say why.")
+        time.sleep(0.3)
+
+
+def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Whether the files say what they must: the manifest and the lines of the output.
+
+    Raises:
+        DemoError: naming what is wrong.
+    """
+    manifest = json.loads((RESULTS / "manifest.json").read_bytes())
+    if manifest["error"]:
+        raise DemoError(f"The job failed: {manifest['error']['message']}")
+    output = (RESULTS / "output.jsonl").read_bytes()
+    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]
+    wrong = [
+        f"line {number + 1} is not record {number}'s, with its own reference and a vector of {DIMENSION} numbers"
+        for number, (line, record) in enumerate(zip(lines, wanted, strict=False))
+        if (line["id"], line["external_reference"], line["success"]) != (number, record["external_reference"], True)
+        or len(line["result"]["data"][0]) != DIMENSION
+    ]
+    if len(lines) != len(wanted):
+        wrong.append(f"{len(lines):,} lines for {len(wanted):,} records")
+    if manifest["state"] != "completed" or manifest["counts"] != {
+        "total": len(wanted),
+        "succeeded": len(wanted),
+        "failed": 0,
+    }:
+        wrong.append(f"the manifest says {manifest['state']} and {manifest['counts']}")
+    if manifest["files"][0]["sha256"] != hashlib.sha256(output).hexdigest():
+        wrong.append("output.jsonl has another SHA-256 than the manifest says")
+    with urllib.request.urlopen(f"{_local_api(stack)}/_local/accepted") as reply:  # noqa: S310 - loopback
+        bill = json.load(reply)
+    if len(bill) != len(manifest["batches"]):
+        wrong.append(f"Workers AI accepted {len(bill)} batches, the manifest lists {len(manifest['batches'])}")
+    if wrong:
+        raise DemoError("The results are wrong: " + "; ".join(wrong[:5]))
+    return manifest, lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a person can check
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _local_api(stack: Stack) -> str:
+    return stack.workers_ai.removesuffix("/client/v4")
+
+
+def ask(stack: Stack, text: str) -> tuple[list[float], str]:
+    """The vector of a text by the same local Workers AI, and what really made it."""
+    request = urllib.request.Request(  # noqa: S310 - loopback
+        f"{stack.workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
+        json.dumps({"requests": [{"text": text}]}).encode(),
+        {"Authorization": f"Bearer {aws.LOCAL_TOKEN}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as reply:  # noqa: S310 - loopback
+        result = json.load(reply)["result"]
+    return result["responses"][0]["result"]["data"][0], result["answered_by"]
+
+
+def nearest(vector: list[float], lines: list[dict[str, Any]], count: int) -> list[tuple[float, int]]:
+    """Cosine similarity and id of the records nearest to a vector."""
+
+    def size(numbers: list[float]) -> float:
+        return sum(map(mul, numbers, numbers)) ** 0.5 or 1.0
+
+    own = size(vector)
+    scored = []
+    for line in lines:
+        (other,) = line["result"]["data"]
+        scored.append((sum(map(mul, vector, other)) / own / size(other), line["id"]))
+    return sorted(scored, reverse=True)[:count]
+
+
+def _tell(manifest: dict[str, Any], made_by: str) -> None:
+    """What came out, and that it was checked."""
+    print("\nEvery record has its line, in order, none failed: checked against the file that went in.")
+    for name in ("output.jsonl", "manifest.json", "status.json"):
+        path = RESULTS / name
+        print(f"  {path.relative_to(aws.ROOT)} ({path.stat().st_size:,} bytes)")
+    print("The first lines of output.jsonl, cut:")
+    with (RESULTS / "output.jsonl").open() as output:
+        for line in islice(output, 3):
+            print(f"  {line[:107]} ...")
+    print(f"manifest.json: {manifest['state']}, counts {json.dumps(manifest['counts'])},")
+    print(f"  usage {json.dumps(manifest['usage'])}")
+    print(f"What answered for {MODEL} here: {made_by}, inside the local Workers AI; tokens are estimates.")
+
+
+def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[str, str]]) -> None:
+    print(f'\nNearest to "{query}" (cosine):')
+    for score, number in found:
+        record = wanted[number]
+        text = record["text"] if len(record["text"]) <= 72 else record["text"][:69] + "..."
+        print(f"  {score:.3f}  {record['external_reference']:34} {text}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The whole
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _end(number: int, _frame: object) -> None:
+    """The first signal ends the demo; what comes after it must not disturb the stopping."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    os.write(2, b"\nStopping ...\n")  # A print might be under way.
+    raise SystemExit(128 + number)
+
+
+def run(query: str) -> None:
+    """Up, one job, its check, a query.
+
+    Raises:
+        DemoError: or what came out is wrong.
+        LocalAwsError: the stack does not come up.
+    """
+    wanted = list(records())
+    upload = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in wanted).encode()
+    print(
+        f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are for, in the words of\n"
+        f"botocore {version('botocore')} (Apache License 2.0, copyright Amazon.com, Inc. or its affiliates).",
+        flush=True,
+    )
+    began = time.monotonic()
+    print("Starting a local AWS and a local Workers AI ...", flush=True)
+    stack = Stack.of(aws.up({"LOCAL_PORT": str(aws.free_port())}, HOME))
+    print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
+    print(f"  s3://{stack.bucket}/inbox/{PATH}", flush=True)
+    folder, seconds = run_job(stack, upload, len(wanted))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for old in RESULTS.iterdir():
+        old.unlink()
+    (RESULTS / "input.jsonl").write_bytes(upload)
+    for name in stack.names(folder):
+        (RESULTS / name).write_bytes(stack.read(f"{folder}/{name}"))
+    manifest, lines = check(stack, wanted)
+    vector, made_by = ask(stack, query)
+    print(f"Drop to manifest: {seconds:.1f} s.")
+    _tell(manifest, made_by)
+    _tell_nearest(query, nearest(vector, lines, 5), wanted)
+
+
+def main() -> int:
+    """Run it, stop everything it started, tell how it ended."""
+    for ending in ENDINGS:
+        signal.signal(ending, _end)
+    HOME.state.mkdir(parents=True, exist_ok=True)
+    with (HOME.state / "demo.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another `make demo` is running.", file=sys.stderr)
+            return 1
+        aws.down(HOME)  # What a demo left that was killed.
+        try:
+            run(os.environ.get("QUERY") or QUERY)
+        except (aws.LocalAwsError, DemoError) as error:
+            print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
+            return 1
+        finally:
+            for ending in ENDINGS:
+                signal.signal(ending, signal.SIG_IGN)
+            aws.down(HOME)
+    print("\nEverything that was started is stopped again; the results stay where they are.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The demo's records, and how it finds the nearest of them; that it runs at all is seen by running it."""
+
+import json
+
+from local import demo
+
+
+def test_records_are_short_texts_with_names_of_their_own():
+    records = list(demo.records())
+
+    assert len(records) > 3_000
+    assert len({record["external_reference"] for record in records}) == len(records)
+    assert all(0 < len(record["text"]) <= demo.LONGEST_TEXT for record in records)
+    assert "<" not in json.dumps(
+        [record["text"] for record in records if record["external_reference"].startswith("s3.")]
+    )
+
+
+def test_a_text_is_cut_behind_a_sentence_or_else_behind_a_word():
+    assert demo._first_sentences("Short. Not cut.") == "Short. Not cut."
+    assert demo._first_sentences("One sentence of the two that are here, long enough. " + "word " * 60) == (
+        "One sentence of the two that are here, long enough."
+    )
+    assert demo._first_sentences("word " * 60) == ("word " * 40).strip()
+
+
+def test_the_nearest_come_first_whatever_their_length():
+    def line(number, vector):
+        return {"id": number, "result": {"data": [vector]}}
+
+    found = demo.nearest([1.0, 0.0], [line(0, [0.0, 1.0]), line(1, [5.0, 5.0]), line(2, [0.1, 0.0])], 2)
+
+    assert [(round(score, 3), number) for score, number in found] == [(1.0, 2), (0.707, 1)]
