@@ -7,17 +7,20 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test lint bench up down build deploy lock clean
+.PHONY: help demo test test-slow lint bench up down build deploy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every answer out
 	$(DEV) -m local.demo
 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
+
+test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary
+	$(DEV) -m pytest -m slow
 
 lint: .venv/.stamp $(LOCAL) ## style, types and the template
 	.venv/bin/ruff check
