@@ -30,6 +30,8 @@ MODEL_PROBE_SECONDS = 90.0
 OUTAGE_WAIT_FIRST, OUTAGE_WAIT_MOST = 15.0, 300.0
 TOKEN_PROBE_SECONDS, TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 60.0, 300.0, 600.0
 QUOTA_PROBE_SECONDS = 1_800.0
+NO_TOKEN_SECONDS = 5.0
+"""When to look again after an empty bucket, about."""
 HOLD_SECONDS = 60.0
 """How long to hold after a 429 that does not say how long."""
 
@@ -52,18 +54,14 @@ class PauseReason(StrEnum):
 
     TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, no secret
     QUOTA_SPENT = "quota_spent"
-    RATE_LIMITED = "rate_limited"
     OUTAGE = "outage"
 
-
-_STOPS_POLLS = frozenset({PauseReason.TOKEN_REFUSED, PauseReason.RATE_LIMITED})
 
 WORDS = {
     PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
     "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
     PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a "
     "paid plan.",
-    PauseReason.RATE_LIMITED: "Cloudflare asks to slow down; calls go on by themselves.",
     PauseReason.OUTAGE: "The API does not answer submits; one batch at a time is tried.",
 }
 
@@ -103,9 +101,15 @@ class ModelWait:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The token bucket: milliseconds since the epoch at which it is full again."""
+    """The token bucket.
+
+    Attributes:
+        filled_at: milliseconds since the epoch at which it is full again.
+        hold_until: Unix seconds until which Cloudflare asked every call to wait.
+    """
 
     filled_at: int = 0
+    hold_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,9 @@ class Budget:
         controls = self.controls(model)
         if controls.outstanding >= self.polls_a_minute * OUTSTANDING_MINUTES:
             return Refusal(now + _jittered(60), paused=False)
+        # Looked at before a probe is claimed, which would be lost without a token.
+        if (held := self._held(controls.rate, 1, self.submit_burst, now)) is not None:
+            return held
         paused = self._pass_pause(controls.pause, Call.SUBMIT, now)
         if isinstance(paused, Refusal):
             return paused
@@ -184,12 +191,14 @@ class Budget:
         if isinstance(waited, Refusal):
             return waited
         if not self._take(controls.rate, 1, self.submit_burst, now):
-            return Refusal(now + _jittered(10), paused=False)
+            return Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return Permit(paused, waited)
 
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Refusal]:
         """The right to make up to `wanted` polls now: how many, and under which permit."""
         controls = self.controls()
+        if (held := self._held(controls.rate, 1, self.burst, now)) is not None:
+            return 0, held
         paused = self._pass_pause(controls.pause, Call.POLL, now)
         if isinstance(paused, Refusal):
             return 0, paused
@@ -197,17 +206,17 @@ class Budget:
         free = self._free(controls.rate, self.burst, now)
         granted = min(wanted, free)
         if granted < 1 or not self._take(controls.rate, granted, self.burst, now):
-            return 0, Refusal(now + _jittered(3), paused=False)
+            return 0, Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused)
 
     def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | Refusal | None:
         """None: no pause in the way; a pause: this call is its probe."""
         if pause is None or (pause.until is not None and now >= pause.until):
             return None
-        if call_for is Call.POLL and pause.reason not in _STOPS_POLLS:
+        if call_for is Call.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
             return None
         look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
-        if now >= pause.next_probe and pause.reason is not PauseReason.RATE_LIMITED:
+        if now >= pause.next_probe:
             step = pause.step
             if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
                 step = TOKEN_PROBE_LATER_SECONDS
@@ -224,6 +233,14 @@ class Budget:
             if self._replace(f"RATE#MODEL#{model}", wait, probing):
                 return probing
         return Refusal(max(wait.until, now) + random.uniform(1, 15), paused=False)  # noqa: S311
+
+    def _held(self, rate: Rate, tokens: int, burst: int, now: float) -> Refusal | None:
+        """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
+        if rate.hold_until > now:
+            return Refusal(rate.hold_until + random.uniform(0, 10), paused=True)  # noqa: S311
+        if self._free(rate, burst, now) < tokens:
+            return Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
+        return None
 
     def _free(self, rate: Rate, burst: int, now: float) -> int:
         ahead = max(rate.filled_at - int(now * 1000), 0)
@@ -254,7 +271,21 @@ class Budget:
 
     # ── what the API said ────────────────────────────────────────────────────────────────────────────────────────
 
-    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit, seconds: float | None = None) -> None:
+    def hold(self, now: float, seconds: float | None) -> None:
+        """Cloudflare asks to slow down: every call of every function waits, `seconds` where it said how long."""
+        until = now + (HOLD_SECONDS if seconds is None else seconds)
+        try:
+            self._call(
+                "update_item",
+                Key=_key("RATE"),
+                UpdateExpression="SET hold_until = :until",
+                ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
+                ExpressionAttributeValues={":until": attribute(until)},
+            )
+        except ConditionFailedError:
+            return  # a longer hold is in force
+
+    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
         """Pause the account's calls, or keep the pause that is there.
 
         Args:
@@ -262,7 +293,6 @@ class Budget:
             now: Unix seconds.
             code: what the API said, for the user.
             permit: of the call that was answered so; a failed probe of an outage waits longer for the next.
-            seconds: how long, where the API said it (`retry-after`).
         """
         old = self.controls().pause
         if old and old.until is not None and now >= old.until:
@@ -277,11 +307,6 @@ class Budget:
             return  # nothing is harder than a refused token; its probe will meet whatever else there is
         elif reason is PauseReason.QUOTA_SPENT:
             step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
-        elif reason is PauseReason.RATE_LIMITED:
-            step = HOLD_SECONDS if seconds is None else seconds
-            until = now + step
-            if old and old.until is not None and old.until > until:
-                return
         else:
             if other or (same and not permit.pause):
                 return
@@ -295,7 +320,7 @@ class Budget:
         if old and old.until > now and not permit.model_wait:
             return old.until
         step = min(2 * old.step, MODEL_WAIT_MOST) if old and permit.model_wait else MODEL_WAIT_FIRST
-        wait = ModelWait(now + _jittered(step), step, secrets.token_hex(8), code)
+        wait = ModelWait(now + min(_jittered(step), MODEL_WAIT_MOST), step, secrets.token_hex(8), code)
         self._write(f"RATE#MODEL#{model}", old, wait)
         return wait.until
 

@@ -104,7 +104,10 @@ def judge(status: int, code: int | None, message: str, *, polling: bool = False)
         verdict = Verdict.ACCOUNT
     else:
         verdict = _STATUSES.get(status, Verdict.TRY_LATER)
-    return Verdict.BATCH_FAILED if polling and verdict is Verdict.REQUEST else verdict
+    if polling and verdict is Verdict.REQUEST:
+        # With a code it is the API's word on the batch; without one it may be any proxy's on the poll.
+        return Verdict.TRY_LATER if code is None else Verdict.BATCH_FAILED
+    return verdict
 
 
 def refused_model(model: str, code: str, message: str) -> str:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
+READ_SECONDS = 45.0
+"""The longest silence within a reply: a deadline is overrun by this much at most."""
 SMALL_REPLY = 256 << 10
 """Bytes of a reply kept in memory; a larger one goes to disk."""
 LONGEST_WORDS = 500
@@ -194,7 +196,9 @@ class WorkersAI:
             yield Refused(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
             return
         left = deadline - time.monotonic()
-        timeout = httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=max(left, 0.1), pool=POOL_SECONDS)
+        timeout = httpx.Timeout(
+            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(max(left, 0.1), READ_SECONDS), pool=POOL_SECONDS
+        )
         with contextlib.ExitStack() as kept:
             try:
                 response = kept.enter_context(

@@ -38,7 +38,7 @@ MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
 """Likewise for polls answered with one and the same 5xx code."""
-PATIENT_CLAIMS, HOURS_AFTER = 20, 72
+PATIENT_CLAIMS, PATIENT_SECONDS, HOURS_AFTER = 20, 3_600.0, 72
 """Claims in a row that came to nothing before a batch waits hourly, and hours after which it ends."""
 
 
@@ -62,7 +62,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
     now = services.now()
-    until = now + (min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else 3_600)
+    until = now + (min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS)
     claimed = services.ledger.claim_poll(batch, until)
     if claimed is None:
         return Asked(job.job_id, done=False)
@@ -126,7 +126,9 @@ def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit
         case Failed(code, message):
             _halve(services, batch, code, message)
         case Lost():
-            services.ledger.note_answer(batch, now + next_ask(batch, now))
+            # No answer: the claim counts, so that a reply that never becomes readable comes to its end.
+            wait = next_ask(batch, now) if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
+            services.ledger.note_answer(batch, now + wait, claims=batch.claims)
         case Refused():
             return _refused(services, job, batch, reply, permit)
     return False
@@ -142,7 +144,7 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
             services.budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
             ledger.note_answer(batch, now + 60, paused=batch.paused + 60)
         case Verdict.HOLD:
-            services.budget.pause(PauseReason.RATE_LIMITED, now, code, permit, reply.retry_after)
+            services.budget.hold(now, reply.retry_after)
             ledger.note_answer(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
         case Verdict.BATCH_FAILED:
             _halve(services, batch, reply.code, reply.message)

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, join, one_line, read_answers
+from functions.poll.join import Answers, join, read_answers
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger
@@ -133,6 +133,6 @@ def _request_reader(services: Services, job: Job, batch: Batch, rows: list[Row])
         content, places = body()
         start, length = places[index]
         request = content[start : start + length]
-        return msgspec.json.format(request, indent=-1) if job.plan.is_document else one_line(request)
+        return msgspec.json.format(request, indent=-1) if job.plan.is_document else request
 
     return request_of

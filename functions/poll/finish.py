@@ -15,7 +15,7 @@ import msgspec
 
 from functions.poll.running_sha256 import RunningSha256
 from shared import keys
-from shared.budget import WORDS, PauseReason
+from shared.budget import WORDS
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
 from shared.observability import count, logger
 from shared.status import JSON, digest_of, encode_status, moment, status_of
@@ -422,7 +422,7 @@ def _waiting_for(services: Services, job: Job, now: float) -> dict[str, Any] | N
     """What holds the job up, in words for its user."""
     controls = services.budget.controls(job.plan.model)
     pause, wait = controls.pause, controls.model_wait
-    if pause and (pause.until is None or pause.until > now) and pause.reason is not PauseReason.RATE_LIMITED:
+    if pause and (pause.until is None or pause.until > now):
         return {
             "code": pause.reason.value,
             "message": f"{WORDS[pause.reason]} (The API said {pause.code}.)",

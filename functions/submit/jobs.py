@@ -93,4 +93,4 @@ def wanted_model(key: str, metadata: Mapping[str, str], default: str) -> str:
 
 def is_model(model: str) -> bool:
     """Whether it has the form of a model id."""
-    return MODEL_ID.fullmatch(model) is not None
+    return MODEL_ID.fullmatch(model) is not None and not {".", ".."} & set(model.split("/"))

@@ -173,7 +173,7 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
             until = budget.make_model_wait(job.plan.model, now, code, permit)
             ledger.refuse(batch, until + random.uniform(0, 15))  # noqa: S311
         case Verdict.HOLD:
-            budget.pause(PauseReason.RATE_LIMITED, now, code, permit, reply.retry_after)
+            budget.hold(now, reply.retry_after)
             ledger.refuse(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
         case Verdict.QUOTA:
             budget.pause(PauseReason.QUOTA_SPENT, now, code, permit)

@@ -250,7 +250,7 @@ def test_a_spent_quota_pauses_submits_until_midnight_probed_each_half_hour_and_l
 
 
 def test_a_429_holds_everything_for_as_long_as_it_says(budget):
-    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 17)
+    budget.hold(NOW, 17)
     assert isinstance(budget.permit_submit(MODEL, NOW + 16), Refusal)
     assert budget.permit_polls(1, NOW + 16)[0] == 0
     assert is_free(budget.permit_submit(MODEL, NOW + 17))
@@ -258,14 +258,14 @@ def test_a_429_holds_everything_for_as_long_as_it_says(budget):
 
 
 def test_a_429_that_does_not_say_how_long_holds_for_a_minute(budget):
-    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit())
+    budget.hold(NOW, None)
     assert isinstance(budget.permit_submit(MODEL, NOW + 59), Refusal)
     assert is_free(budget.permit_submit(MODEL, NOW + 60))
 
 
 def test_a_shorter_hold_does_not_shorten_a_longer_one(budget):
-    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 100)
-    budget.pause(PauseReason.RATE_LIMITED, NOW + 1, "429", Permit(), 5)
+    budget.hold(NOW, 100)
+    budget.hold(NOW + 1, 5)
     assert isinstance(budget.permit_submit(MODEL, NOW + 99), Refusal)
 
 
@@ -290,14 +290,14 @@ def test_many_lost_answers_of_one_outage_are_one_step(budget):
     assert budget.controls().pause == first
 
 
-@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.RATE_LIMITED, PauseReason.OUTAGE])
+@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
 def test_nothing_covers_a_refused_token(budget, other):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     budget.pause(other, NOW + 1, "words", Permit())
     assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
 
 
-@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.RATE_LIMITED, PauseReason.OUTAGE])
+@pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
 def test_a_refused_token_covers_whatever_there_is(budget, other):
     budget.pause(other, NOW, "words", Permit())
     budget.pause(PauseReason.TOKEN_REFUSED, NOW + 1, "10000", Permit())
@@ -310,11 +310,19 @@ def test_an_outage_does_not_cover_a_spent_quota(budget):
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
+def test_a_hold_during_a_spent_quota_holds_polls_too(budget):
+    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    budget.hold(NOW + 1, 30)
+    assert budget.permit_polls(1, NOW + 2)[0] == 0
+    assert budget.permit_polls(1, NOW + 31)[0] == 1
+
+
 def test_a_pause_that_ended_by_itself_is_in_nobodys_way(budget):
-    budget.pause(PauseReason.RATE_LIMITED, NOW, "429", Permit(), 10)
-    budget.pause(PauseReason.OUTAGE, NOW + 20, "no answer", Permit())
+    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    after = budget.controls().pause.until + 20
+    budget.pause(PauseReason.OUTAGE, after, "no answer", Permit())
     pause = budget.controls().pause
-    assert (pause.reason, pause.since, pause.step) == (PauseReason.OUTAGE, NOW + 20, OUTAGE_WAIT_FIRST)
+    assert (pause.reason, pause.since, pause.step) == (PauseReason.OUTAGE, after, OUTAGE_WAIT_FIRST)
 
 
 # ── waits of one model ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -425,7 +425,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
     sources = "".join(path.read_text() for path in (ROOT / "functions").rglob("*.py"))
     assert counted == {"AmbiguousSubmits", "StuckItems", "LawsBroken"}
-    assert all(f'add_metric("{name}"' in sources for name in counted)
+    assert all(f'count("{name}"' in sources for name in counted)
     for alarm in alarms:
         assert alarm["AlarmActions"]["Fn::If"][0] == "Notifies"
 
