@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SEGMENT = 64 << 20
 """Bytes of a segment, at least: far above the 5 MiB that server-side copy wants of each piece."""
 PAGE = 100
-"""Batches looked at in one visit, to see whether the job can go on."""
+"""Batches looked at in one visit, at least, to see whether the job can go on."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; more move to `batches.jsonl`."""
 LEASE_SECONDS = 140.0
@@ -108,7 +108,7 @@ def _advance(services: Services, job: Job, ahead: Ahead, remaining: Callable[[],
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What lies behind the output's mark, as far as one page shows.
+    """What lies behind the output's mark: a page of batches, or as many as make a segment.
 
     Attributes:
         succeeded: records that did, those below the mark included.
@@ -124,10 +124,16 @@ class Ahead:
 
 
 def _look_ahead(services: Services, job: Job) -> Ahead:
-    """Look at the batches behind the mark: how many records are done, and whether that is all there is."""
+    """Look at the batches behind the mark: how many records are done, and whether that is all there is.
+
+    A page is enough only where something stands in the way. As long as all are final, the look goes on until they make
+    a segment or are the last: else a job of many small answers would never move.
+    """
     succeeded, failed, size = job.sums.succeeded, job.sums.failed, 0
     covered, contiguous = job.output.next_id, True
-    for batch in services.ledger.batches(job.job_id, after=job.output.mark, limit=PAGE):
+    for seen, batch in enumerate(services.ledger.batches(job.job_id, after=job.output.mark, page_size=PAGE)):
+        if seen >= PAGE and (size >= SEGMENT or not contiguous):
+            break
         if batch.state is BatchState.HALVED:
             continue
         if batch.part is None:
