@@ -25,7 +25,7 @@ Item = dict[str, msgspec.Raw]
 LONGEST_WORDS = 1_000
 """Characters of the API's words in an error line."""
 
-_NULL, _TRUE = b"null", b"true"
+_NULL, _TRUE = b"null", msgspec.Raw(b"true")
 _LONGEST_ID = 18
 _OWN = frozenset({"id", "index", "external_reference", "success", "result"})
 
@@ -171,6 +171,8 @@ def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retr
 
 def _rest(item: Item) -> list[bytes]:
     """The members of a good item that are the API's own and not in every line."""
+    if _OWN.issuperset(item):
+        return []  # nearly always
     others = ((name, _text(raw)) for name, raw in item.items() if name not in _OWN)
     return [b",%b:%b" % (_encode(name), text) for name, text in others if text is not None]
 
@@ -218,15 +220,17 @@ def _place(item: Item) -> int | None:
 
 def _contradicts(theirs: msgspec.Raw | None, ours: msgspec.Raw) -> bool:
     """Whether both are strings, and not the same."""
-    told, wanted = bytes(theirs or b""), bytes(ours)
-    if told == wanted or not (told.startswith(b'"') and wanted.startswith(b'"')):
+    if theirs is None or theirs == ours:
+        return False
+    told, wanted = bytes(theirs), bytes(ours)
+    if not (told.startswith(b'"') and wanted.startswith(b'"')):
         return False
     return bool(_value(told) != _value(wanted))
 
 
 def _result(item: Item) -> bytes | None:
     """A good item's result on one line; None for a failed item, and for one whose bytes are no text."""
-    if bytes(item.get("success", _TRUE)) != _TRUE:
+    if item.get("success", _TRUE) != _TRUE:
         return None
     result = _text(item.get("result", _NULL))
     return None if result == _NULL else result
