@@ -140,17 +140,28 @@ class Ledger:
         )
         return read(page["Items"][0], Batch) if page["Items"] else None
 
-    def due(self, work: Work, now: float, limit: int) -> list[Due]:
-        """What of one kind is due, oldest first; the index may lag, so every claim checks the item itself."""
+    def due(self, work: Work, now: float, limit: int) -> tuple[list[Due], float | None]:
+        """What of one kind is due, oldest first, and when the next of it will be.
+
+        The index may lag, so every claim checks the item itself.
+
+        Args:
+            work: the kind.
+            now: Unix seconds.
+            limit: entries to look at.
+
+        Returns:
+            What is due, at most `limit`; and when the first entry behind it is due: None if there is none.
+        """
         page = self._call(
             "query",
             IndexName="due",
-            KeyConditionExpression="#work = :work AND due_at <= :now",
+            KeyConditionExpression="#work = :work",
             ExpressionAttributeNames={"#work": "work"},
-            ExpressionAttributeValues={":work": {"S": work.value}, ":now": attribute(now)},
-            Limit=limit,
+            ExpressionAttributeValues={":work": {"S": work.value}},
+            Limit=limit + 1,
         )
-        return [
+        entries = [
             Due(
                 item["pk"]["S"].removeprefix("JOB#"),
                 item["sk"]["S"].removeprefix("BATCH#") if item["sk"]["S"] != "META" else "",
@@ -158,18 +169,8 @@ class Ledger:
             )
             for item in page["Items"]
         ]
-
-    def next_due(self, work: Work) -> float | None:
-        """When the next work of one kind is due; None when there is none."""
-        page = self._call(
-            "query",
-            IndexName="due",
-            KeyConditionExpression="#work = :work",
-            ExpressionAttributeNames={"#work": "work"},
-            ExpressionAttributeValues={":work": {"S": work.value}},
-            Limit=1,
-        )
-        return float(page["Items"][0]["due_at"]["N"]) if page["Items"] else None
+        due = [entry for entry in entries[:limit] if entry.due_at <= now]
+        return due, entries[len(due)].due_at if len(due) < len(entries) else None
 
     def count_outstanding(self, most: int) -> int:
         """Batches the API holds for us, counted up to about `most`."""

@@ -62,7 +62,9 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
     now = services.now()
-    until = now + (min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS)
+    until = now + (
+        min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
+    )
     claimed = services.ledger.claim_poll(batch, until)
     if claimed is None:
         return Asked(job.job_id, done=False)

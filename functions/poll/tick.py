@@ -6,6 +6,7 @@ goes to the poll queue, to more invocations of the same function. Submits and sp
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -49,26 +50,24 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     services.budget.note_outstanding(outstanding)
     count("BatchesOutstanding", outstanding)
     while True:
-        _round(services, remaining)
-        now = services.now()
-        following = [due for work in Work if (due := services.ledger.next_due(work)) is not None]
-        if not following:
-            return
-        pause = max(min(following) - now, SHORTEST_PAUSE)
-        if now + pause >= ends:
+        worked, following = _round(services, remaining)
+        pause = SHORTEST_PAUSE if worked else max(following - services.now(), SHORTEST_PAUSE)
+        if services.now() + pause >= ends:
             return
         services.sleep(min(pause, LONGEST_PAUSE))
 
 
-def _round(services: Services, remaining: Callable[[], float]) -> None:
-    """One look at each kind of due work."""
+def _round(services: Services, remaining: Callable[[], float]) -> tuple[bool, float]:
+    """One look at each kind of due work: whether there was any, and if not, when the next will be."""
     now = services.now()
     share = max(int(services.budget.polls_a_minute / 4), 1)
-    _send_submits(services, services.ledger.due(Work.SUBMIT, now, share))
-    polls = services.ledger.due(Work.POLL, now, 4 * share)
+    submits, next_submit = services.ledger.due(Work.SUBMIT, now, share)
+    polls, next_poll = services.ledger.due(Work.POLL, now, 4 * share)
+    jobs, next_job = services.ledger.due(Work.JOB, now, share)
+    _send_submits(services, submits)
     _hand_over(services, polls[IN_HAND:])
     done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
-    for due in services.ledger.due(Work.JOB, now, share):
+    for due in jobs:
         job = services.ledger.job(due.job_id)
         if job and job.state is JobState.SPLITTING:
             if (job.due_at or now) <= now and services.ledger.postpone_job(job, now + DISPATCHED_SECONDS):
@@ -76,6 +75,8 @@ def _round(services: Services, remaining: Callable[[], float]) -> None:
         elif job:
             done.add(job.job_id)
     visit_all(services, done, remaining)
+    following = [at for at in (next_submit, next_poll, next_job) if at is not None]
+    return bool(submits or polls or jobs), min(following, default=math.inf)
 
 
 def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> set[str]:

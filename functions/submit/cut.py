@@ -344,6 +344,7 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
         yield from _lines_within(block, first + 1, last)
         if last + 1 < len(block):
             held, held_size = [block[last + 1 :]], len(block) - last - 1
+        del block  # before the next is read: two need not lie in memory
     if held:
         yield _held_line(held, held_size)
 
