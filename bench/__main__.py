@@ -1,0 +1,185 @@
+"""`python -m bench` measures everything and writes `bench/README.md`; `--quick` prints a rough table in a minute.
+
+Each figure is CPU time, never wall time, and each target is a ratio between steps that took turns in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import inputs, steps
+from bench.report import Memory, Speed, Table, readme
+from bench.timing import ALLOCATOR, Spread, in_fresh_process, ratio, take_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+HANDLERS = ("functions.submit.handler", "functions.poll.handler")
+README = Path(__file__).with_name("README.md")
+GB, MB = 1e9, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured."""
+
+    rounds: int
+    upload: int
+    reply: int
+    split_memory: tuple[int, ...]
+    collect_memory: tuple[int, ...]
+    processes: int
+
+
+FULL = Extent(5, 120 * MB, 30 * MB, (10 * MB, 200 * MB, 2_000 * MB), (10 * MB, 100 * MB, 200 * MB), 7)
+QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (10 * MB, 50 * MB), 2)
+
+
+def split_rows(extent: Extent, folder: Path) -> list[Speed]:
+    """Split against its floors and against the plain way, for each kind of upload."""
+    found = []
+    kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
+    upload, written = folder / "upload", folder / "written"
+    for kind, document in kinds:
+        inputs.write_upload(upload, kind, extent.upload, document=document)
+        ways: dict[str, Callable[[Path, BinaryIO], object]] = {
+            "ours": partial(steps.split, document=document),
+            "floor": steps.split_floor,
+            "lowest": steps.split_lowest_floor,
+        }
+        if not document:  # a document loaded whole is no plain way to read 2 GB
+            ways["plain"] = steps.split_plainly
+        times = take_turns({name: partial(_into, written, upload, way) for name, way in ways.items()}, extent.rounds)
+        name = f"{kind}, as the API's document" if document else kind
+        found.append(_speed(name, times, upload.stat().st_size))
+        print(found[-1].line())
+    return found
+
+
+def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) -> None:
+    with written.open("wb", buffering=0) as output:
+        way(upload, output)
+
+
+def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
+    """Collect against its floors and against the plain way, for each kind of reply."""
+    found = []
+    reply = folder / "reply"
+    for kind in inputs.REPLIES:
+        collected = steps.Collected(inputs.write_reply(reply, kind, extent.reply))
+        ways = {
+            "ours": collected.collect,
+            "floor": steps.collect_floor,
+            "lowest": steps.collect_floor,
+            "hashed": steps.collect_hashed_floor,
+            "plain": steps.collect_plainly,
+        }
+        times = take_turns({name: partial(way, reply) for name, way in ways.items()}, extent.rounds)
+        found.append(_speed(kind, times, reply.stat().st_size))
+        print(found[-1].line())
+    return found
+
+
+def _speed(name: str, times: dict[str, list[float]], size: int) -> Speed:
+    per_gb = {step: Spread.of([one / size * GB for one in values]) for step, values in times.items()}
+    ratios = {step: ratio(times, "ours", step) for step in times if step not in {"ours", "plain"}}
+    faster = ratio(times, "plain", "ours") if "plain" in times else None
+    return Speed(name, per_gb, ratios, faster)
+
+
+def memory_rows(extent: Extent, folder: Path) -> list[Memory]:
+    """Peak memory of both steps by the size of what they are given, each in a process of its own."""
+    found = []
+    seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
+    inputs.write_upload(seed, "1 KB records", extent.split_memory[0])
+    for size in extent.split_memory:
+        inputs.repeat_upload(upload, seed, size)
+        found.append(_memory("split", size, partial(in_fresh_process, "split_memory", upload)))
+        print(found[-1].line())
+    for size in extent.collect_memory:
+        count = inputs.write_reply(reply, "embeddings of 384 floats", size)
+        found.append(_memory("collect", size, partial(in_fresh_process, "collect_memory", reply, count)))
+        print(found[-1].line())
+    return found
+
+
+def _memory(step: str, size: int, measure: Callable[[], dict[str, float]]) -> Memory:
+    runs = [measure() for _ in range(3)]
+    return Memory(step, size, Spread.of([one["before"] for one in runs]), Spread.of([one["peak"] for one in runs]))
+
+
+def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
+    """CPU milliseconds of importing each handler and of building its services."""
+    found = []
+    for handler in HANDLERS:
+        in_fresh_process("imports", handler, "yes")
+        for compiled in ("yes", "no"):
+            runs = [in_fresh_process("imports", handler, compiled) for _ in range(extent.processes)]
+            spreads = [Spread.of([one[what] * 1_000 for one in runs]) for what in ("imports", "services")]
+            found.append((handler, compiled, spreads[0], spreads[1]))
+            print(f"import {handler}, byte code {compiled}: {spreads[0].text('.0f', ' ms')}")
+    return found
+
+
+def allocator_row(extent: Extent, folder: Path) -> tuple[Spread, Spread, Spread]:
+    """Split with the allocator as the template sets it and as it comes, by turns: s per GB, and times less."""
+    upload = folder / "upload"
+    inputs.write_upload(upload, "1 KB records", extent.upload)
+    ours, plain = [], []
+    for _ in range(extent.processes):
+        ours.append(min(in_fresh_process("split_times", upload, 2, environment=ALLOCATOR)))
+        plain.append(min(in_fresh_process("split_times", upload, 2, environment={})))
+    size = upload.stat().st_size
+    gains = Spread.of([theirs / one for one, theirs in zip(ours, plain, strict=True)])
+    return Spread.of([one / size * GB for one in ours]), Spread.of([one / size * GB for one in plain]), gains
+
+
+def s3_rows(extent: Extent) -> dict[str, Spread]:
+    """CPU seconds per GB of boto3 itself."""
+    size = extent.upload // (8 << 20) * (8 << 20)
+    times = in_fresh_process("s3_client", size, extent.rounds)
+    return {what: Spread.of([one / size * GB for one in values]) for what, values in times.items()}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; prints and writes nothing")
+    quick = parser.parse_args().quick
+    if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
+        os.environ.update(ALLOCATOR)  # glibc reads them when a process starts
+        arguments = [sys.executable, "-m", "bench", *sys.argv[1:]]
+        os.execv(sys.executable, arguments)  # noqa: S606 - this very program, with them set
+    extent = QUICK if quick else FULL
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        table = Table(
+            rounds=extent.rounds,
+            upload=extent.upload,
+            reply=extent.reply,
+            split=split_rows(extent, folder),
+            collect=collect_rows(extent, folder),
+            memory=memory_rows(extent, folder),
+            imports=import_rows(extent),
+            processes=extent.processes,
+            allocator=allocator_row(extent, folder),
+            s3=s3_rows(extent),
+        )
+    text = readme(table)
+    if quick:
+        print(text)
+    else:
+        README.write_text(text)
+        print(f"Written: {README.relative_to(Path.cwd()) if README.is_relative_to(Path.cwd()) else README}")
+
+
+if __name__ == "__main__":
+    main()

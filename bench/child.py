@@ -1,0 +1,123 @@
+"""What has to be measured in a process of its own: peak memory, the allocator's settings, imports, the S3 client."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import json
+import os
+import re
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py")
+"""Packages that the Lambda runtime holds, already compiled."""
+
+EXAMPLE_SETTINGS = {
+    "BUCKET_NAME": "bucket",
+    "TABLE_NAME": "table",
+    "UPLOAD_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/upload",
+    "SUBMIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/submit",
+    "POLL_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/poll",
+    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
+    "WORKERS_AI_BASE_URL": "https://api.cloudflare.com/client/v4",
+    "DEFAULT_MODEL": "",
+    "MAX_REQUESTS_PER_BATCH": "500",
+    "MAX_BATCH_BYTES": "9500000",
+    "API_CALLS_PER_MINUTE": "200",
+    "BATCH_DEADLINE_HOURS": "24",
+    "AMBIGUOUS_SUBMIT": "resubmit",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "POWERTOOLS_TRACE_DISABLED": "true",
+}
+
+
+def peak() -> float:
+    """Most memory this process ever had resident, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage may tell the parent's peak, from before this program was loaded
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6  # type: ignore[index]
+    import resource  # noqa: PLC0415 - only where there is no /proc
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def split_memory(upload: str) -> dict[str, float]:
+    """Peak memory before and after a split."""
+    from bench.steps import split  # noqa: PLC0415 - `imports` must not find it loaded
+
+    before = peak()
+    with Path(os.devnull).open("wb") as nowhere:
+        split(Path(upload), nowhere)
+    return {"before": before, "peak": peak()}
+
+
+def collect_memory(reply: str, count: str) -> dict[str, float]:
+    """Peak memory before and after a collect; the reply is mapped, and its pages count as long as there is room."""
+    from bench.steps import Collected  # noqa: PLC0415
+
+    before = peak()
+    Collected(int(count)).collect(Path(reply))
+    return {"before": before, "peak": peak()}
+
+
+def split_times(upload: str, rounds: str) -> list[float]:
+    """CPU seconds of some splits."""
+    from bench.steps import split  # noqa: PLC0415
+    from bench.timing import take_turns  # noqa: PLC0415
+
+    def step() -> None:
+        with Path(os.devnull).open("wb") as nowhere:
+            split(Path(upload), nowhere)
+
+    return take_turns({"split": step}, int(rounds))["split"]
+
+
+def imports(handler: str, compiled: str) -> dict[str, float]:
+    """CPU seconds to import a handler, and then to build its services; with byte code or, our own packages, without."""
+    os.environ.update(EXAMPLE_SETTINGS)
+    sys.dont_write_bytecode = False  # whatever the shell says: the first of these processes compiles for the others
+    if compiled == "no":
+        _forget_byte_code()
+    begun = time.process_time()
+    importlib.import_module(handler)
+    imported = time.process_time()
+    sys.modules["shared.services"].services()
+    return {"imports": imported - begun, "services": time.process_time() - imported}
+
+
+def _forget_byte_code() -> None:
+    """Compile what the artifact holds anew, as a function must whose package holds no byte code."""
+    kept = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+    packages = sysconfig.get_path("purelib")
+    cached = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> Any:  # noqa: ANN401 - as it is declared
+        path = self.get_filename(name)
+        inside = path.removeprefix(packages).lstrip("/")
+        ours = path.startswith(packages) or not path.startswith(kept)
+        if not ours or inside.startswith(RUNTIME_BRINGS):
+            return cached(self, name)
+        return self.source_to_code(self.get_data(path), path)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+
+
+def s3_client(size: str, rounds: str) -> dict[str, list[float]]:
+    """CPU seconds of this process to read so many bytes as split does, and to write as many as staged objects."""
+    from bench.s3_client import times  # noqa: PLC0415
+
+    os.environ.update(EXAMPLE_SETTINGS)
+    return times(int(size), int(rounds))
+
+
+TASKS = {one.__name__: one for one in (split_memory, collect_memory, split_times, imports, s3_client)}
+
+if __name__ == "__main__":
+    print(json.dumps(TASKS[sys.argv[1]](*sys.argv[2:])))

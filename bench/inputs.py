@@ -1,0 +1,124 @@
+"""Made-up uploads and replies, the same in every run. Knows nothing of how they are measured."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODEL = "@cf/baai/bge-small-en-v1.5"
+_SENTENCE = """
+the quick brown fox jumps over a lazy dog while many small files wait in their bucket for an answer and each of them
+holds questions that somebody wrote down one evening about rivers letters engines gardens invoices weather
+"""
+_WORDS = _SENTENCE.split()
+_FOREIGN = "größer, été, señor, Київ, 東京の天気, "
+
+
+def texts(characters: int, different: int = 1_000) -> list[str]:
+    """Sentences of about so many characters."""
+    dice = random.Random(characters)
+    return [" ".join(dice.choices(_WORDS, k=characters // 5))[:characters] for _ in range(different)]
+
+
+def _kilobyte(dice: random.Random, text: list[str], _: int) -> str:
+    return json.dumps({"text": dice.choice(text)})
+
+
+def _referenced(dice: random.Random, text: list[str], number: int) -> str:
+    return json.dumps({"text": dice.choice(text), "external_reference": f"row-{number}"})
+
+
+def _accented(dice: random.Random, text: list[str], _: int) -> str:
+    return json.dumps({"text": _FOREIGN * 6 + dice.choice(text)[:700]}, ensure_ascii=False)
+
+
+def _chat(dice: random.Random, text: list[str], number: int) -> str:
+    said = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": dice.choice(text)[:760]}]
+    settings = {"max_tokens": 64, "temperature": 0.2, "top_p": 0.9, "seed": number}
+    return json.dumps({"external_reference": f"row-{number}", "messages": said, **settings})
+
+
+LONG, SHORT = texts(985), texts(72)
+UPLOADS: dict[str, tuple[Callable[[random.Random, list[str], int], str], list[str]]] = {
+    "1 KB records": (_kilobyte, LONG),
+    "1 KB records, each with an external_reference": (_referenced, LONG),
+    "1 KB records, not ASCII": (_accented, LONG),
+    "1 KB of chat messages": (_chat, LONG),
+    "85-byte records": (_kilobyte, SHORT),
+}
+"""Kinds of uploads: how a record is made, and of which texts."""
+
+
+def write_upload(path: Path, kind: str, size: int, *, document: bool = False) -> None:
+    """An upload of about so many bytes: JSON Lines, or the API's own document."""
+    record, text = UPLOADS[kind]
+    dice = random.Random(kind)
+    separator = b",\n" if document else b"\n"
+    written = number = 0
+    with path.open("wb") as file:
+        if document:
+            file.write(b'{"requests":[')
+        while written < size:
+            if document and number:
+                file.write(separator)
+            line = record(dice, text, number).encode()
+            written += file.write(line) + 1
+            number += 1
+            if not document:
+                file.write(separator)
+        if document:
+            file.write(b"]}")
+
+
+def repeat_upload(path: Path, source: Path, size: int) -> None:
+    """A large upload of a small one's lines, over and over."""
+    lines = source.read_bytes()
+    with path.open("wb") as file:
+        while file.tell() < size:
+            file.write(lines)
+
+
+def _embedding(dimensions: int) -> Callable[[random.Random], str]:
+    """Numbers as a service prints 32-bit floats it holds as 64-bit ones, cut at 10 digits, drawn from a few vectors."""
+    dice = random.Random(dimensions)
+    vectors = ["[" + ",".join(repr(round(dice.gauss(0, 0.05), 10)) for _ in range(dimensions)) + "]" for _ in range(64)]
+
+    def result(dice: random.Random) -> str:
+        return f'{{"shape":[1,{dimensions}],"data":[{dice.choice(vectors)}],"pooling":"cls"}}'
+
+    return result
+
+
+def _label(dice: random.Random) -> str:
+    good = dice.random()
+    return f'[{{"label":"NEGATIVE","score":{1 - good:.10f}}},{{"label":"POSITIVE","score":{good:.10f}}}]'
+
+
+REPLIES: dict[str, Callable[[random.Random], str]] = {
+    "embeddings of 384 floats": _embedding(384),
+    "embeddings of 1,024 floats": _embedding(1024),
+    "two labels": _label,
+}
+
+
+def write_reply(path: Path, kind: str, size: int) -> int:
+    """A finished batch's reply of about so many bytes, items shuffled; how many items it has."""
+    dice = random.Random(kind)
+    count = max(size // len(_item(0, REPLIES[kind](dice))), 1)
+    numbers = list(range(count))
+    dice.shuffle(numbers)
+    with path.open("w") as file:
+        file.write('{"success":true,"errors":[],"messages":[],"result":{"responses":[')
+        for position, number in enumerate(numbers):
+            file.write(("," if position else "") + _item(number, REPLIES[kind](dice)))
+        file.write('],"usage":{"prompt_tokens":12000,"completion_tokens":0,"total_tokens":12000}}}')
+    return count
+
+
+def _item(number: int, result: str) -> str:
+    return f'{{"id":{number},"external_reference":"row-{number}","success":true,"result":{result}}}'

@@ -1,0 +1,168 @@
+"""The steps that are measured: the product's own, the same written plainly, and the floor below which none can go.
+
+The product's steps are its own functions, fed from a local file and writing to one, so that what S3 costs, the same on
+every side, is left out (`bench.s3_client` measures it by itself). The plain ones are what a competent user writes with
+`json`, lists and dicts, at the same limits. Floors move the same bytes and do nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import tempfile
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from bench.inputs import MODEL
+from functions.poll.collect import collect
+from functions.submit.cut import cut
+from functions.submit.reading import RANGE
+from shared.observability import metrics
+from shared.sidecar import Row, encode_rows
+from shared.words import Batch, BatchState, Job, JobState, Place, Plan, Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MOST_RECORDS, MOST_BYTES = 500, 9_500_000
+"""The template's defaults."""
+
+COPIED = 1 << 20
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """A file in blocks of the size in which split reads its uploads."""
+    with path.open("rb", buffering=0) as file:
+        for _ in range(0, path.stat().st_size, RANGE):
+            yield file.read(RANGE)
+
+
+# ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
+    """The product's: cut, and the staged object of each batch written. How many batches."""
+    plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="object" if document else "jsonl", packing="plain")
+    stream = blocks(upload)
+    place = Place()
+    if document:
+        head = next(stream)
+        place = Place(head.index(b"[") + 1)
+        stream = _rejoined(head[place.offset :], stream)
+    batches = 0
+    for piece in cut(plan, place, stream):
+        assert piece.staged.metadata()
+        output.write(piece.body + encode_rows(piece.rows))
+        batches += 1
+    return batches
+
+
+def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def split_floor(upload: Path, output: IO[bytes]) -> None:
+    """Read, find every newline (which leaves the lines), write the same bytes."""
+    for block in blocks(upload):
+        block.split(b"\n")
+        output.write(block)
+
+
+def split_lowest_floor(upload: Path, output: IO[bytes]) -> None:
+    """The same with the newlines merely counted, not found: no tool that tells records apart comes near it."""
+    for block in blocks(upload):
+        block.count(b"\n")
+        output.write(block)
+
+
+def split_plainly(upload: Path, output: IO[bytes]) -> None:
+    """As one writes it: each line loaded, batches as lists, payloads dumped; bad lines kept aside."""
+    batch: list[Any] = []
+    bad: list[tuple[int, str]] = []
+    size = 0
+    with upload.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                bad.append((number, str(error)))
+                continue
+            if not isinstance(record, dict):
+                bad.append((number, "not an object"))
+                continue
+            if batch and (len(batch) == MOST_RECORDS or size + len(line) > MOST_BYTES):
+                output.write(json.dumps({"requests": batch}).encode())
+                batch, size = [], 0
+            batch.append(record)
+            size += len(line)
+    if batch:
+        output.write(json.dumps({"requests": batch}).encode())
+
+
+# ── collect ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Collected:
+    """Everything `collect` asks of its services, with nothing behind it: a sidecar to read, a part to hand over."""
+
+    def __init__(self, count: int) -> None:
+        """Prepare for a reply of so many items."""
+        rows = [Row(number + 1, 1_000, msgspec.Raw(b'"row-%d"' % number)) for number in range(count)]
+        self.sidecar = encode_rows(rows)
+        upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
+        plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="jsonl", packing="plain")
+        self.job = Job("20261121T093000Z-5f3a9c1e", JobState.IN_PROGRESS, upload, plan, 0.0)
+        self.batch = Batch(self.job.job_id, "00000000", BatchState.QUEUED, 0, count, count, 0, 0.0)
+        self.part_size = 0
+        self.services: Any = SimpleNamespace(
+            store=SimpleNamespace(get=lambda *_: self.sidecar, put_once=self._put_once),
+            ledger=SimpleNamespace(finish_batch=lambda batch, *_: batch),
+            now=lambda: 0.0,
+        )
+
+    def _put_once(self, _key: str, spool: IO[bytes], _metadata: dict[str, str]) -> bool:
+        self.part_size = spool.seek(0, 2)
+        return True
+
+    def collect(self, reply: Path) -> None:
+        """The product's: read the answers from the mapped reply, join, spool the part with its SHA-256."""
+        with reply.open("rb") as file:
+            body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        assert collect(self.services, self.job, self.batch, body)
+        assert self.part_size > 0
+        metrics.clear_metrics()
+
+
+def collect_floor(reply: Path) -> None:
+    """Read, and write the same bytes."""
+    with reply.open("rb", buffering=0) as file, tempfile.TemporaryFile(buffering=0) as spool:
+        while block := file.read(COPIED):
+            spool.write(block)
+
+
+def collect_hashed_floor(reply: Path) -> None:
+    """The same with the SHA-256 that a part carries."""
+    digest = hashlib.sha256()
+    with reply.open("rb", buffering=0) as file, tempfile.TemporaryFile(buffering=0) as spool:
+        while block := file.read(COPIED):
+            digest.update(block)
+            spool.write(block)
+
+
+def collect_plainly(reply: Path) -> None:
+    """As one writes it: the reply loaded, a dict by id, one dumped line a record, and the file's SHA-256."""
+    digest = hashlib.sha256()
+    with reply.open("rb") as file:
+        answers = {item["id"]: item for item in json.load(file)["result"]["responses"]}
+    with tempfile.TemporaryFile() as spool:
+        for number in range(len(answers)):
+            line = json.dumps(answers[number]).encode() + b"\n"
+            digest.update(line)
+            spool.write(line)

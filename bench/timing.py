@@ -1,0 +1,66 @@
+"""CPU time of steps that take turns, and what a fresh process needs. Wall time is not measured: machines are shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "134217728"}
+"""As `template.yaml` sets them for both functions; glibc reads them when a process starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Least, middle and largest of several measurements."""
+
+    least: float
+    middle: float
+    largest: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Of measurements."""
+        return cls(min(values), statistics.median(values), max(values))
+
+    def text(self, form: str = ".2f", unit: str = "") -> str:
+        """The middle, and the others in brackets."""
+        return f"{self.middle:{form}}{unit} ({self.least:{form}} to {self.largest:{form}})"
+
+
+Times = dict[str, list[float]]
+
+
+def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> Times:
+    """CPU seconds, user and system, of each step, in rounds in which each has its turn; the first is lost."""
+    found: Times = {name: [] for name in steps}
+    for turn in range(rounds + 1):
+        for name, step in steps.items():
+            begun = time.process_time()
+            step()
+            taken = time.process_time() - begun
+            if turn:
+                found[name].append(taken)
+    return found
+
+
+def ratio(times: Times, of: str, to: str) -> Spread:
+    """How many times as long one step took as another, round by round."""
+    return Spread.of([one / other for one, other in zip(times[of], times[to], strict=True)])
+
+
+def in_fresh_process(task: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401
+    """What one of `bench.child`'s tasks found, in a process of its own."""
+    command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    variables = {**inherited, **(ALLOCATOR if environment is None else environment)}
+    done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
