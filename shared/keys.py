@@ -44,9 +44,12 @@ def result(upload_key: str, job: str, name: str) -> str:
     return f"results/{'_long' if len(path.encode()) > LONGEST_PATH else path}/{job}/{name}"
 
 
-def staged(job: str, number: str) -> str:
-    """A batch's request body with its sidecar behind it, in one object so that they cannot disagree."""
-    return f"staging/{job}/{number}/request"
+def staged(job: str, number: str, round_: int = 0) -> str:
+    """A batch's request body with its sidecar behind it, in one object so that they cannot disagree.
+
+    Of a later round, the body of the records tried again, with their places in the first behind it.
+    """
+    return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
 
 
 def receipt(job: str, number: str, attempt: int) -> str:

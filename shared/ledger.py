@@ -340,6 +340,26 @@ class Ledger:
         """An asked batch is not finished: when to ask again, and what was learned."""
         return self._change_batch(batch, _seen(batch), {"due_at": due_at, "claims": 0, **learned})
 
+    def begin_round(self, batch: Batch, answered: str, requests: int, size: int, due_at: float) -> Batch | None:
+        """`queued` back to `ready`: the answer is in, but some of its records are tried again by themselves."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {
+                "state": BatchState.READY,
+                "round": batch.round + 1,
+                "round_requests": requests,
+                "round_size": size,
+                "answered": (*batch.answered, answered),
+                "work": Work.SUBMIT,
+                "due_at": due_at,
+                "claims": 0,
+                "missing_asks": 0,
+                "misses": 0,
+                "failures": 0,
+            },
+        )
+
     def resubmit(self, batch: Batch, now: float) -> Batch | None:
         """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay."""
         return self._change_batch(

@@ -93,6 +93,19 @@ def decode_rows(sidecar: bytes) -> list[Row]:
     return _decode(sidecar)
 
 
+_decode_places = msgspec.json.Decoder(list[int]).decode
+
+
+def encode_places(places: Sequence[int]) -> bytes:
+    """Behind the body of a later round: each record's place in the first round's body."""
+    return _encode(places)
+
+
+def decode_places(sidecar: bytes) -> list[int]:
+    """The places that `encode_places` wrote."""
+    return _decode_places(sidecar)
+
+
 def spans(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """Where each record lies in the body, as offset and length; (0, 0) for one that is not there."""
     found = []

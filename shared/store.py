@@ -18,9 +18,12 @@ from botocore.exceptions import (
 )
 
 from shared.errors import StorageError, UploadError
+from shared.spool import spooled
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Iterator, Mapping
+    from contextlib import ExitStack
     from datetime import datetime
 
     from mypy_boto3_s3 import S3Client
@@ -107,6 +110,17 @@ class Store:
         if start == 0 and length is None:
             return self._read(key, {})
         return self._read(key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"})
+
+    def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
+        """A whole object, in memory while it is small, else on disk as long as the given stack lives.
+
+        Raises:
+            NotThereError: nothing is stored under the key.
+        """
+        stored = self.head(key)
+        if stored is None:
+            raise NotThereError(f"{key} is not there")
+        return spooled(self.blocks(key, 0, stored.size), kept)
 
     def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """A section of an object, a few MB at a time."""

@@ -179,11 +179,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One acceptance of a batch by the API."""
+    """One acceptance of a batch by the API, in one of its rounds; the id is empty where the answer came at once."""
 
     request_id: str
     attempt: int
     at: float
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,9 @@ class Batch:
         submissions: every request_id the batch ever had, oldest first.
         polls: polls begun.
         api_status: the API's own word for a pending batch.
+        round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
+        round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
+        answered: keys of the replies that earlier rounds came to.
         misses: polls in a row that found the id unknown; `missed_at` is the first of them.
         failures: polls in a row answered with the same 5xx code, `failing_code`; `failing_at` is the first of them.
         refusals: refusals in a row, for the back-off.
@@ -271,6 +275,10 @@ class Batch:
     claims: int = 0
     submissions: tuple[Submission, ...] = ()
     polls: int = 0
+    round: int = 0
+    round_requests: int = 0
+    round_size: int = 0
+    answered: tuple[str, ...] = ()
     api_status: str = ""
     misses: int = 0
     missed_at: float = 0.0
@@ -290,6 +298,11 @@ class Batch:
     def accepted_at(self) -> float | None:
         """When the API last accepted the batch."""
         return self.submissions[-1].at if self.submissions else None
+
+    @property
+    def asked_after(self) -> tuple[Submission, ...]:
+        """What can be asked after: every acceptance in the round that is under way, oldest first."""
+        return tuple(one for one in self.submissions if one.round == self.round)
 
     @property
     def last_id(self) -> int:

@@ -8,27 +8,25 @@ any 2xx, bodies with or without the envelope, both shapes of a completed batch, 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
 
 from shared.errors import StorageError
+from shared.spool import spooled
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterator
 
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
 """The longest silence within a reply: a deadline is overrun by this much at most."""
-SMALL_REPLY = 256 << 10
-"""Bytes of a reply kept in memory; a larger one goes to disk."""
 LONGEST_WORDS = 500
 """Characters of the API's words that are kept."""
 
@@ -246,33 +244,19 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
 
 
 def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float) -> bytes | mmap.mmap:
-    """Read a body to its end, into memory while it is small, else onto disk."""
-    first: list[bytes] = []
-    size = 0
-    file: IO[bytes] | None = None
-    for chunk in response.iter_bytes():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        size += len(chunk)
-        if file is None and size > SMALL_REPLY:
-            file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
-            file.writelines(first)
-        if file is None:
-            first.append(chunk)
-        else:
-            file.write(chunk)
-    if file is None:
-        return b"".join(first)
-    file.flush()
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    kept.callback(_close, mapped)
-    return mapped
+    """Read a body to its end.
 
+    Raises:
+        TimeoutError: the deadline passed.
+    """
 
-def _close(mapped: mmap.mmap) -> None:
-    # Views into the mapping may outlive the context in a traceback; it is unmapped with the last of them then.
-    with contextlib.suppress(BufferError):
-        mapped.close()
+    def chunks() -> Iterator[bytes]:
+        for chunk in response.iter_bytes():
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            yield chunk
+
+    return spooled(chunks(), kept)
 
 
 def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:

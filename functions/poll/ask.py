@@ -8,10 +8,11 @@ there first.
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from functions.poll.collect import collect
+from functions.poll.collect import Stored, collect
 from shared import keys
 from shared.budget import PauseReason, Permit
 from shared.observability import count, logger
@@ -52,7 +53,7 @@ class Asked:
 
 def needs_call(batch: Batch) -> bool:
     """Whether the API has to be asked: not for a batch that only waits to be written down."""
-    return batch.ending is None and bool(batch.submissions) and batch.submissions[-1].request_id != ""
+    return batch.ending is None and any(one.request_id for one in batch.asked_after)
 
 
 def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked:
@@ -77,10 +78,12 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         return Asked(job.job_id, done=ended is not None and collect(services, job, ended, None))
     if claimed.ending is not None:
         return Asked(job.job_id, done=collect(services, job, claimed, None))
-    submission = claimed.submissions[-1 - (claimed.polls - 1) % len(claimed.submissions)]
-    stored = _stored_reply(services, claimed, submission, after_a_death=claimed.claims > 1)
-    if stored is not None:
-        return Asked(job.job_id, done=collect(services, job, claimed, stored))
+    candidates = claimed.asked_after
+    submission = candidates[-1 - (claimed.polls - 1) % len(candidates)]
+    with ExitStack() as kept:
+        stored = _stored_reply(services, claimed, submission, kept, after_a_death=claimed.claims > 1)
+        if stored is not None:
+            return Asked(job.job_id, done=collect(services, job, claimed, stored))
     count("ApiCalls")
     with services.api.ask(
         job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)
@@ -88,7 +91,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
             services.store.put_once(key, _as_body(reply.body))
-            done = collect(services, job, claimed, reply.body)
+            done = collect(services, job, claimed, Stored(key, reply.body))
         else:
             done = _unfinished(services, job, claimed, reply, permit)
         _lift(services, job, permit, reply)
@@ -102,14 +105,18 @@ def _as_body(body: bytes | mmap.mmap) -> bytes | IO[bytes]:
     return body  # type: ignore[return-value]  # a mapping reads and seeks as a file does
 
 
-def _stored_reply(services: Services, batch: Batch, submission: Submission, *, after_a_death: bool) -> bytes | None:
+def _stored_reply(
+    services: Services, batch: Batch, submission: Submission, kept: ExitStack, *, after_a_death: bool
+) -> Stored | None:
     """A reply that lies in S3 already: the submit's own, or the last poll's if its function died then."""
     if submission.request_id == "":
-        return services.store.get(keys.raw(batch.job_id, batch.number, submission.attempt, 0))
+        key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
+        return Stored(key, services.store.spool(key, kept))
     if after_a_death:
-        for attempt in {one.attempt for one in batch.submissions}:
+        for attempt in {one.attempt for one in batch.asked_after}:
+            key = keys.raw(batch.job_id, batch.number, attempt, batch.polls - 1)
             try:
-                return services.store.get(keys.raw(batch.job_id, batch.number, attempt, batch.polls - 1))
+                return Stored(key, services.store.spool(key, kept))
             except NotThereError:
                 continue
     return None
@@ -179,7 +186,7 @@ def _overdue(services: Services, batch: Batch, now: float) -> bool:
 def _start_over(services: Services, job: Job, batch: Batch, code: str, words: str) -> bool:
     """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done."""
     now = services.now()
-    if services.settings.ambiguous_submit == "fail" or batch.attempt >= MOST_SUBMITS:
+    if services.settings.ambiguous_submit == "fail" or len(batch.asked_after) >= MOST_SUBMITS:
         return _end(services, job, batch, Fault(code, words))
     if services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", job_id=job.job_id, number=batch.number, reason=words)
@@ -196,7 +203,7 @@ def _halve(services: Services, batch: Batch, code: int | None, message: str) -> 
     """Failed after acceptance: the submit function halves it, and a record that stands alone fails by itself."""
     reason = Fault("rejected", f"Workers AI accepted this request and then failed it ({code}: {message})")
     now = services.now()
-    if batch.sendable == 1:
+    if batch.sendable == 1 or batch.round:
         services.ledger.end_unanswered(batch, reason, now)
     elif services.ledger.begin_halving(batch, reason, now):
         services.queues.send(BatchMessage(batch.job_id, batch.number))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, join, read_answers
+from functions.poll.join import Answers, add_round, join, read_answers, worth_a_retry
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger
-from shared.sidecar import decode_rows, spans
+from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
 from shared.words import Batch, Job, Part, Usage
 
 if TYPE_CHECKING:
@@ -26,51 +28,122 @@ if TYPE_CHECKING:
 MISSING_ASKS = (60.0, 180.0)
 """Seconds to wait before an answer is asked for again because items were missing: twice, over some minutes."""
 
+RETRY_SECONDS = (20.0, 120.0)
+"""Seconds before each retry of records that the service failed for want of something."""
+MOST_RETRIES = len(RETRY_SECONDS)
+
 IN_MEMORY = 1 << 20
 
 AT_ONCE = 256 << 10
 """Bytes of lines that are written and hashed together, while a processor's cache holds them."""
 
 
-def collect(services: Services, job: Job, batch: Batch, body: bytes | mmap.mmap | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A complete reply and the key it is stored under."""
+
+    key: str
+    body: bytes | mmap.mmap
+
+
+def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) -> bool:
     """Write the batch's part and make it `done`; whether it is.
 
     Args:
         services: all there is.
         job: the batch's job.
         batch: as claimed.
-        body: the API's complete reply; None where none is to come and `batch.ending` says why.
+        reply: the API's answer to the round under way; None where none is to come and `batch.ending` says why.
 
     Raises:
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
         msgspec.MsgspecError: the reply is not what it was taken for.
     """
-    staged = keys.staged(job.job_id, batch.number)
-    rows = decode_rows(services.store.get(staged, batch.body_size))
-    answers = None
-    if body is not None:
-        answers = read_answers(body, [row.reference for row in rows if row.length])
-        unanswered = batch.sendable - len(answers.items)
-        if unanswered and batch.missing_asks < len(MISSING_ASKS):
-            logger.info("items missing", job_id=job.job_id, number=batch.number, missing=unanswered)
-            wait = MISSING_ASKS[batch.missing_asks]
-            services.ledger.note_answer(batch, services.now() + wait, missing_asks=batch.missing_asks + 1)
-            return False
-        if answers.foreign or answers.repeated or answers.contradicted:
-            logger.warning(
-                "odd items",
-                job_id=job.job_id,
-                number=batch.number,
-                foreign=answers.foreign,
-                repeated=answers.repeated,
-                contradicted=len(answers.contradicted),
-            )
-    part = _write_part(services, job, batch, rows, answers)
+    rows = decode_rows(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
+    references = [row.reference for row in rows if row.length]
+    with ExitStack() as kept:
+        answers = _earlier_rounds(services, batch, references, kept)
+        if reply is not None:
+            places = _places(services, batch, batch.round) if batch.round else list(range(len(references)))
+            latest = read_answers(reply.body, [references[place] for place in places])
+            if len(latest.items) < len(places) and batch.missing_asks < len(MISSING_ASKS):
+                missing = len(places) - len(latest.items)
+                logger.info("items missing", job_id=job.job_id, number=batch.number, missing=missing)
+                wait = MISSING_ASKS[batch.missing_asks]
+                services.ledger.note_answer(batch, services.now() + wait, missing_asks=batch.missing_asks + 1)
+                return False
+            _log_odd_items(batch, latest)
+            if answers is None:
+                answers = latest
+            else:
+                add_round(answers, latest, places)
+            again = worth_a_retry(answers)
+            if again and batch.round < MOST_RETRIES:
+                _begin_round(services, batch, rows, again, reply.key)
+                return False
+        part = _write_part(services, job, batch, rows, answers)
+        del answers
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
         count("RecordsSucceeded", part.succeeded)
         count("RecordsFailed", part.failed)
     return finished is not None
+
+
+def _earlier_rounds(services: Services, batch: Batch, references: list[msgspec.Raw], kept: ExitStack) -> Answers | None:
+    """What the rounds before this one were answered, merged; None in the first."""
+    answers = None
+    for ordinal, key in enumerate(batch.answered):
+        body = services.store.spool(key, kept)
+        if answers is None:
+            answers = read_answers(body, references)
+        else:
+            places = _places(services, batch, ordinal)
+            add_round(answers, read_answers(body, [references[place] for place in places]), places)
+    return answers
+
+
+def _places(services: Services, batch: Batch, round_: int) -> list[int]:
+    """The places of a later round's records in the first round's body."""
+    key = keys.staged(batch.job_id, batch.number, round_)
+    stored = services.store.head(key)
+    if stored is None:
+        raise StorageError(f"{key} is gone")
+    return decode_places(services.store.get(key, int(stored.metadata["body-size"])))
+
+
+def _begin_round(services: Services, batch: Batch, rows: list[Row], places: list[int], answered: str) -> None:
+    """Stage the records that are tried again by themselves, and send the batch to submit.
+
+    What an earlier run staged for this round counts: it may have met another reply, and records it did not choose
+    keep the answer they have.
+    """
+    body = services.store.get(keys.staged(batch.job_id, batch.number), 0, batch.body_size)
+    sendable = [span for span in spans(rows) if span[1]]
+    again = body_of([body[sendable[place][0] : sum(sendable[place])] for place in places])
+    key = keys.staged(batch.job_id, batch.number, batch.round + 1)
+    metadata = {"body-size": str(len(again)), "requests": str(len(places))}
+    if not services.store.put_once(key, again + encode_places(places), metadata):
+        there = services.store.head(key)
+        if there is None:
+            raise StorageError(f"{key} was there and is gone")
+        metadata = dict(there.metadata)
+    logger.info("records tried again", job_id=batch.job_id, number=batch.number, records=metadata["requests"])
+    wait = RETRY_SECONDS[batch.round]
+    requests, size = int(metadata["requests"]), int(metadata["body-size"])
+    services.ledger.begin_round(batch, answered, requests, size, services.now() + wait)
+
+
+def _log_odd_items(batch: Batch, answers: Answers) -> None:
+    if answers.foreign or answers.repeated or answers.contradicted:
+        logger.warning(
+            "odd items",
+            job_id=batch.job_id,
+            number=batch.number,
+            foreign=answers.foreign,
+            repeated=answers.repeated,
+            contradicted=len(answers.contradicted),
+        )
 
 
 def _write_part(services: Services, job: Job, batch: Batch, rows: list[Row], answers: Answers | None) -> Part:

@@ -370,7 +370,7 @@ def _batch_entry(batch: Batch) -> dict[str, Any]:
         "submitted_at": moment(last.at) if last else None,
         "completed_at": moment(batch.completed_at),
         "polls": batch.polls,
-        "attempts": batch.attempt,
+        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
         "unknowable_submits": batch.unknowable,
     }
 

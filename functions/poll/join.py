@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from shared.verdicts import RETRYABLE_ITEM_CODES
 from shared.words import Usage
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ LONGEST_WORDS = 1_000
 """Characters of the API's words in an error line."""
 
 _NULL, _TRUE = b"null", msgspec.Raw(b"true")
+_RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _LONGEST_ID = 18
 _OWN = frozenset({"id", "index", "external_reference", "success", "result"})
 
@@ -109,6 +111,23 @@ def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answ
         for item in answers.items.values():
             answers.usage = answers.usage.plus(_item_usage(item))
     return answers
+
+
+def add_round(answers: Answers, later: Answers, places: list[int]) -> None:
+    """Put the answers of records that were tried again in the place of the failed ones."""
+    for at, item in later.items.items():
+        answers.items[places[at]] = item
+    answers.usage = answers.usage.plus(later.usage)
+
+
+def worth_a_retry(answers: Answers) -> list[int]:
+    """Places of records that failed because the service was short of something."""
+    complaining = [(place, item) for place, item in answers.items.items() if not _OWN.issuperset(item)]
+    return sorted(
+        place
+        for place, item in complaining
+        if _result(item) is None and _complaint(item).partition(":")[0] in _RETRYABLE
+    )
 
 
 class Line(NamedTuple):

@@ -90,7 +90,8 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
     if claimed is None:
         return
     try:
-        body = services.store.get(keys.staged(job.job_id, claimed.number), 0, claimed.body_size)
+        size = claimed.round_size or claimed.body_size
+        body = services.store.get(keys.staged(job.job_id, claimed.number, claimed.round), 0, size)
     except StorageError:
         services.ledger.refuse(claimed, services.now() + back_off(claimed.refusals), refusals=claimed.refusals + 1)
         raise
@@ -141,7 +142,7 @@ def _settle(
 def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remaining: Callable[[], float]) -> None:
     """Write the request_id down; where the table refuses it, a receipt goes to S3."""
     now = services.now()
-    submission = Submission(request_id, batch.attempt, now)
+    submission = Submission(request_id, batch.attempt, now, batch.round)
     delay = FIRST_ASK_SECONDS if request_id else 0.0
     try:
         taken = _insist(lambda: services.ledger.accept(batch, submission, now + delay), services, remaining)
@@ -194,7 +195,10 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
 def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
     """The API refused what is in the batch: only the bad record shall fail."""
     reason = Fault("rejected", f"Workers AI refused this request ({code}: {message})")
-    if batch.sendable == 1:
+    if batch.round:
+        ending = Fault("inference_failed", reason.message)
+        services.ledger.refuse(batch, services.now(), ending=ending, work=Work.POLL)
+    elif batch.sendable == 1:
         refuse_alone(services, job, batch, str(code), reason)
     elif marked := services.ledger.begin_halving(batch, reason, services.now()):
         halve(services, marked, reason)
@@ -223,7 +227,7 @@ def _recover(services: Services, batch: Batch) -> None:
         receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
     except NotThereError:
         if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)):
-            services.ledger.accept(batch, Submission("", batch.attempt, now), now)
+            services.ledger.accept(batch, Submission("", batch.attempt, now, batch.round), now)
         else:
             logger.warning("submit unknowable", job_id=batch.job_id, number=batch.number, reason="its function died")
             _unknowable(services, batch, Permit())

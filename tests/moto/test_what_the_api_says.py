@@ -369,3 +369,37 @@ def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
     words = world.lines()[2]["error"]["message"]
     assert "model says no" in words or form == "none"
     assert json.loads(world.read(f"{world.only_folder()}/retry.jsonl"))["text"] == "hello 2"
+
+
+@pytest.mark.parametrize("code", [3040, 3007, 3008, 3021, 971])
+def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, api, code):
+    api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
+    world.upload_records("a.jsonl", greetings(5), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 5)
+    assert [one["count"] for one in api.accepted] == [5, 2]
+    assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+def test_records_the_service_stays_short_for_fail_after_two_retries(world, api):
+    api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
+    world.upload_records("a.jsonl", greetings(5), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, None, "inference_failed", None]
+    assert "3040" in world.lines()[3]["error"]["message"]
+    assert [one["count"] for one in api.accepted] == [5, 1, 1]
+    assert world.manifest()["usage"]["total_tokens"] > 0
+
+
+def test_a_retry_that_is_refused_leaves_the_first_answers(world, api):
+    api.inject(Fault(kind="item_fails", items=(1,), code=3040), Fault(kind="5006", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "inference_failed", None]
+    assert "3040" in world.lines()[1]["error"]["message"]

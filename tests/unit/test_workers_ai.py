@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shared import workers_ai as module
 from shared.errors import StorageError
+from shared.spool import IN_MEMORY
 from shared.workers_ai import (
-    SMALL_REPLY,
     Accepted,
     Answer,
     Failed,
@@ -431,13 +431,13 @@ def test_a_body_in_an_unasked_encoding_that_is_broken_is_lost():
     assert submit(api) == Lost("DecodingError")
 
 
-@pytest.mark.parametrize("size", [SMALL_REPLY - 100, SMALL_REPLY + 1, 4 * SMALL_REPLY])
+@pytest.mark.parametrize("size", [IN_MEMORY - 100, IN_MEMORY + 1, 4 * IN_MEMORY])
 def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
     body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
     pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
     with client(Api(httpx.Response(200, stream=Stream(pieces)))).ask(MODEL, "id-1", 60) as reply:
         assert isinstance(reply, Answer)
-        assert isinstance(reply.body, mmap.mmap if len(body) > SMALL_REPLY else bytes)
+        assert isinstance(reply.body, mmap.mmap if len(body) > IN_MEMORY else bytes)
         assert reply.body[:] == body
         kept = reply.body
     if isinstance(kept, mmap.mmap):
@@ -445,7 +445,7 @@ def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
 
 
 def test_a_large_answer_may_be_let_go_while_views_of_it_live():
-    body = json.dumps({"responses": ["x" * 2 * SMALL_REPLY]}).encode()
+    body = json.dumps({"responses": ["x" * 2 * IN_MEMORY]}).encode()
     with client(Api(httpx.Response(200, content=body))).ask(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()
     assert bytes(raw)[:3] == b'["x'
