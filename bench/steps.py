@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from bench.inputs import MODEL
-from functions.poll.collect import collect
+from functions.poll.collect import Stored, collect
 from functions.submit.cut import cut
 from functions.submit.reading import RANGE
 from shared.observability import metrics
@@ -135,7 +135,7 @@ class Collected:
         """The product's: read the answers from the mapped reply, join, spool the part with its SHA-256."""
         with reply.open("rb") as file:
             body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        assert collect(self.services, self.job, self.batch, body)
+        assert collect(self.services, self.job, self.batch, Stored("staging/reply", body))
         assert self.part_size > 0
         metrics.clear_metrics()
 
