@@ -11,7 +11,7 @@ LOCAL := .local/aws/.stamp .local/sam/.stamp
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every answer out
 	$(DEV) -m local.demo
@@ -19,7 +19,7 @@ demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every an
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary
+test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 lint: .venv/.stamp $(LOCAL) ## style, types and the template
