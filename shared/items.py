@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from shared.errors import LawBrokenError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -64,6 +66,9 @@ def read(item: Mapping[str, Any], kind: type[T]) -> T:
     """Build a data class from an item; attributes it does not know are ignored.
 
     Raises:
-        msgspec.ValidationError: the item does not hold what its schema promises.
+        LawBrokenError: the item does not hold what its schema promises.
     """
-    return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)
+    try:
+        return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)
+    except msgspec.ValidationError as error:
+        raise LawBrokenError(f"item {item.get('pk')} {item.get('sk')}: {error}") from error

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 import boto3
-import httpx
 import time_machine
 
 import functions.poll.handler
@@ -26,6 +25,8 @@ from tests.template import default, properties, template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import httpx
 
 REGION = "eu-west-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -87,7 +88,9 @@ class World:
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every manifest by its folder."""
-        return {key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.keys() if key.endswith("/manifest.json")}
+        return {
+            key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.keys() if key.endswith("/manifest.json")
+        }
 
     def only_folder(self) -> str:
         """The folder of the only job that is over."""
@@ -150,7 +153,9 @@ class World:
             key = unquote_plus(told["key"])
             versions = self.s3.list_object_versions(Bucket=BUCKET, Prefix=key).get("Versions", [])
             (told["versionId"],) = [
-                one["VersionId"] for one in versions if one["Key"] == key and one["ETag"].strip('"') == told.get("eTag", "")
+                one["VersionId"]
+                for one in versions
+                if one["Key"] == key and one["ETag"].strip('"') == told.get("eTag", "")
             ][:1] or [""]
         return json.dumps(message) if message.get("Records") else body
 

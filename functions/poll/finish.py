@@ -69,10 +69,11 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
     job = services.ledger.job(job_id)
     if job is None or job.state in FINAL_JOB_STATES:
         return
-    ahead = _look_ahead(services, job)
-    is_due = job.due_at is not None and job.due_at <= now
-    if not (is_due or ahead.all_final or ahead.size >= SEGMENT or now >= job.told_at + TOLD_SECONDS):
-        return
+    # A job that is due is leased before anything can fail, so that it counts a claim and does not come up at once.
+    if not (job.due_at or now) <= now and now < job.told_at + TOLD_SECONDS:
+        ahead = _look_ahead(services, job)
+        if not ahead.all_final and ahead.size < SEGMENT:
+            return
     patient = job.claims >= PATIENT_CLAIMS
     leased = services.ledger.lease_job(
         job, now, now + (PATIENT_SECONDS if patient else min(LEASE_SECONDS, remaining() + 10))
@@ -83,12 +84,13 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
         logger.error("job keeps failing", job_id=job_id, claims=leased.claims)
         count("StuckItems")
     try:
-        _advance(services, leased, ahead, remaining)
+        _advance(services, leased, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
 
 
-def _advance(services: Services, job: Job, ahead: Ahead, remaining: Callable[[], float]) -> None:
+def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    ahead = _look_ahead(services, job)
     while ahead.size >= SEGMENT and not ahead.all_final and remaining() > STEP_SECONDS:
         taken = _take_in(services, job, "output", final=False)
         if taken is None:

@@ -41,4 +41,5 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     if not isinstance(message, AskMessage):
         raise msgspec.ValidationError("a message for another function")
     everything = services()
-    visit_all(everything, bring_on(everything, message.batches, remaining), remaining)
+    _, done = bring_on(everything, message.batches, remaining)
+    visit_all(everything, done, remaining)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from functions.poll.ask import Asked, ask, needs_call
 from functions.poll.finish import visit
 from shared.budget import Permit, Refusal
 from shared.errors import LawBrokenError, StorageError
+from shared.ledger import Due
 from shared.observability import count, logger
 from shared.queues import AskMessage, BatchMessage, JobMessage
 from shared.words import BatchState, JobState, Work
@@ -21,9 +22,10 @@ from shared.words import BatchState, JobState, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shared.ledger import Due
     from shared.services import Services
     from shared.words import Batch, Job
+
+T = TypeVar("T")
 
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
@@ -64,30 +66,53 @@ def _round(services: Services, remaining: Callable[[], float]) -> tuple[bool, fl
     submits, next_submit = services.ledger.due(Work.SUBMIT, now, share)
     polls, next_poll = services.ledger.due(Work.POLL, now, 4 * share)
     jobs, next_job = services.ledger.due(Work.JOB, now, share)
-    _send_submits(services, submits)
-    _hand_over(services, polls[IN_HAND:])
-    done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
-    for due in jobs:
-        job = services.ledger.job(due.job_id)
+    sent = _send_submits(services, submits) + _hand_over(services, polls[IN_HAND:])
+    brought, done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
+    visited = visit_all(services, done | _jobs_to_visit(services, jobs), remaining)
+    following = [at for at in (next_submit, next_poll, next_job) if at is not None]
+    return sent + brought + visited > 0, min(following, default=math.inf)
+
+
+def _jobs_to_visit(services: Services, dues: list[Due]) -> set[str]:
+    """Due jobs; those whose upload is still being read go on in the submit function instead."""
+    now = services.now()
+    wanted = set()
+    for due in dues:
+        job = _readable(due, lambda due: services.ledger.job(due.job_id))
         if job and job.state is JobState.SPLITTING:
             if (job.due_at or now) <= now and services.ledger.postpone_job(job, now + DISPATCHED_SECONDS):
                 services.queues.send(JobMessage(job.job_id))
         elif job:
-            done.add(job.job_id)
-    visit_all(services, done, remaining)
-    following = [at for at in (next_submit, next_poll, next_job) if at is not None]
-    return bool(submits or polls or jobs), min(following, default=math.inf)
+            wanted.add(job.job_id)
+    return wanted
 
 
-def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> set[str]:
-    """Ask after batches, or write down those that only wait for it, many at once; the jobs that got a part by it."""
+def _readable(due: Due, read: Callable[[Due], T | None]) -> T | None:
+    """Read what is due; an item that cannot be read must not hold the others up."""
+    try:
+        return read(due)
+    except LawBrokenError:
+        logger.exception("item not readable", job_id=due.job_id, number=due.number)
+        count("LawsBroken")
+        return None
+
+
+def bring_on(
+    services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]
+) -> tuple[int, set[str]]:
+    """Ask after batches, or write down those that only wait for it, many at once.
+
+    Returns:
+        How many batches were worked on, and the jobs that got a part by it.
+    """
     wanted = []
     jobs: dict[str, Job | None] = {}
     now = services.now()
     for job_id, number in batches:
+        due = Due(job_id, number, now)
         if job_id not in jobs:
-            jobs[job_id] = services.ledger.job(job_id)
-        batch, job = services.ledger.batch(job_id, number), jobs[job_id]
+            jobs[job_id] = _readable(due, lambda due: services.ledger.job(due.job_id))
+        batch, job = _readable(due, lambda due: services.ledger.batch(due.job_id, due.number)), jobs[job_id]
         if batch and job and batch.state in {BatchState.QUEUED, BatchState.READY} and batch.work is Work.POLL:
             wanted.append((job, batch))
     calls = sum(needs_call(batch) for _, batch in wanted)
@@ -104,7 +129,7 @@ def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: 
             chosen.append((job, batch, permit))
     with ThreadPoolExecutor(THREADS) as threads:
         asked = list(threads.map(lambda one: _ask(services, one[0], one[1], one[2], remaining), chosen))
-    return {one.job_id for one in asked if one and one.done}
+    return len(chosen), {one.job_id for one in asked if one and one.done}
 
 
 def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked | None:
@@ -117,14 +142,17 @@ def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: 
         return None
 
 
-def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
-    """Bring jobs on, one after another and each apart from the others."""
+def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> int:
+    """Bring jobs on, one after another and each apart from the others; how many went well."""
+    good = 0
     for job_id in job_ids:
         try:
             visit(services, job_id, remaining)
+            good += 1
         except (StorageError, LawBrokenError):
             logger.exception("job not brought on", job_id=job_id)
             count("Errors")
+    return good
 
 
 def _dispatched(services: Services, dues: list[Due]) -> list[Due]:
@@ -132,20 +160,23 @@ def _dispatched(services: Services, dues: list[Due]) -> list[Due]:
     now = services.now()
     sent = []
     for due in dues:
-        batch = services.ledger.batch(due.job_id, due.number)
+        batch = _readable(due, lambda due: services.ledger.batch(due.job_id, due.number))
         if batch and (batch.due_at or now + 1) <= now and services.ledger.postpone(batch, now + DISPATCHED_SECONDS):
             sent.append(due)
     return sent
 
 
-def _send_submits(services: Services, dues: list[Due]) -> None:
-    """Send due batches to the submit function."""
-    services.queues.send_all([BatchMessage(due.job_id, due.number) for due in _dispatched(services, dues)])
+def _send_submits(services: Services, dues: list[Due]) -> int:
+    """Send due batches to the submit function; how many."""
+    messages = [BatchMessage(due.job_id, due.number) for due in _dispatched(services, dues)]
+    services.queues.send_all(messages)
+    return len(messages)
 
 
-def _hand_over(services: Services, dues: list[Due]) -> None:
-    """Hand due batches to more invocations of this function."""
+def _hand_over(services: Services, dues: list[Due]) -> int:
+    """Hand due batches to more invocations of this function; how many."""
     pairs = [(due.job_id, due.number) for due in _dispatched(services, dues)]
     services.queues.send_all(
         [AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)]
     )
+    return len(pairs)

@@ -1,4 +1,4 @@
-"""A whole Dropbatch in this process: moto, the handlers, and the local Workers AI behind httpx, all on one moved clock."""
+"""A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, all on one moved clock."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The process dies at every boundary in turn: before and after each call of AWS and of the API. Nothing may be lost by it.
+"""The process dies at each boundary in turn: before and after each call of AWS and of the API. Nothing may be lost.
 
 The boundaries are found by recording a run, not by hand, so that a new call is covered the day it is added.
 """
@@ -92,10 +92,16 @@ def run(monkeypatch, boundaries: Boundaries) -> tuple[Mortal, WorkersAI]:
         return boundaries.cross(operation, lambda: real(client, operation, arguments))
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    with mock_aws(), contextmanager(make_world)(Watched(transport(api), boundaries), monkeypatch, MAX_REQUESTS_PER_BATCH=3) as made:
+    with (
+        mock_aws(),
+        contextmanager(make_world)(Watched(transport(api), boundaries), monkeypatch, MAX_REQUESTS_PER_BATCH=3) as made,
+    ):
         world = Mortal(**vars(made))
         world.boundaries = boundaries
-        lines = ["nonsense" if record is None else httpx.Request("POST", "/", json=record).content.decode() for record in UPLOAD]
+        lines = [
+            "nonsense" if record is None else httpx.Request("POST", "/", json=record).content.decode()
+            for record in UPLOAD
+        ]
         world.upload("a.jsonl", "\n".join(lines), model=M2M)
         world.settle(minutes=240)
         check(world)

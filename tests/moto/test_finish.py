@@ -107,3 +107,31 @@ def test_output_lines_are_what_the_documentation_shows(world, api):
         "success": False,
         "error": {"code": "inference_failed", "message": "5001: no"},
     }
+
+
+def test_one_item_that_cannot_be_read_holds_up_no_other(start):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
+    for work in ("v1#submit", "v1#poll"):
+        world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}})
+    world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v1#job"}})
+
+    world.settle(until=lambda: bool(world.manifests()))
+
+    assert world.manifest()["counts"]["succeeded"] == 1
+
+
+def test_an_item_of_a_newer_version_is_left_alone(start):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v2#poll"}}
+    world.dynamodb.put_item(TableName="ledger", Item=newer)
+
+    world.settle(until=lambda: bool(world.manifests()))
+
+    assert newer in world.items()

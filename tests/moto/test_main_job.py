@@ -104,7 +104,16 @@ def test_the_model_is_taken_from_metadata_then_path_then_the_stacks_default(star
 
 
 @pytest.mark.parametrize(
-    "key", ["with space.jsonl", "a+b.jsonl", "100%.jsonl", "a%2Fb.jsonl", "müller/漢字.jsonl", "mail@example.jsonl", "a&b=c?d#e.jsonl"]
+    "key",
+    [
+        "with space.jsonl",
+        "a+b.jsonl",
+        "100%.jsonl",
+        "a%2Fb.jsonl",
+        "müller/漢字.jsonl",
+        "mail@example.jsonl",
+        "a&b=c?d#e.jsonl",
+    ],
 )
 def test_odd_keys_are_taken_as_they_are(world, key):
     world.upload_records(key, greetings(2), model=M2M)
@@ -160,7 +169,9 @@ def test_an_overwritten_upload_is_two_jobs_each_with_its_own_answers(world):
     assert answers == {one["translated_text"] for one in wanted}
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, lambda body: gzip.compress(body[:20]) + gzip.compress(body[20:])])
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstd.compress, lambda body: gzip.compress(body[:20]) + gzip.compress(body[20:])]
+)
 def test_packed_uploads_are_unpacked(world, pack):
     body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
     world.upload("a.jsonl.gz", pack(body), model=M2M)
@@ -222,7 +233,7 @@ def test_a_bad_record_fails_alone_with_its_code_and_its_line(world):
     assert all(line["success"] for line in lines[::2])
     errors = world.lines("errors.jsonl")
     assert [error["line"] for error in errors] == [2 + 3 * number for number in range(len(BAD))]
-    assert f"{world.only_folder()}/retry.jsonl" not in world.keys()
+    assert f"{world.only_folder()}/retry.jsonl" not in world
 
 
 def test_a_request_the_api_refuses_fails_alone_and_can_be_tried_again(start, api):
@@ -317,7 +328,11 @@ def test_a_finished_upload_is_not_run_again_when_its_items_are_gone(world, api):
     for item in world.items():
         world.dynamodb.delete_item(TableName="ledger", Key={"pk": item["pk"], "sk": item["sk"]})
 
-    event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": BUCKET}, "object": {"key": "inbox/a.jsonl"}}}]}
+    event = {
+        "Records": [
+            {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": BUCKET}, "object": {"key": "inbox/a.jsonl"}}}
+        ]
+    }
     world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=json.dumps(event))
     world.deliver_all()
 

@@ -13,7 +13,9 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"} for number in range(count)]
+    return [
+        {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"} for number in range(count)
+    ]
 
 
 def submits(api):
@@ -143,7 +145,9 @@ def test_a_job_whose_every_lone_record_is_refused_stops_trying(start, api):
     assert any("Not" in line["error"]["message"] for line in world.lines())
 
 
-@pytest.mark.parametrize("kind", ["accept_then_reset", "accept_then_close", "accept_then_html", "accept_then_truncate", "accept_then_hang"])
+@pytest.mark.parametrize(
+    "kind", ["accept_then_reset", "accept_then_close", "accept_then_html", "accept_then_truncate", "accept_then_hang"]
+)
 def test_a_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
     api.inject(Fault(kind=kind))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -214,7 +218,9 @@ def test_an_answer_that_comes_at_once_is_used(world, api):
 # ── on a poll ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["html", "reset", "hang", "truncated_json", "truncated_body", "slow_body", "json_500", "refuse"])
+@pytest.mark.parametrize(
+    "kind", ["html", "reset", "hang", "truncated_json", "truncated_body", "slow_body", "json_500", "refuse"]
+)
 def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
