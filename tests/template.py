@@ -1,4 +1,4 @@
-"""`template.yaml` as data: the properties that test resources are made from, so that no test can drift from what is deployed."""
+"""`template.yaml` as data: test resources are made from it, so that no test can drift from what is deployed."""
 
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ _Loader.add_multi_constructor("!", _short_form)
 @cache
 def template() -> dict[str, Any]:
     """The whole template."""
-    return yaml.load(PATH.read_text(), _Loader)  # noqa: S506 - a safe loader with more tags
+    return yaml.load(PATH.read_text(), _Loader)
 
 
 def properties(name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The whole path in one process: S3, SQS and DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
+"""The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
 
-Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get what
-SQS holds, by Lambda's own rules for partial batch answers. Time is a moved clock: nothing ever waits.
+Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get
+what SQS holds, by Lambda's own rules for partial batch answers. Time is a moved clock: nothing ever waits.
 """
 
 from __future__ import annotations

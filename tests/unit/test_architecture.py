@@ -24,6 +24,7 @@ ROOMS = {
 
 PURE = {
     "functions.submit.cut",
+    "functions.submit.windows",
     "functions.submit.form",
     "functions.submit.unpack",
     "functions.poll.join",

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.submit import cut as module
+from functions.submit import windows
 from functions.submit.cut import cut
 from functions.submit.form import form_of
 from shared.errors import UploadError
@@ -25,9 +26,11 @@ EXCERPT = 60
 def _small_limits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", LIMIT)
+        patch.setattr(windows, "API_BODY_LIMIT", LIMIT)
         patch.setattr(module, "EXCERPT", EXCERPT)
-        patch.setattr(module, "TOGETHER", 200, raising=False)
-        patch.setattr(module, "FEW", 2, raising=False)
+        patch.setattr(windows, "EXCERPT", EXCERPT)
+        patch.setattr(windows, "TOGETHER", 200)
+        patch.setattr(module, "FEW", 2)
         yield
 
 
@@ -259,6 +262,7 @@ def test_a_message_names_the_line_counted_from_1_with_blank_ones():
 def test_deep_nesting_is_an_answer_and_no_crash(depth):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
+        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
         line = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
         (one,) = cuts_of(plan_of((10, 9_500_000)), line + b"\n{}\n")
     assert [row.code for row in one.rows] == ["" if depth < 1_000 else "invalid_json", ""]
@@ -267,6 +271,7 @@ def test_deep_nesting_is_an_answer_and_no_crash(depth):
 def test_thousands_of_digits_make_one_bad_record_and_no_crash():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
+        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
         (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % (b"7" * 6_000))
     assert [row.code for row in one.rows] == ["invalid_json", ""]
 

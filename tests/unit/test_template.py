@@ -108,15 +108,11 @@ def test_parameters_are_those_of_the_design(source):
     }
     assert {name for name, parameter in told.items() if "Default" not in parameter} == {"CloudflareAccountId"}
     assert all(parameter["Description"] for parameter in told.values())
-    defaults = [
-        told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")
-    ]
+    defaults = [told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")]
     assert defaults == [500, 9_500_000, 200]
     assert told["CloudflareApiToken"]["NoEcho"] is True
     for name, parameter in told.items():
-        limits = (
-            {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
-        )
+        limits = {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
         assert limits & set(parameter), f"{name} takes anything"
 
 
@@ -391,9 +387,7 @@ def test_table_is_kept_and_can_be_put_back(template):
 
 def test_table_has_one_sparse_index_of_what_is_due(of_type):
     (table,) = of_type("AWS::DynamoDB::Table").values()
-    types = {
-        attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]
-    }
+    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
     (index,) = table["GlobalSecondaryIndexes"]
 
     assert types == {"pk": "S", "sk": "S", "work": "S", "due_at": "N"}
