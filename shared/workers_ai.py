@@ -112,7 +112,20 @@ class _Body(msgspec.Struct):
     internalCode: Any = None  # noqa: N815 - the API's own name
 
 
+class _DoneInner(msgspec.Struct):
+    responses: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    results: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Done(_DoneInner):
+    """A completed batch in either shape, with or without the envelope, as one pass over its bytes finds it."""
+
+    result: _DoneInner | msgspec.UnsetType = msgspec.UNSET
+    success: Any = None
+
+
 _decode = msgspec.json.Decoder(_Body).decode
+_decode_done = msgspec.json.Decoder(_Done).decode
 
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
 """An escaped backslash, a surrogate pair, or half of one: only the last is a group."""
@@ -271,6 +284,8 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     seconds = _number(retry_after)
     wait = None if seconds is None else float(seconds)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    if good and _is_done(content):
+        return Answer(content)
     try:
         content, outer, inner = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -294,6 +309,18 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     if isinstance(inner.request_id, str) and inner.request_id:
         return Accepted(inner.request_id)
     return Lost(f"HTTP {status} with neither request_id nor results")
+
+
+def _is_done(content: bytes | mmap.mmap) -> bool:
+    """Whether this is a completed batch as most are: seen in one pass, since such replies are the large ones."""
+    try:
+        done = _decode_done(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # whatever it is, it is looked at more closely
+    if done.success is False:
+        return False
+    inner = done if done.result is msgspec.UNSET else done.result
+    return inner.responses is not msgspec.UNSET or inner.results is not msgspec.UNSET
 
 
 def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
