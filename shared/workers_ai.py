@@ -289,14 +289,10 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     try:
         content, outer, inner = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        if good or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return Lost(f"HTTP {status} with a body that is not the API's JSON")
-        return Refused(status, None, f"HTTP {status} without the API's JSON", wait)
-    code, message = _problem(outer)
+        return _no_answer(status, wait, None)
     if not good or outer.success is False:
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and code is None and outer.success is not False:
-            return Lost(f"HTTP {status} with a body that is not the API's JSON")
-        return Refused(status, code, message, wait, enveloped=True)
+        return _no_answer(status, wait, outer)
+    code, message = _problem(outer)
     if _begins(inner.responses, b"[") or _begins(inner.results, b"["):
         return Answer(content)
     word = inner.status.lower() if isinstance(inner.status, str) else ""
@@ -309,6 +305,15 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     if isinstance(inner.request_id, str) and inner.request_id:
         return Accepted(inner.request_id)
     return Lost(f"HTTP {status} with neither request_id nor results")
+
+
+def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
+    """A reply that carries nothing out: surely refused, unless it is not the API that speaks."""
+    code, message = _problem(body) if body else (None, f"HTTP {status} without the API's JSON")
+    enveloped = body is not None and (code is not None or body.success is False)
+    if not enveloped and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Lost(f"HTTP {status} with a body that is not the API's JSON")
+    return Refused(status, code, message, wait, enveloped=body is not None)
 
 
 def _is_done(content: bytes | mmap.mmap) -> bool:
