@@ -229,6 +229,8 @@ def _stop(home: Home, name: str) -> bool:
                 # The leader is gone; its children get no second chance.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
+                if child := _children.pop(pid, None):
+                    child.wait()
                 return True
             time.sleep(0.05)
     raise LocalAwsError(f"{name} (process {pid}) does not stop.")
