@@ -68,9 +68,7 @@ def deploy() -> dict[str, Any]:
     if again:
         _sam("deploy", "--no-fail-on-empty-changeset")
     else:
-        print(
-            "\nThe first time: a few questions. Save the answers to samconfig.toml; the token is left out.\n"
-        )
+        print("\nThe first time: a few questions. Save the answers to samconfig.toml; the token is left out.\n")
         _sam("deploy", "--guided")
     saved = _saved()
     if _architecture(saved) != built:
@@ -87,9 +85,7 @@ def _deployed_settings(saved: dict[str, Any]) -> tuple[dict[str, str], str]:
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
     function = session.client("lambda").get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
     settings: dict[str, str] = function["Environment"]["Variables"]
-    secret = session.client("secretsmanager").get_secret_value(
-        SecretId=settings["CLOUDFLARE_API_TOKEN_SECRET_ARN"]
-    )
+    secret = session.client("secretsmanager").get_secret_value(SecretId=settings["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
     return settings, secret.get("SecretString", "")
 
 
@@ -101,9 +97,7 @@ def _first_error(reply: httpx.Response) -> str:
     return f"HTTP {reply.status_code}, code {error.get('code')}: {error.get('message')}"
 
 
-def check_token(
-    base_url: str, account_id: str, token: str, transport: httpx.BaseTransport | None = None
-) -> str:
+def check_token(base_url: str, account_id: str, token: str, transport: httpx.BaseTransport | None = None) -> str:
     """Ask Cloudflare for one model's name with the token; what is wrong and how to mend it, or nothing.
 
     Args:
@@ -127,9 +121,7 @@ def check_token(
             if reply.is_success:
                 return ""
             if reply.status_code not in {400, 401, 403, 404}:
-                return (
-                    f"Cloudflare cannot tell now whether it is good ({_first_error(reply)}); try again later."
-                )
+                return f"Cloudflare cannot tell now whether it is good ({_first_error(reply)}); try again later."
             known = any(
                 client.get(f"{base_url}{path}").is_success
                 for path in ("/user/tokens/verify", f"/accounts/{account_id}/tokens/verify")

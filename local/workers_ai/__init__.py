@@ -1,8 +1,9 @@
 """A faithful local stand-in for the asynchronous batch API of Cloudflare Workers AI.
 
-`WorkersAI` is the whole API as a function from a request to a `Reply`: no socket, no thread, a clock that a test may move.
-`transport` puts it behind `httpx.MockTransport`; `python -m local.workers_ai` serves it on the loopback address.
-What it says is documented, observed or invented, switch by switch: see README.md beside this file.
+`WorkersAI` is the whole API as a function from a request to a `Reply`: no socket, no thread, a clock that a
+test may move. `transport` puts it behind `httpx.MockTransport`; `python -m local.workers_ai` serves it on the
+loopback address. What it says is documented, observed or invented, switch by switch: see README.md beside
+this file.
 """
 
 from local.workers_ai.answers import expected_result

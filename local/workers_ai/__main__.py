@@ -42,7 +42,8 @@ def main() -> int:
         sys.stdout.flush()
 
     serving = server(WorkersAI(behaviour, faults=faults), options.port, ready)
-    # The server stops in good order and then raises the signal again: ending by it would leave temporary files.
+    # The server stops in good order and then raises the signal again: ending by it would leave temporary
+    # files.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     serving.run()

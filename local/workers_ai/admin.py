@@ -1,4 +1,7 @@
-"""The routes under `/_local/`: the bill, the switches, the faults and the counts, over HTTP. They are no part of the API."""
+"""The routes under `/_local/`: the bill, the switches, the faults and the counts, over HTTP.
+
+They are no part of the API.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
 PREFIX = "/_local/"
 
 
-def handle(api: "WorkersAI", method: str, path: str, body: bytes) -> Reply:
+def handle(  # One for each route.
+    api: "WorkersAI", method: str, path: str, body: bytes
+) -> Reply:
     """Answer one call of a local route."""
     try:
         match method, path.removeprefix(PREFIX):

@@ -1,8 +1,9 @@
 """The answer to one request: what each family of models says, made from the request alone, and what it used.
 
-Vectors and scores come from an embedder. Everything else is made up, but always the same for the same request, so that a test can
-say beforehand what it must read: a translation is the text behind its language in brackets, a generated text repeats the
-prompt, a value for a JSON schema is the plainest one that fits. Token counts are estimates: four characters are a token.
+Vectors and scores come from an embedder. Everything else is made up, but always the same for the same
+request, so that a test can say beforehand what it must read: a translation is the text behind its language in
+brackets, a generated text repeats the prompt, a value for a JSON schema is the plainest one that fits. Token
+counts are estimates: four characters are a token.
 """
 
 import base64
@@ -28,7 +29,7 @@ class Answer(NamedTuple):
     completion_tokens: int = 0
 
 
-def answer_all(
+def answer_all(  # One for each family.
     model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int = 6
 ) -> list[Answer]:
     """The answers to requests that passed validation, in their order."""
@@ -88,9 +89,7 @@ def _texts(request: dict[str, Any]) -> list[str]:
 def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int) -> list[Answer]:
     """One pass of the model over the texts of all requests, then each takes its rows."""
     scored = [model.family is Family.BGE_M3 and bool(request.get("query")) for request in requests]
-    texts = [
-        text for request, score in zip(requests, scored, strict=True) if not score for text in _texts(request)
-    ]
+    texts = [text for request, score in zip(requests, scored, strict=True) if not score for text in _texts(request)]
     rows = iter(embed.rows(texts, model.dimension, digits))
     answers = []
     for request, score in zip(requests, scored, strict=True):
@@ -123,9 +122,7 @@ def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
 
 def _translation(request: dict[str, Any]) -> Answer:
     translated = f"[{request['target_lang']}] {request['text']}"
-    return Answer(
-        msgspec.json.encode({"translated_text": translated}), tokens(request["text"]), tokens(translated)
-    )
+    return Answer(msgspec.json.encode({"translated_text": translated}), tokens(request["text"]), tokens(translated))
 
 
 def _digest(request: dict[str, Any]) -> str:
@@ -222,7 +219,7 @@ def _instance(schema: object, prompt: str, depth: int = 0) -> Any:  # noqa: ANN4
 
 def _llama(request: dict[str, Any]) -> Answer:
     made = _generate(request, default_tokens=256)
-    result = {
+    result: dict[str, Any] = {
         "response": made.text if made.value is None else made.value,
         # A captured reply of Llama 3.3 has this odd list whenever a schema was given.
         "tool_calls": [] if made.value is None else [{}],

@@ -1,4 +1,7 @@
-"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out. No socket and no sleep is here."""
+"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out.
+
+No socket and no sleep is here.
+"""
 
 import time
 from collections import Counter, defaultdict
@@ -264,16 +267,14 @@ class WorkersAI:
         if wrong is not None and not (later and run.call == "submit"):
             return envelope.failure(wrong, behaviour)
         with self._lock:
-            batch = self._batches.accept(
-                run.route.account, model.name, run.body, requests, behaviour, run.now
-            )
+            batch = self._batches.accept(run.route.account, model.name, run.body, requests, behaviour, run.now)
             batch.inline = run.call == "sync" or any(fault.kind == "sync_answer" for fault in run.faults)
-            batch.failure = wrong and error(
-                3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}"
-            )
+            batch.failure = wrong and error(3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}")
             self._mark(batch, run.faults, lambda: requests, run.now)
         batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
         if batch.inline:
+            with self._lock:
+                self._batches.forget(batch)
             return self._finished(batch, requests, batch.faults, 0)
         result = {"status": "queued", "request_id": batch.request_id}
         if behaviour.submit_model:
@@ -308,15 +309,11 @@ class WorkersAI:
         (answer,) = answer_all(model, [request], embedder(behaviour.embedder), behaviour.vector_digits)
         return envelope.success(msgspec.Raw(answer.result), behaviour)
 
-    def _mark(
-        self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
-    ) -> None:
+    def _mark(self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float) -> None:
         """Lay on a batch what will happen to it: it hangs, it fails, or some of its items do."""
         for fault in faults:
             if fault.kind == "stuck":
-                batch.completes_at = max(batch.completes_at, now) + (
-                    fault.seconds if fault.seconds >= 0 else FOREVER
-                )
+                batch.completes_at = max(batch.completes_at, now) + (fault.seconds if fault.seconds >= 0 else FOREVER)
             elif fault.kind == "batch_fails":
                 batch.failure = error(fault.code or 3030, fault.message, fault.status)
             elif fault.kind == "item_fails":
@@ -338,9 +335,7 @@ class WorkersAI:
         batch = run.batch
         known = batch is not None and batch.account == run.route.account
         if batch is None or not known or (behaviour.model_must_match and batch.model != run.route.model):
-            unknown = ApiError(
-                behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message
-            )
+            unknown = ApiError(behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message)
             return envelope.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
@@ -368,9 +363,7 @@ class WorkersAI:
         result = {"status": word, "request_id": batch.request_id}
         if behaviour.pending_model:
             result["model"] = batch.model
-        return envelope.success(
-            {} if behaviour.pending_empty else result, behaviour, behaviour.pending_status
-        )
+        return envelope.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
 
     def _failed(self, batch: Batch, failure: ApiError) -> Reply:
         behaviour = self._behaviour
@@ -387,7 +380,10 @@ class WorkersAI:
 
 
 class _Bodies:
-    """The bodies that a fault's text may stand in: the call's own, then that of the batch, fetched only if looked for."""
+    """The bodies that a fault's text may stand in: the call's own, then that of the batch asked after.
+
+    The second is fetched only if it is looked for.
+    """
 
     def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
         self._batches = batches
@@ -411,18 +407,15 @@ def _requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[An
     if behaviour.max_requests and len(requests) > behaviour.max_requests:
         most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
         return requests, error(5006, most), False
-    # `off` admits what no answer could be made from, so its batches fail later as well.
     late = behaviour.validation != "submit"
     for index, request in enumerate(requests):
-        wrong = problem(
-            model.family, request, f"/requests/{index}", strict_reference=behaviour.strict_reference
-        )
+        wrong = problem(model.family, request, f"/requests/{index}", strict_reference=behaviour.strict_reference)
         if wrong is not None:
             return requests, error(5006, wrong), late
     return requests, None, False
 
 
-def _instead(fault: Fault, behaviour: Behaviour) -> Reply:
+def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
     """The reply of a fault that keeps a call from being carried out."""
     match fault.kind:
         case "bare":
@@ -448,7 +441,7 @@ def _instead(fault: Fault, behaviour: Behaviour) -> Reply:
             return envelope.failure(failure, behaviour, retry_after)
 
 
-def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:
+def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
     """The reply to a call that was carried out, after a fault on its way back."""
     at = fault.at if fault.at >= 0 else len(reply.body) // 2
     match fault.kind:

@@ -1,12 +1,17 @@
-"""Accepted batches: their bill, their times, and their bodies until no answer can be asked for. Nothing of HTTP is here."""
+"""Accepted batches: their bill, their times, and their bodies until no answer can be asked for.
 
+Nothing of HTTP is here.
+"""
+
+import shutil
 import uuid
+import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
 from statistics import NormalDist
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from local.workers_ai.behaviour import Behaviour
@@ -54,12 +59,15 @@ class Batch:
 
 
 class Bodies:
-    """Bodies of batches: in memory up to a limit, beyond it in temporary files that go when this object does."""
+    """Bodies of batches, in memory up to a limit and beyond it in temporary files.
+
+    The files go when this object does.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, bytes] = {}
         self._size = 0
-        self._directory: TemporaryDirectory[str] | None = None
+        self._directory: Path | None = None
 
     def put(self, request_id: str, body: bytes, limit: int) -> None:
         """Keep a body."""
@@ -68,8 +76,9 @@ class Bodies:
             self._size += len(body)
             return
         if self._directory is None:
-            self._directory = TemporaryDirectory(prefix="workers-ai-")
-        Path(self._directory.name, request_id).write_bytes(body)
+            self._directory = Path(mkdtemp(prefix="workers-ai-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        (self._directory / request_id).write_bytes(body)
 
     def get(self, request_id: str) -> bytes:
         """The body kept under this id."""
@@ -78,7 +87,7 @@ class Bodies:
             return held
         if self._directory is None:
             raise KeyError(request_id)
-        return Path(self._directory.name, request_id).read_bytes()
+        return (self._directory / request_id).read_bytes()
 
     def drop(self, request_id: str) -> None:
         """Forget a body."""
@@ -86,7 +95,7 @@ class Bodies:
         if held is not None:
             self._size -= len(held)
         elif self._directory is not None:
-            Path(self._directory.name, request_id).unlink(missing_ok=True)
+            (self._directory / request_id).unlink(missing_ok=True)
 
 
 class Batches:
@@ -105,8 +114,8 @@ class Batches:
         """Take a batch in: from here on it is billed."""
         self._expire(behaviour, now)
         digest = sha256(body).hexdigest()
-        # The id is drawn from what was sent and how often it was sent before, so that the same run has the same ids even when
-        # its calls arrive in another order.
+        # The id is drawn from what was sent and how often it was sent before, so that the same run has the
+        # same ids even when its calls arrive in another order.
         key = f"{behaviour.seed} {account} {model} {digest}"
         self._same[key] += 1
         drawn = blake2b(f"{key} {self._same[key]}".encode(), digest_size=16).digest()
@@ -170,11 +179,7 @@ class Batches:
 
 def _expired(batch: Batch, behaviour: Behaviour, now: float) -> bool:
     used_up = bool(behaviour.answers_per_batch) and batch.answers >= behaviour.answers_per_batch
-    return (
-        batch.inline
-        or used_up
-        or bool(behaviour.retention and now > batch.completes_at + behaviour.retention)
-    )
+    return used_up or bool(behaviour.retention and now > batch.completes_at + behaviour.retention)
 
 
 def _latency(behaviour: Behaviour, model: str, count: int, request_id: str) -> float:

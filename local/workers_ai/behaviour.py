@@ -1,9 +1,12 @@
-"""The switches of the local Workers AI: one frozen object, and how text or JSON changes it. No behaviour is here itself.
+"""The switches of the local Workers AI: one frozen object, and how text or JSON changes it.
 
-Each switch says what its default rests on: `documented` (Cloudflare's own pages, schemas or sources), `observed` (reported by
-clients of the live API), `unknown` (nobody outside knows: the default is a guess, the switch holds the other guesses),
-`invented` (means of this server, no claim about the API).
+No behaviour is here itself.
+
+Each switch says what its default rests on: `documented` (Cloudflare's own pages, schemas or sources),
+`observed` (reported by clients of the live API), `unknown` (nobody outside knows: the default is a guess, the
+switch holds the other guesses), `invented` (means of this server, no claim about the API).
 """
+# ruff: noqa: FBT003 # The default of a switch stands first, whatever its type.
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,21 +35,15 @@ class Behaviour:
 
     # Who may ask
     tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
-    foreign_tokens: tuple[str, ...] = _switch(
-        (), "observed", "good tokens without access to the account: 403/9109"
-    )
-    accounts: tuple[str, ...] = _switch(
-        (), "invented", "the only accounts accepted; empty: any 32 hex digits"
-    )
+    foreign_tokens: tuple[str, ...] = _switch((), "observed", "good tokens without access to the account: 403/9109")
+    accounts: tuple[str, ...] = _switch((), "invented", "the only accounts accepted; empty: any 32 hex digits")
     bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
         "401/10000", "documented", "reply to a token that is not accepted"
     )
     malformed_token: Literal["400/9106", "403/9106", "400/6003"] = _switch(
         "400/9106", "observed", "reply to a missing or malformed Authorization header"
     )
-    route_pair: bool = _switch(
-        False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000"
-    )
+    route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
 
     # Envelope
     envelope: bool = _switch(
@@ -72,20 +69,16 @@ class Behaviour:
         "refuse", "documented", "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)"
     )
     empty_requests: Literal["refuse", "accept"] = _switch("refuse", "unknown", "`requests: []`: 400/5006")
-    validation: Literal["submit", "fail_later", "off"] = _switch(
+    validation: Literal["submit", "fail_later"] = _switch(
         "submit", "observed", "requests that miss the model's schema: 400/5006 at once, or 3030 later"
     )
-    strict_reference: bool = _switch(
-        False, "unknown", "refuse an `external_reference` that is no string, 400/5006"
-    )
+    strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is no string, 400/5006")
     batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
     )
     paid_models: tuple[str, ...] = _switch((), "documented", "models refused with 403/5035 (Workers Paid)")
-    unqueueable_status: int = _switch(
-        400, "unknown", "HTTP status of 8007 'does not support request queuing'"
-    )
+    unqueueable_status: int = _switch(400, "unknown", "HTTP status of 8007 'does not support request queuing'")
     unknown_model_code: Literal[5007, 7000, 3042] = _switch(
         5007, "documented", "an unknown model; 7000 has been observed too"
     )
@@ -118,9 +111,7 @@ class Behaviour:
     )
     nested_result: bool = _switch(False, "documented", "launch form: the item's `result` within a `result`")
     shape_b_usage: bool = _switch(False, "unknown", "`usage` at the top of shape B too")
-    answered_by: bool = _switch(
-        True, "invented", "`answered_by` beside the items: what really made the answers"
-    )
+    answered_by: bool = _switch(True, "invented", "`answered_by` beside the items: what really made the answers")
     item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(
         "object",
         "unknown",
@@ -136,14 +127,10 @@ class Behaviour:
     # Time
     latency: float = _switch(2.0, "invented", "seconds from acceptance to completion (its median)")
     latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "invented", "its spread")
-    latency_spread: float = _switch(
-        0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
-    )
+    latency_spread: float = _switch(0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma")
     latency_per_item: float = _switch(0.0, "invented", "seconds more for each request of the batch")
     model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
-    running_after: float = _switch(
-        -1.0, "invented", "seconds to `running`; below 0: half of the batch's latency"
-    )
+    running_after: float = _switch(-1.0, "invented", "seconds to `running`; below 0: half of the batch's latency")
 
     # Limits
     global_limit: int = _switch(1200, "documented", "calls of a token within the window; 0: no limit")
@@ -152,9 +139,7 @@ class Behaviour:
     model_limits: bool = _switch(
         False, "unknown", "the documented calls per minute of a model hold for submits: 429/3021"
     )
-    model_limit: Mapping[str, int] = _switch(
-        {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
-    )
+    model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
     model_limit_retry_after: int = _switch(0, "unknown", "`retry-after` of 3021, seconds; 0: none")
 
     # Answers
@@ -185,11 +170,13 @@ class Behaviour:
         Raises:
             SwitchError: A name is unknown, or a value does not fit.
         """
-        checked = {name: _checked(name, value) for name, value in changes.items()}
+        checked: dict[str, Any] = {name: _checked(name, value) for name, value in changes.items()}
         return dataclasses.replace(self, **checked)
 
     def changed_by_text(self, *assignments: str) -> "Behaviour":
-        """The same with assignments as on a command line: `name=value`, `name=[…]`, or `name.key=value` for a mapping.
+        """The same with assignments as on a command line.
+
+        `name=value`, `name=[…]` or `name=a,b` for several, `name.key=value` for a mapping.
 
         Raises:
             SwitchError: An assignment cannot be read, a name is unknown, or a value does not fit.

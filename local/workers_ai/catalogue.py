@@ -1,4 +1,7 @@
-"""The models this server knows: task, family of request and answer, batch property, limits. Data, and look-up of it."""
+"""The models this server knows: task, family of request and answer, batch property, limits.
+
+Data, and look-up of it.
+"""
 
 from collections.abc import Iterator
 from enum import StrEnum

@@ -1,7 +1,10 @@
-"""The error codes of Workers AI and of the API edge: HTTP status and message of each. No decision is made here.
+"""The error codes of Workers AI and of the API edge: HTTP status and message of each.
 
-The table of Cloudflare's own documentation comes first, then what clients of the live API have reported, then what the edge
-says before Workers AI is asked. Messages are re-typed; only their codes and their gist are evidence.
+No decision is made here.
+
+The table of Cloudflare's own documentation comes first, then what clients of the live API have reported, then
+what the edge says before Workers AI is asked. Messages are re-typed; only their codes and their gist are
+evidence.
 """
 
 from typing import NamedTuple
@@ -25,8 +28,8 @@ _TABLE = (
     ApiError(
         429,
         3036,
-        "AiError: you have used up your daily free allocation of 10,000 neurons, please upgrade to Cloudflare's "
-        "Workers Paid plan if you would like to continue usage.",
+        "AiError: you have used up your daily free allocation of 10,000 neurons, please upgrade to "
+        "Cloudflare's Workers Paid plan if you would like to continue usage.",
     ),
     ApiError(400, 3039, "AiError: Finetune is missing required files"),
     ApiError(429, 3040, "AiError: Capacity temporarily exceeded, please try again."),

@@ -1,4 +1,7 @@
-"""The body of a completed batch: answers put into items, spoilt by the batch's faults, in the shape of the model's queue."""
+"""The body of a completed batch: answers as items, spoilt by faults, in the shape of the model's queue.
+
+How long a batch takes, and whether it fails as a whole, is decided before.
+"""
 
 import random
 from typing import Any

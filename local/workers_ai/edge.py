@@ -1,4 +1,7 @@
-"""The API's edge: which resource a path names, and whether the caller may use it. Pure functions; no model is known here."""
+"""The API's edge: which resource a path names, and whether the caller may use it.
+
+Pure functions; no model is known here.
+"""
 
 import re
 from typing import Literal, NamedTuple
@@ -22,14 +25,17 @@ class Route(NamedTuple):
 
 
 def route(method: str, path: str) -> Route | ApiError:
-    """The resource that a path names, or the edge's refusal. The path is as sent: `@` and `/` must not be encoded."""
+    """The resource that a path names, or the edge's refusal.
+
+    The path is as sent: `@` and `/` must not be encoded.
+    """
     found = _resource(path)
     if isinstance(found, Route) and method != _METHODS[found.resource]:
         return error(7001, f"{method} not supported for requested URI.")
     return found
 
 
-def _resource(path: str) -> Route | ApiError:
+def _resource(path: str) -> Route | ApiError:  # One for each kind of path.
     inner = path.removeprefix(PREFIX)
     if inner == path:
         return error(7000)

@@ -1,11 +1,15 @@
-"""Vectors of texts, as JSON: by the real small model WordLlama, or by a hash where speed or its absence asks for one.
+"""Vectors of texts, as JSON: by the real small model WordLlama, or by a hash.
 
-WordLlama (256 dimensions, its weights ship inside its package) gives vectors in which like texts lie near each other.
-Models of other dimensions get them by cyclic repetition, each component divided by the square root of how often it stands in
-the row, which keeps every cosine exactly. The hash gives each text a vector of equal length whose signs are drawn from the
-text: the same text always has the same vector, and unlike texts are near to right angles.
+The hash serves where speed asks for it, or where WordLlama is not installed.
+
+WordLlama (256 dimensions, its weights ship inside its package) gives vectors in which like texts lie near
+each other. Models of other dimensions get them by cyclic repetition, each component divided by the square
+root of how often it stands in the row, which keeps every cosine exactly. The hash gives each text a vector of
+equal length whose signs are drawn from the text: the same text always has the same vector, and unlike texts
+are near to right angles.
 """
 
+import importlib
 import importlib.util
 import logging
 import math
@@ -54,8 +58,7 @@ class HashEmbedder:
         if table is None:
             size = f"{1 / math.sqrt(dimension):.8f}"
             table = tuple(
-                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode()
-                for byte in range(256)
+                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode() for byte in range(256)
             )
             self._tables[dimension] = table
         digests = (shake_256(text.encode()).digest(dimension // 8) for text in texts)
@@ -72,7 +75,10 @@ class HashEmbedder:
 
 
 class WordLlamaEmbedder:
-    """Static word vectors of the package `wordllama`, averaged over a text. Loaded at first use, from the package alone."""
+    """Static word vectors of the package `wordllama`, averaged over a text.
+
+    Loaded at first use, from the package alone.
+    """
 
     name = "wordllama-256"
 
@@ -84,13 +90,14 @@ class WordLlamaEmbedder:
             if self._model is None:
                 root = logging.getLogger()
                 handlers, level = root.handlers[:], root.level
-                import wordllama  # noqa: PLC0415 # Heavy, and it may not be installed.
+                wordllama = importlib.import_module("wordllama")  # Heavy, and it may not be installed.
 
                 # Importing it configures the root logger, which is not its to configure.
                 root.handlers[:], root.level = handlers, level
-                # Only this directory holds the package's own tokenizer; without it, the load would download one.
+                # Only this directory holds the package's own tokenizer; without it, the load would download
+                # one.
                 self._model = wordllama.WordLlama.load(
-                    cache_dir=Path(wordllama.__file__).parent, disable_download=True
+                    cache_dir=Path(str(wordllama.__file__)).parent, disable_download=True
                 )
                 self._model.tokenizer.no_padding()
                 self._model.tokenizer.enable_truncation(_MAX_TOKENS)
@@ -102,8 +109,8 @@ class WordLlamaEmbedder:
         model = self._load()
         tokens = [encoding.ids for encoding in model.tokenizer.encode_batch(texts, add_special_tokens=False)]
         vectors = np.zeros((len(texts), model.embedding.shape[1]), dtype=np.float32)
-        # The sum over each text's tokens goes row by row, so that no text's vector depends on its neighbours: the same text
-        # has the same digits in every batch.
+        # The sum over each text's tokens goes row by row, so that no text's vector depends on its neighbours:
+        # the same text has the same digits in every batch.
         filled = [index for index, ids in enumerate(tokens) if ids]
         if filled:
             starts = np.cumsum([0, *(len(tokens[index]) for index in filled[:-1])])
@@ -124,10 +131,7 @@ class WordLlamaEmbedder:
         if not rest:
             return [b"[%b]" % b",".join([tail] * times) for tail in tails]
         heads = _json_rows(vectors[:, :rest] / math.sqrt(times + 1), digits)
-        return [
-            b"[%b]" % b",".join([head, tail] * times + [head])
-            for head, tail in zip(heads, tails, strict=True)
-        ]
+        return [b"[%b]" % b",".join([head, tail] * times + [head]) for head, tail in zip(heads, tails, strict=True)]
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
         """The cosine, from 0 for opposite to 1 for equal."""

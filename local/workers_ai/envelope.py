@@ -1,4 +1,7 @@
-"""How results and errors are wrapped: the REST envelope, or the bare bodies of the runtime, as the switches say."""
+"""How results and errors are wrapped: the REST envelope, or the bare bodies of the runtime.
+
+What is wrapped is decided elsewhere.
+"""
 
 import gzip
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Faults: what can go wrong on demand, when a scripted or a chance fault strikes, and which requests of a batch it meets.
+"""Faults: what can go wrong on demand, when a fault strikes, and which requests of a batch it meets.
 
 What a fault then does is carried out in `api.py` (calls) and `complete.py` (finished batches).
 """
@@ -18,7 +18,10 @@ class Kind(NamedTuple):
     """A kind of fault."""
 
     stage: Literal["instead", "after", "batch"]
-    """`instead`: the call is not carried out. `after`: it is, and its reply suffers. `batch`: the batch is marked for good."""
+    """`instead`: the call is not carried out.
+
+    `after`: it is, and its reply suffers. `batch`: the batch is marked for good.
+    """
     where: Where
     """The calls it strikes unless the fault says otherwise."""
     about: str
@@ -36,9 +39,7 @@ KINDS = {
     "accept_then_reset": Kind("after", "submit", "carried out, then the connection is reset"),
     "accept_then_close": Kind("after", "submit", "carried out, then the connection is closed"),
     "accept_then_hang": Kind("after", "submit", "carried out, then silence for `seconds`"),
-    "accept_then_truncate": Kind(
-        "after", "submit", "carried out, the connection ends `at` a byte of the body"
-    ),
+    "accept_then_truncate": Kind("after", "submit", "carried out, the connection ends `at` a byte of the body"),
     "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
     "accept_then_json_500": Kind("after", "submit", "carried out, answered with a JSON error, 500/10013"),
     "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
@@ -55,15 +56,16 @@ KINDS = {
     "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),
     "swapped_reference": Kind("batch", "submit", "two items have each other's `external_reference`"),
     "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
-    "item_fails": Kind(
-        "batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"
-    ),
+    "item_fails": Kind("batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"),
     "giant": Kind("batch", "submit", "results are `factor` times as long"),
 }
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A scripted fault: what happens, to which calls, how often. A number as `kind` is short for `error` with that code."""
+    """A scripted fault: what happens, to which calls, how often.
+
+    A number as `kind` is short for `error` with that code.
+    """
 
     kind: str
     on: Where | None = None
@@ -133,7 +135,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def chance(*parts: str | int | bytes) -> float:
-    """A number from 0 to 1, drawn from the parts: the same parts always draw the same, in whatever order calls arrive."""
+    """A number from 0 to 1, drawn from the parts: the same parts always draw the same.
+
+    So chance does not depend on the order in which calls arrive.
+    """
     digest = blake2b(digest_size=8)
     for part in parts:
         digest.update(part if isinstance(part, bytes) else str(part).encode())
@@ -186,7 +191,13 @@ class Faults:
 
 
 def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[Fault]:
-    """Chance faults that strike a call: `rates` maps a kind, or `submit:kind` or `poll:kind`, to its probability."""
+    """Chance faults that strike a call.
+
+    Args:
+        rates: Probability by kind, by `submit:kind` or by `poll:kind`.
+        call: The call.
+        draw: What makes the call's chance its own.
+    """
     struck: list[Fault] = []
     for name, rate in rates.items():
         before, colon, after = name.rpartition(":")

@@ -1,4 +1,7 @@
-"""Call limits over a moving window, for tokens and for models. Counting only: what is said to a refused caller is not here."""
+"""Call limits over a moving window, for tokens and for models.
+
+Counting only: what is said to a refused caller is not here.
+"""
 
 from collections import defaultdict, deque
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""The local Workers AI behind httpx without a socket: replies become responses, and broken connections httpx's own errors."""
+"""The local Workers AI behind httpx without a socket.
+
+Replies become responses, and broken connections httpx's own errors.
+"""
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,8 +15,8 @@ from local.workers_ai.reply import Cut, Reply
 def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> httpx.MockTransport:
     """A transport that answers from `api`.
 
-    Silence longer than the client's read timeout is a `ReadTimeout` at once. Shorter silence takes no time, unless `sleep` is given
-    (`time.sleep`, or what moves a test's clock).
+    Silence longer than the client's read timeout is a `ReadTimeout` at once. Shorter silence takes no time,
+    unless `sleep` is given (`time.sleep`, or what moves a test's clock).
     """
 
     def respond(request: httpx.Request) -> httpx.Response:
@@ -76,7 +79,6 @@ def _broken(cut: Cut, request: httpx.Request, got: int | None = None, whole: int
     if got is None:
         return httpx.RemoteProtocolError("Server disconnected without sending a response.", request=request)
     return httpx.RemoteProtocolError(
-        "peer closed connection without sending complete message body "
-        f"(received {got} bytes, expected {whole})",
+        f"peer closed connection without sending complete message body (received {got} bytes, expected {whole})",
         request=request,
     )

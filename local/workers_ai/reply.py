@@ -1,4 +1,7 @@
-"""What the core answers: status, headers and body, and as data the misbehaviour of the connection they travel on."""
+"""What the core answers: status, headers and body, and the misbehaviour of their connection as data.
+
+Who carries the misbehaviour out is not here.
+"""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,7 +20,10 @@ class Cut(StrEnum):
     """How a connection ends instead of bringing a whole reply."""
 
     REFUSE = "refuse"
-    """No connection is made. Over a real socket, where the request has been read by then, the same as `RESET`."""
+    """No connection is made.
+
+    Over a real socket, where the request has been read by then, the same as `RESET`.
+    """
     RESET = "reset"
     """The connection is reset before a byte of the reply (or after `cut_after` bytes of its body)."""
     CLOSE = "close"

@@ -1,4 +1,7 @@
-"""The local Workers AI on a socket: a thin ASGI application, and uvicorn to serve it. What it says is decided elsewhere."""
+"""The local Workers AI on a socket: a thin ASGI application, and uvicorn to serve it.
+
+What it says is decided elsewhere.
+"""
 
 import asyncio
 import socket
@@ -27,11 +30,11 @@ class _Connections:
         self._open: dict[tuple[str, int], asyncio.Transport] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """uvicorn's HTTP protocol, which also keeps this list."""
+        """The HTTP protocol of uvicorn, which also keeps this list."""
         register = self._open
 
         class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type] # Chosen by uvicorn at run time.
-            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            def connection_made(self, transport: asyncio.Transport) -> None:
                 super().connection_made(transport)
                 self.registered = self.client
                 register[self.registered] = transport
@@ -44,7 +47,7 @@ class _Connections:
 
     def end(self, client: tuple[str, int], cut: Cut) -> None:
         """Break the connection of a client."""
-        transport = self._open.get(tuple(client))
+        transport = self._open.get((client[0], client[1]))
         if transport is None:
             return
         if cut is Cut.CLOSE:
@@ -135,7 +138,10 @@ class _Server(uvicorn.Server):
 
 
 def server(api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda _: None) -> uvicorn.Server:
-    """A server on the loopback address; `ready` is called with the port. Call its `run`; setting `should_exit` ends it."""
+    """A server on the loopback address; `ready` is called with the port.
+
+    Call its `run`; setting `should_exit` ends it.
+    """
     connections = _Connections()
     config = uvicorn.Config(
         App(api, connections),

@@ -1,4 +1,7 @@
-"""What a model's schema accepts as one request. It says what is wrong with a request, never what follows from that."""
+"""What a model's schema accepts as one request.
+
+It says what is wrong with a request, never what follows from that.
+"""
 
 from typing import Annotated, Literal
 
@@ -70,8 +73,8 @@ class _Rerank(msgspec.Struct):
     contexts: list[_Context]
 
 
-# Each family's alternatives: the property that tells them apart, and the schema behind it. The first whose property is
-# there is the one the request is held against.
+# Each family's alternatives: the property that tells them apart, and the schema behind it. The first whose
+# property is there is the one the request is held against.
 _SCHEMAS: dict[Family, dict[str, type]] = {
     Family.EMBEDDING: {"text": _Embedding},
     Family.BGE_M3: {"contexts": _M3Contexts, "text": _M3Text},
@@ -89,7 +92,7 @@ _SCHEMAS: dict[Family, dict[str, type]] = {
 def problem(family: Family, request: object, where: str, *, strict_reference: bool = False) -> str | None:
     """What is wrong with a request at this JSON pointer; None when it is good."""
     if not isinstance(request, dict):
-        return f"AiError: Bad input: Error: Type mismatch of '{where}', 'object' not in '{type(request).__name__}'"
+        return f"AiError: Bad input: Error: Type mismatch of '{where}', 'object' expected"
     reference = request.get("external_reference")
     if strict_reference and reference is not None and not isinstance(reference, str):
         return f"AiError: Bad input: Error: Type mismatch of '{where}/external_reference', 'string' expected"
@@ -101,6 +104,7 @@ def problem(family: Family, request: object, where: str, *, strict_reference: bo
             except msgspec.ValidationError as error:
                 return f"AiError: Bad input: Error: {error} at '{where}'"
             return None
-    # Clients of gpt-oss read `oneOf` here with the names of other models' properties; only `oneOf` is worth a match.
+    # Clients of gpt-oss read `oneOf` here with the names of other models' properties; only `oneOf` is worth a
+    # match.
     required = ", ".join(f"required properties at '{where}' are '{name}'" for name in alternatives)
     return f"AiError: Bad input: Error: oneOf at '{where}' not met, 0 matches: {required}"

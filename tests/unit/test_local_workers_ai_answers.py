@@ -1,0 +1,128 @@
+"""Answers of the local Workers AI: each family's shape, and that the same request always has the same answer."""
+
+import importlib.util
+import math
+
+import pytest
+
+from local.workers_ai import expected_result
+from local.workers_ai.catalogue import MODELS
+from local.workers_ai.embed import embedder
+
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "companies": {"type": "array", "items": {"type": "string"}},
+        "count": {"type": "integer"},
+        "mood": {"enum": ["good", "bad"]},
+    },
+}
+installed = pytest.mark.skipif(importlib.util.find_spec("wordllama") is None, reason="wordllama is not installed")
+both = pytest.mark.parametrize("choice", ["hash", pytest.param("wordllama", marks=installed)])
+
+
+def vector(text, model="@cf/baai/bge-small-en-v1.5", choice="hash"):
+    return expected_result(model, {"text": text}, embedder_choice=choice)["data"][0]
+
+
+def cosine(one, other):
+    def product(left, right):
+        return sum(a * b for a, b in zip(left, right, strict=True))
+
+    return product(one, other) / math.sqrt(product(one, one) * product(other, other))
+
+
+@both
+@pytest.mark.parametrize("model", [model for model in MODELS.values() if model.dimension])
+def test_embeddings_have_the_models_dimension_and_unit_length(model, choice):
+    result = expected_result(model.name, {"text": ["one", "two words"]}, embedder_choice=choice)
+    assert result["shape"] == [2, model.dimension]
+    assert [len(row) for row in result["data"]] == [model.dimension] * 2
+    for row in result["data"]:
+        assert math.isclose(sum(number * number for number in row), 1, abs_tol=1e-4)
+
+
+@both
+def test_the_same_text_has_the_same_vector_in_whatever_company(choice):
+    company = {"text": ["a much longer text " * 50, "one", "another"]}
+    result = expected_result("@cf/baai/bge-small-en-v1.5", company, embedder_choice=choice)
+    assert result["data"][1] == vector("one", choice=choice)
+
+
+@installed
+def test_like_texts_are_nearer_than_unlike_ones_in_every_dimension_alike():
+    cosines = []
+    for model in ("@cf/baai/bge-small-en-v1.5", "@cf/baai/bge-base-en-v1.5", "@cf/baai/bge-large-en-v1.5"):
+        cat, kitten, tax = (
+            vector(text, model, "wordllama")
+            for text in ("the cat sleeps on the sofa", "a kitten naps on a couch", "quarterly tax return forms")
+        )
+        assert cosine(cat, kitten) > cosine(cat, tax) + 0.2
+        cosines.append(cosine(cat, kitten))
+    assert max(cosines) - min(cosines) < 1e-4
+
+
+@both
+def test_bge_m3_scores_contexts_against_a_query(choice):
+    request = {"query": "cats", "contexts": [{"text": "tax forms"}, {"text": "cats"}]}
+    response = expected_result("@cf/baai/bge-m3", request, embedder_choice=choice)["response"]
+    assert [entry["id"] for entry in response] == [0, 1]
+    assert response[0]["score"] < response[1]["score"] <= 1.00001
+
+
+def test_bge_m3_embeds_contexts_without_a_query():
+    result = expected_result("@cf/baai/bge-m3", {"contexts": [{"text": "a"}, {"text": "b"}]})
+    assert result["shape"] == [2, 1024]
+    assert len(result["response"]) == 2
+
+
+def test_an_empty_choice_of_texts_needs_no_vectors():
+    assert embedder("hash").rows([], 384, 6) == []
+
+
+def test_llama_answers_with_text_or_with_an_object_that_fits_the_schema():
+    assert expected_result(LLAMA, {"prompt": "hello"})["response"].endswith("hello")
+    asked = {"prompt": "hello", "response_format": {"type": "json_schema", "json_schema": SCHEMA}}
+    result = expected_result(LLAMA, asked)
+    assert result["response"] == {"companies": ["hello"], "count": 5, "mood": "good"}
+    assert result["tool_calls"] == [{}]
+
+
+def test_chat_models_answer_with_completions():
+    request = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]}
+    result = expected_result("@cf/moonshotai/kimi-k2.6", request)
+    assert result["choices"][0]["message"]["content"].endswith("hello")
+    assert result["usage"]["total_tokens"] == sum(
+        result["usage"][name] for name in ("prompt_tokens", "completion_tokens")
+    )
+    assert expected_result("@cf/qwen/qwen3-30b-a3b-fp8", {"prompt": "hello"})["object"] == "text_completion"
+
+
+def test_the_token_limit_cuts_a_text_and_says_so():
+    request = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    (choice,) = expected_result("@cf/moonshotai/kimi-k2.6", request)["choices"]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["message"]["content"]) == 8
+
+
+def test_gpt_oss_answers_with_a_responses_object():
+    result = expected_result("@cf/openai/gpt-oss-20b", {"input": [{"role": "user", "content": "hello"}]})
+    assert [entry["type"] for entry in result["output"]] == ["reasoning", "message"]
+    assert result["output"][1]["content"][0]["text"].endswith("hello")
+
+
+def test_the_reference_is_no_part_of_the_question():
+    assert expected_result(LLAMA, {"prompt": "a", "external_reference": "r"}) == expected_result(LLAMA, {"prompt": "a"})
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"),
+    [
+        ("@cf/openai/whisper-large-v3-turbo", {"audio": "QUJD"}),
+        ("@cf/deepgram/aura-1", {"text": "hello"}),
+        ("@cf/baai/bge-reranker-base", {"query": "a", "contexts": [{"text": "b"}]}),
+    ],
+)
+def test_other_families_answer_the_same_every_time(model, request_):
+    assert expected_result(model, request_) == expected_result(model, request_) != {}
