@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from shared.budget import Budget
+from shared.completion_times import CompletionTimes
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.queues import Queues
@@ -33,6 +34,7 @@ class Services:
     queues: Queues
     api: WorkersAI
     budget: Budget
+    times: CompletionTimes
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
@@ -72,6 +74,7 @@ def services() -> Services:
             _token_reader(settings.cloudflare_api_token_secret_arn),
         ),
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
+        CompletionTimes(dynamodb, settings.table_name),
     )
 
 
