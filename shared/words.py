@@ -245,6 +245,7 @@ class Batch:
         claims: claims since the last change of state or answer.
         submissions: every request_id the batch ever had, oldest first.
         polls: polls begun.
+        pending_at: when the API last said that it is pending.
         api_status: the API's own word for a pending batch.
         round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
         round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
@@ -279,6 +280,7 @@ class Batch:
     round_requests: int = 0
     round_size: int = 0
     answered: tuple[str, ...] = ()
+    pending_at: float = 0.0
     api_status: str = ""
     misses: int = 0
     missed_at: float = 0.0

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 from functions.poll.collect import Stored, collect
 from shared import keys
 from shared.budget import PauseReason, Permit
+from shared.cadence import LATEST, SOONEST
 from shared.observability import count, logger
 from shared.queues import BatchMessage
 from shared.store import NotThereError
@@ -32,8 +33,6 @@ ASK_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
 COLLECT_SECONDS = 25.0
 """Time kept after it to store and join."""
-SOONEST, LATEST = 5.0, 900.0
-"""Seconds between two polls of one batch."""
 MOST_SUBMITS = 3
 MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
@@ -92,6 +91,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
             key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
             services.store.put_once(key, _as_body(reply.body))
             done = collect(services, job, claimed, Stored(key, reply.body))
+            _remember(services, job, claimed, now)
         else:
             done = _unfinished(services, job, claimed, reply, permit)
         _lift(services, job, permit, reply)
@@ -129,14 +129,14 @@ def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit
         case Pending(status):
             if _overdue(services, batch, now):
                 return _start_over(services, job, batch, "expired", "Workers AI did not finish it in time.")
-            services.ledger.note_answer(batch, now + next_ask(batch, now), api_status=status, misses=0, failures=0)
+            _still_pending(services, job, batch, status)
         case Accepted():
-            services.ledger.note_answer(batch, now + next_ask(batch, now), api_status="queued", misses=0, failures=0)
+            _still_pending(services, job, batch, "queued")
         case Failed(code, message):
             _halve(services, batch, code, message)
         case Lost():
             # No answer: the claim counts, so that a reply that never becomes readable comes to its end.
-            wait = next_ask(batch, now) if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
+            wait = back_off(batch, now) if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
             services.ledger.note_answer(batch, now + wait, claims=batch.claims)
         case Refused():
             return _refused(services, job, batch, reply, permit)
@@ -174,7 +174,7 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
             else:
                 ledger.note_answer(batch, now + 10, failures=times, failing_code=reply.code, failing_at=since, misses=0)
         case _:
-            ledger.note_answer(batch, now + next_ask(batch, now))
+            ledger.note_answer(batch, now + back_off(batch, now))
     return False
 
 
@@ -221,7 +221,20 @@ def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:
     services.budget.lift(permit, job.plan.model)
 
 
-def next_ask(batch: Batch, now: float) -> float:
-    """Seconds until a pending batch is asked after again: a share of its age, within bounds, with jitter."""
+def _still_pending(services: Services, job: Job, batch: Batch, status: str) -> None:
+    now = services.now()
+    wait = services.times.next_ask(job.plan.model, now - (batch.accepted_at or now), now)
+    services.ledger.note_answer(batch, now + wait, pending_at=now, api_status=status, misses=0, failures=0)
+
+
+def _remember(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """Remember how long a batch took, where it is plain since when, and when that was first seen."""
+    if len(batch.asked_after) == 1 and not batch.missing_asks:
+        accepted = batch.asked_after[0].at
+        services.times.note(job.plan.model, batch.number, max(batch.pending_at - accepted, 0.0), now - accepted, now)
+
+
+def back_off(batch: Batch, now: float) -> float:
+    """Seconds until a batch is asked after again when there was no answer: half of its age, whatever was learned."""
     age = now - (batch.accepted_at or now)
     return min(max(age * 0.5, SOONEST), LATEST) * random.uniform(0.9, 1.1)  # noqa: S311

@@ -40,9 +40,10 @@ FENCE_MARGIN = 30.0
 LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
-FIRST_ASK_SECONDS = 5.0
 PROMPT_BATCHES = 20
-"""Batches of a job asked after by message, as soon as a quick model can be done; a tick looks after the others."""
+"""Batches of a job asked after by message, at the second; a tick looks after the others."""
+MESSAGE_GRACE = 10.0
+"""Seconds for which a message may be late before a tick asks in its place; two polls at once are one too many."""
 
 
 def submit(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
@@ -86,6 +87,8 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         waited = permit.until - now if permit.paused else 0.0
         services.ledger.postpone(batch, permit.until, paused=batch.paused + waited)
         return
+    # Learned before the POST: after it nothing stands between the request_id and the table.
+    first_ask = services.times.next_ask(job.plan.model, 0.0, now)
     claimed = services.ledger.begin_submit(batch, now + remaining() + FENCE_MARGIN)
     if claimed is None:
         return
@@ -96,21 +99,27 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         services.ledger.refuse(claimed, services.now() + back_off(claimed.refusals), refusals=claimed.refusals + 1)
         raise
     with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
-        _settle(services, job, claimed, permit, reply, remaining)
+        _settle(services, job, claimed, permit, reply, first_ask, remaining)
 
 
 def _settle(
-    services: Services, job: Job, batch: Batch, permit: Permit, reply: Reply, remaining: Callable[[], float]
+    services: Services,
+    job: Job,
+    batch: Batch,
+    permit: Permit,
+    reply: Reply,
+    first_ask: float,
+    remaining: Callable[[], float],
 ) -> None:
-    """Record what the POST came to."""
+    """Record what the POST came to; a batch that was accepted is asked after in `first_ask` seconds."""
     count("ApiCalls")
     match reply:
         case Accepted(request_id):
-            _accepted(services, job, batch, request_id, remaining)
+            _accepted(services, job, batch, request_id, first_ask, remaining)
         case Answer(answer):
             key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
             _insist(lambda: services.store.put_once(key, bytes(answer)), services, remaining)
-            _accepted(services, job, batch, "", remaining)
+            _accepted(services, job, batch, "", 0.0, remaining)
         case Refused(code=code, message=message):
             verdict = judge(reply.status, code, message)
             if code == NEEDS_GOOD_TOKEN and not services.api.token_is_good():
@@ -139,13 +148,16 @@ def _settle(
     services.budget.lift(permit, job.plan.model)
 
 
-def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remaining: Callable[[], float]) -> None:
+def _accepted(
+    services: Services, job: Job, batch: Batch, request_id: str, first_ask: float, remaining: Callable[[], float]
+) -> None:
     """Write the request_id down; where the table refuses it, a receipt goes to S3."""
     now = services.now()
     submission = Submission(request_id, batch.attempt, now, batch.round)
-    delay = FIRST_ASK_SECONDS if request_id else 0.0
+    prompt = int(batch.number[:8]) < PROMPT_BATCHES
+    due_at = now + first_ask + (MESSAGE_GRACE if prompt and request_id else 0.0)
     try:
-        taken = _insist(lambda: services.ledger.accept(batch, submission, now + delay), services, remaining)
+        taken = _insist(lambda: services.ledger.accept(batch, submission, due_at), services, remaining)
     except StorageError:
         taken = None
     if taken is None:
@@ -161,8 +173,8 @@ def _accepted(services: Services, job: Job, batch: Batch, request_id: str, remai
     count("BatchesAccepted")
     if not job.seen_accepted:
         services.ledger.note_accepted(job.job_id)
-    if int(batch.number[:8]) < PROMPT_BATCHES:
-        services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=delay)
+    if prompt:
+        services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=first_ask)
 
 
 def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:

@@ -191,7 +191,9 @@ def test_the_apis_own_document_is_taken(world, form):
     assert [line["result"] for line in world.lines()] == wanted
 
 
-@pytest.mark.parametrize("body", [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)])
+@pytest.mark.parametrize(
+    "body", [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)]
+)
 def test_an_empty_upload_is_completed_with_no_records_and_needs_no_model(world, body):
     world.upload("a.jsonl", body)
 
