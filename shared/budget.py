@@ -194,6 +194,11 @@ class Budget:
             return Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return Permit(paused, waited)
 
+    def free_for_submits(self, now: float) -> int:
+        """How many submits would find a token now: it is no use to send more than these to the submit function."""
+        rate = self.controls().rate
+        return 0 if rate.hold_until > now else max(self._free(rate, self.submit_burst, now), 0)
+
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Refusal]:
         """The right to make up to `wanted` polls now: how many, and under which permit."""
         controls = self.controls()

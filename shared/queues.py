@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from mypy_boto3_sqs import SQSClient
 
+PROMPT_BATCHES = 20
+"""Batches of a job asked after, or ended, by message, so that small jobs are quick; a tick looks after the others."""
+
 LONGEST_DELAY = 900
 """Seconds SQS can hold a message back."""
 

@@ -77,7 +77,7 @@ class World:
         """Put an upload of JSON Lines."""
         return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
 
-    def keys(self, prefix: str = "results/") -> list[str]:
+    def objects(self, prefix: str = "results/") -> list[str]:
         """Keys of all objects under a prefix."""
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
@@ -89,7 +89,7 @@ class World:
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every manifest by its folder."""
         return {
-            key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.keys() if key.endswith("/manifest.json")
+            key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.objects() if key.endswith("/manifest.json")
         }
 
     def only_folder(self) -> str:
@@ -109,7 +109,7 @@ class World:
 
     def status(self) -> dict[str, Any]:
         """The only status.json."""
-        (key,) = [key for key in self.keys() if key.endswith("/status.json")]
+        (key,) = [key for key in self.objects() if key.endswith("/status.json")]
         return json.loads(self.read(key))
 
     # ── what AWS does ────────────────────────────────────────────────────────────────────────────────────────────

@@ -187,12 +187,10 @@ def _take_in(services: Services, job: Job, kind: Kind, *, final: bool) -> Job | 
         with tempfile.TemporaryFile() as spool:
             sha = _copy_sections(services, chosen, kind, joined.sha, spool)
             moved = replace(moved, sha=sha, segments=joined.segments + (not whole))
-            metadata = {
-                **(_file_metadata(job, kind) if whole else {}),
-                "progress": msgspec.json.encode((moved, sums)).decode(),
-            }
+            metadata = _file_metadata(job, kind) if whole else {"progress": msgspec.json.encode((moved, sums)).decode()}
             spool.seek(0)
-            if not services.store.put_once(key, spool, metadata, kind=JSON_LINES):
+            # A file of one piece holds every batch there is, so that whoever wrote it wrote these very bytes.
+            if not services.store.put_once(key, spool, metadata, kind=JSON_LINES) and not whole:
                 there = services.store.head(key)
                 if there is None:
                     raise StorageError(f"{key} was there and is gone")

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 """Seconds between two rounds of one tick."""
 THREADS = 8
 IN_HAND = 16
@@ -63,7 +63,7 @@ def _round(services: Services, remaining: Callable[[], float]) -> tuple[bool, fl
     """One look at each kind of due work: whether there was any, and if not, when the next will be."""
     now = services.now()
     share = max(int(services.budget.polls_a_minute / 4), 1)
-    submits, next_submit = services.ledger.due(Work.SUBMIT, now, share)
+    submits, next_submit = services.ledger.due(Work.SUBMIT, now, services.budget.free_for_submits(now))
     polls, next_poll = services.ledger.due(Work.POLL, now, 4 * share)
     jobs, next_job = services.ledger.due(Work.JOB, now, share)
     sent = _send_submits(services, submits) + _hand_over(services, polls[IN_HAND:])

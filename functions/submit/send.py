@@ -17,7 +17,7 @@ from shared import keys
 from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
 from shared.observability import count, logger
-from shared.queues import AskMessage
+from shared.queues import PROMPT_BATCHES, AskMessage
 from shared.store import NotThereError
 from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
 from shared.words import Batch, BatchState, Fault, Job, Submission, Work
@@ -40,8 +40,6 @@ FENCE_MARGIN = 30.0
 LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
-PROMPT_BATCHES = 20
-"""Batches of a job asked after by message, at the second; a tick looks after the others."""
 MESSAGE_GRACE = 10.0
 """Seconds for which a message may be late before a tick asks in its place; two polls at once are one too many."""
 
@@ -58,6 +56,14 @@ def submit(services: Services, job_id: str, number: str, remaining: Callable[[],
     Raises:
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
+    _bring_on(services, job_id, number, remaining)
+    if int(number[:8]) < PROMPT_BATCHES:
+        batch = services.ledger.batch(job_id, number)
+        if batch and batch.ending and batch.state is BatchState.READY:
+            services.queues.send(AskMessage(((job_id, number),)))
+
+
+def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
     now = services.now()
     batch = services.ledger.batch(job_id, number)
     job = services.ledger.job(job_id)

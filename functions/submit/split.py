@@ -16,7 +16,7 @@ from functions.submit.reading import look, unpacked_blocks
 from shared import keys
 from shared.errors import LawBrokenError, StorageError, UploadError
 from shared.observability import logger
-from shared.queues import BatchMessage
+from shared.queues import PROMPT_BATCHES, AskMessage, BatchMessage
 from shared.sidecar import Staged, encode_rows
 from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
 
@@ -167,6 +167,8 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
         return known
     if prompt:
         services.queues.send(BatchMessage(job.job_id, name))
+    elif not staged.sendable and number < PROMPT_BATCHES:
+        services.queues.send(AskMessage(((job.job_id, name),)))
     return batch
 
 

@@ -33,7 +33,7 @@ def test_a_large_output_is_joined_from_segments_by_server_side_copy(start, api, 
 
     folder, manifest = world.only_folder(), world.manifest()
     job_id = manifest["job_id"]
-    assert segment(job_id, "output", 5) in world.keys("staging/")
+    assert segment(job_id, "output", 5) in world.objects("staging/")
     lines = world.lines()
     assert [line["id"] for line in lines] == list(range(120))
     assert [line["id"] for line in lines if not line["success"]] == [7, 99]

@@ -129,7 +129,7 @@ def test_markers_and_hidden_keys_are_no_uploads(world, key):
     world.upload(key, '{"text":"x","target_lang":"es"}\n', model=M2M)
     world.deliver_all()
 
-    assert world.keys() == []
+    assert world.objects() == []
     assert world.refused == []
 
 
@@ -235,7 +235,7 @@ def test_a_bad_record_fails_alone_with_its_code_and_its_line(world):
     assert all(line["success"] for line in lines[::2])
     errors = world.lines("errors.jsonl")
     assert [error["line"] for error in errors] == [2 + 3 * number for number in range(len(BAD))]
-    assert f"{world.only_folder()}/retry.jsonl" not in world
+    assert f"{world.only_folder()}/retry.jsonl" not in world.objects()
 
 
 def test_a_request_the_api_refuses_fails_alone_and_can_be_tried_again(start, api):
