@@ -88,9 +88,8 @@ class World:
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every manifest by its folder."""
-        return {
-            key.rpartition("/")[0]: json.loads(self.read(key)) for key in self.objects() if key.endswith("/manifest.json")
-        }
+        found = [key for key in self.objects() if key.endswith("/manifest.json")]
+        return {key.rpartition("/")[0]: json.loads(self.read(key)) for key in found}
 
     def only_folder(self) -> str:
         """The folder of the only job that is over."""

@@ -29,6 +29,7 @@ PURE = {
     "functions.submit.unpack",
     "functions.poll.join",
     "functions.poll.running_sha256",
+    "shared.cadence",
     "shared.errors",
     "shared.items",
     "shared.keys",
@@ -43,6 +44,7 @@ PURE = {
 IMPURE = {
     *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
     *("shared.services", "shared.store", "shared.ledger", "shared.queues", "shared.budget", "shared.workers_ai"),
+    "shared.completion_times",
     "shared.observability",
 }
 

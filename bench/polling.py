@@ -1,0 +1,340 @@
+"""`python -m bench.polling`: ways to decide when to ask after a batch, simulated; writes `bench/polling.md`.
+
+It runs the product's own policy at the product's rates, on a clock of its own: nothing waits, no API is asked, and the
+same seed gives the same table. Left out are faults and the second or so that a call and a tick's round take.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared import cadence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WRITTEN = Path(__file__).with_name("polling.md")
+CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
+OUTSTANDING = 1_500
+"""As `shared/budget.py` has them with the template's defaults: submits stop while so many batches are pending."""
+TICK, LOOKS = 60.0, 52.0
+"""A tick each minute looks for so long; the first batches of a job are asked after by message, at any time."""
+PROMPT = 20
+READ_EVERY = 30.0
+"""Seconds for which a process believes what it read of a model's times."""
+MINUTE, HOUR = 60.0, 3_600.0
+
+
+class Way:
+    """A way to decide: seconds to wait, from a batch's age; it may learn."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """Seconds until the next poll of a batch of this age, just accepted or found pending."""
+        raise NotImplementedError
+
+    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
+        """A batch was found finished."""
+
+
+@dataclass
+class Growing(Way):
+    """A share of the age, within 5 s and 15 minutes."""
+
+    share: float
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
+        """A share of its age."""
+        return min(max(age * self.share, cadence.SOONEST), cadence.LATEST) * (0.9 + 0.2 * chance)
+
+
+class EveryMinute(Way):
+    """Asks after everything each minute."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
+        """A minute."""
+        return MINUTE
+
+
+@dataclass
+class Knowing(Way):
+    """The product's rule, told the true spread from the beginning: what learning can reach at best."""
+
+    spread: cadence.Spread
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
+        """By the true spread."""
+        return cadence.next_ask(self.spread, age, chance)
+
+
+@dataclass
+class Learned(Way):
+    """The product's own way, its memory read now and then."""
+
+    bounds: list[cadence.Bound] = field(default_factory=list)
+    spread: cadence.Spread = cadence.ASSUMED
+    read_at: float = 0.0
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """By the spread that the remembered bounds tell."""
+        if now - self.read_at >= READ_EVERY:
+            self.spread, self.read_at = cadence.spread(tuple(self.bounds), now), now
+        return cadence.next_ask(self.spread, age, chance)
+
+    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
+        """Remembered, if it is one of those that are."""
+        if not cadence.is_remembered(f"{number:08d}"):
+            return
+        slot = int(chance * cadence.REMEMBERED)
+        if slot < len(self.bounds):
+            self.bounds[slot] = bound
+        else:
+            self.bounds.append(bound)
+
+
+@dataclass(frozen=True)
+class World:
+    """How long the API takes: when a batch is finished that was accepted at a given time."""
+
+    name: str
+    ready: Callable[[], Callable[[float, random.Random], float]]
+    independent: bool = True
+    """Of the time of acceptance and of other batches; only then there is one true spread."""
+
+
+def _after(seconds: Callable[[random.Random], float]) -> Callable[[], Callable[[float, random.Random], float]]:
+    return lambda: lambda at, chance: at + seconds(chance)
+
+
+def _around(median: float, sigma: float = 0.5) -> Callable[[random.Random], float]:
+    return lambda chance: median * chance.lognormvariate(0, sigma)
+
+
+def _in_order() -> Callable[[float, random.Random], float]:
+    """A queue: 40 batches a minute, each after the one before, none sooner than 30 s."""
+    last = [0.0]
+
+    def ready(at: float, _: random.Random) -> float:
+        last[0] = max(last[0] + 1.5, at + 30)
+        return last[0]
+
+    return ready
+
+
+WORLDS = (
+    World("33 s, always", _after(lambda _: 33.0)),
+    World("around 1 minute (sigma 0.5)", _after(_around(60))),
+    World("around 2 minutes (sigma 0.25)", _after(_around(120, 0.25))),
+    World("around 2 minutes (sigma 0.5)", _after(_around(120))),
+    World("around 5 minutes (sigma 0.5)", _after(_around(300))),
+    World("1 to 10 minutes, evenly", _after(lambda chance: chance.uniform(60, 600))),
+    World(
+        "1 minute, one in ten an hour",
+        _after(lambda chance: _around(60 if chance.random() < 0.9 else HOUR, 0.2)(chance)),
+    ),
+    World("in order, 40 a minute", _in_order, independent=False),
+    World(
+        "5 minutes, from the third hour on 30 s",
+        lambda: lambda at, chance: at + _around(300 if at < 2 * HOUR else 30, 0.2)(chance),
+        independent=False,
+    ),
+    World(
+        "30 s, from the third hour on 5 minutes",
+        lambda: lambda at, chance: at + _around(30 if at < 2 * HOUR else 300, 0.2)(chance),
+        independent=False,
+    ),
+)
+STALL = World(
+    "nothing for 10 hours, then all at once, then 33 s",
+    lambda: lambda at, chance: at + 33 if at > 10 * HOUR else 10 * HOUR + chance.uniform(0, 60),
+    independent=False,
+)
+
+
+@dataclass
+class Found:
+    """What a run came to."""
+
+    polls: list[int] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+
+    def cell(self) -> str:
+        """API calls per batch, submit included; seconds from ready to collected, median and 95th percentile."""
+        late = sorted(self.delays)[int(0.95 * (len(self.delays) - 1))]
+        return f"{1 + statistics.fmean(self.polls):.1f} / {statistics.median(self.delays):.0f} / {late:.0f}"
+
+
+class Bucket:
+    """The shared rate budget, as `shared/budget.py` keeps it."""
+
+    def __init__(self) -> None:
+        """Full."""
+        self.interval = MINUTE / CALLS_PER_MINUTE
+        self.filled_at = 0.0
+
+    def free_at(self, now: float, burst: int) -> float:
+        """The earliest time from `now` on at which a call within this burst is allowed."""
+        return max(now, self.filled_at - (burst - 1) * self.interval)
+
+    def take(self, now: float) -> None:
+        """One call."""
+        self.filled_at = max(self.filled_at, now) + self.interval
+
+
+def run(
+    way: Way, jobs: list[tuple[float, int]], ready: Callable[[float, random.Random], float], seed: int = 1
+) -> Found:
+    """Submit and poll until everything is collected.
+
+    Args:
+        way: when to ask.
+        jobs: when each begins, and its batches.
+        ready: how long the API takes.
+        seed: of all chance.
+    """
+    chance = random.Random(seed)
+    bucket, found = Bucket(), Found()
+    waiting = deque((begins, number) for begins, count in jobs for number in range(count))
+    due: list[tuple[float, float, float, float, int, int]] = []
+    """When to ask, accepted, finished, age last seen pending, polls, number."""
+    submit_at = 0.0
+    while due or waiting:
+        poll_at = bucket.free_at(due[0][0], BURST) if due else float("inf")
+        if waiting and len(due) < OUTSTANDING:
+            at = bucket.free_at(max(submit_at, waiting[0][0]), SUBMIT_BURST)
+            if at < poll_at:
+                _, number = waiting.popleft()
+                bucket.take(at)
+                submit_at = at + MINUTE / CALLS_PER_MINUTE
+                first = at + way.wait(0.0, at, chance.random())
+                heapq.heappush(due, (first if number < PROMPT else _look(first), at, ready(at, chance), 0.0, 0, number))
+                continue
+        _, accepted, finished, after, polls, number = heapq.heappop(due)
+        bucket.take(poll_at)
+        if len(due) + 1 == OUTSTANDING:
+            submit_at = max(submit_at, poll_at)
+        age = poll_at - accepted
+        if poll_at >= finished:
+            found.polls.append(polls + 1)
+            found.delays.append(poll_at - finished)
+            way.finished(number, (int(after), round(age), int(poll_at)), chance.random())
+        else:
+            following = _look(poll_at + way.wait(age, poll_at, chance.random()))
+            heapq.heappush(due, (following, accepted, finished, age, polls + 1, number))
+    return found
+
+
+def _look(at: float) -> float:
+    """When a tick finds what is due at this time: none looks in the last seconds of its minute."""
+    return at if at % TICK < LOOKS else (at // TICK + 1) * TICK
+
+
+def true_spread(world: World) -> cadence.Spread:
+    """How long batches really take, by many of them."""
+    chance, ready, many = random.Random(0), world.ready(), 20_000
+    shares = [1e-6 * share for share in cadence.ASSUMED]
+    for _ in range(many):
+        shares[bisect_right(cadence.EDGES, ready(0.0, chance)) - 1] += 1 / many
+    return tuple(shares)
+
+
+WAYS: dict[str, Callable[[], Way]] = {
+    "every minute": EveryMinute,
+    "back-off, doubling": lambda: Growing(1.0),
+    "half of the age": lambda: Growing(0.5),
+    "learned": Learned,
+}
+REGULAR = [(1_200.0 * job, 20) for job in range(12)]
+ONE_LARGE = [(0.0, 2_000)]
+
+
+def row(name: str, world: World, jobs: list[tuple[float, int]]) -> list[str]:
+    """One row: every way in one world."""
+    cells = [run(make(), jobs, world.ready()).cell() for make in WAYS.values()]
+    known = run(Knowing(true_spread(world)), jobs, world.ready()).cell() if world.independent else "-"
+    print(" | ".join([name, *cells, known]))
+    return [name, *cells, known]
+
+
+def stalled(name: str, count: int) -> list[str]:
+    """One row: a stall, met by so many batches."""
+    cells = [
+        "-" if make is EveryMinute and count > PROMPT else run(make(), [(0.0, count)], STALL.ready()).cell()
+        for make in WAYS.values()
+    ]
+    print(" | ".join([name, *cells]))
+    return [name, *cells, "-"]
+
+
+def next_day() -> list[str]:
+    """One row: the job after a stall, with what its 20 batches taught still remembered."""
+    cells = []
+    for make in WAYS.values():
+        way = make()
+        run(way, [(0.0, PROMPT)], STALL.ready())
+        cells.append(run(way, [(11 * HOUR, PROMPT)], STALL.ready()).cell())
+    print(" | ".join(["the job after it", *cells]))
+    return ["the job after it", *cells, "-"]
+
+
+_TEXT = """\
+# When to ask after a batch
+
+Written by `python -m bench.polling`; do not edit. A simulation on a clock of its own: the same on every machine. Each
+cell holds API calls per batch, submit included, and seconds from ready to collected: the median and the 95th
+percentile. At most {calls} calls a minute, submits and polls together; submits stop at {outstanding:,} batches pending.
+*Around* means a lognormal spread: with sigma 0.5 two thirds of the batches lie between 0.6 and 1.65 times the middle.
+*Knowing* is the learned way's rule told the true spread beforehand, which nobody is: what learning can reach at best.
+
+## Jobs of 20 batches, one every 20 minutes, 12 times
+
+The first of them meets a model never seen.
+
+{regular}
+
+## One job of 2,000 batches, on a model never seen
+
+{large}
+
+## How many batches: around 2 minutes (sigma 0.5), on a model never seen
+
+{counts}
+
+## The API stalls
+
+Nothing is finished for 10 hours, then everything within a minute; after that batches take 33 s again. The job after it
+begins an hour later and has 20 batches, like the one that was stalled; what that one taught is still remembered.
+
+{stall}
+"""
+
+
+def main() -> None:
+    """Simulate, print, write."""
+    counted = next(world for world in WORLDS if world.name == "around 2 minutes (sigma 0.5)")
+    text = _TEXT.format(
+        calls=CALLS_PER_MINUTE,
+        outstanding=OUTSTANDING,
+        regular=_grid("time to finish", [row(world.name, world, REGULAR) for world in WORLDS]),
+        large=_grid("time to finish", [row(world.name, world, ONE_LARGE) for world in WORLDS[:8]]),
+        counts=_grid("batches", [row(f"{count:,}", counted, [(0.0, count)]) for count in (1, 20, 2_000, 10_000)]),
+        stall=_grid("batches", [stalled("1", 1), stalled("20", 20), stalled("2,000", 2_000), next_day()]),
+    )
+    WRITTEN.write_text(text)
+    print(f"Written: {WRITTEN.relative_to(Path.cwd()) if WRITTEN.is_relative_to(Path.cwd()) else WRITTEN}")
+
+
+def _grid(first: str, rows: list[list[str]]) -> str:
+    head = [first, *WAYS, "knowing"]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
