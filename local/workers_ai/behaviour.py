@@ -15,6 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from local.workers_ai.faults import check_rates
+
 Verdict = Literal["documented", "observed", "unknown", "invented"]
 
 
@@ -220,9 +222,12 @@ def _type_of(name: str) -> Any:  # noqa: ANN401 # Types are values of no one typ
 def _checked(name: str, value: object) -> object:
     kind = _type_of(name)
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+        checked: object = msgspec.convert(value, kind)
+        if name == "fault_rates":
+            check_rates(msgspec.convert(value, Mapping[str, float]))
+    except ValueError as error:
         raise SwitchError(f"switch {name!r}: {error}") from error
+    return checked
 
 
 def _from_text(name: str, text: str, *, inside: bool) -> object:

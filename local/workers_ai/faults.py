@@ -190,6 +190,21 @@ class Faults:
         return struck
 
 
+def check_rates(rates: Mapping[str, float]) -> None:
+    """Refuse probabilities of faults or of calls that do not exist.
+
+    Raises:
+        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind` or `any:kind`.
+    """
+    for name in rates:
+        _by_name(name)
+
+
+def _by_name(name: str) -> Fault:
+    where, colon, kind = name.rpartition(":")
+    return Fault(kind=kind, on=msgspec.convert(where, Where) if colon else None)
+
+
 def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[Fault]:
     """Chance faults that strike a call.
 
@@ -200,8 +215,7 @@ def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[
     """
     struck: list[Fault] = []
     for name, rate in rates.items():
-        before, colon, after = name.rpartition(":")
-        fault = Fault(kind=after, on=msgspec.convert(before, Where) if colon else None)
+        fault = _by_name(name)
         called = fault.strikes(call, "", ())
         alone = fault.nature.stage == "batch" or all(other.nature.stage == "batch" for other in struck)
         if called and alone and chance(name, *draw) < rate:

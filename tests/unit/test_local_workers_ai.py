@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -365,6 +366,20 @@ def test_the_bill_counts_polls_and_answers():
     world.finished(request_id)
     (entry,) = world.api.accepted
     assert (entry["request_id"], entry["model"], entry["polls"], entry["answers"]) == (request_id, BGE, 2, 1)
+
+
+def test_calls_from_many_threads_are_each_counted_and_answered():
+    world = World(latency=0, global_limit=0, memory=2_000)
+
+    def one(number):
+        requests = [{"text": f"thread {number} text {index}"} for index in range(20)]
+        items = world.poll(world.submit(requests=requests)).json()["result"]["responses"]
+        return all(item["result"] == expected_result(BGE, requests[item["id"]]) for item in items)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(one, range(100)))
+    assert len({entry["request_id"] for entry in world.api.accepted}) == 100
+    assert world.api.calls == {"submit": {"200": 100}, "poll": {"200": 100}}
 
 
 def test_the_local_routes_show_and_change_the_server():

@@ -44,6 +44,12 @@ def test_switches_that_are_refused(text):
         Behaviour().changed_by_text(text)
 
 
+@pytest.mark.parametrize("name", ["nothing", "submit:nothing", "nowhere:3040"])
+def test_probabilities_of_faults_that_do_not_exist_are_refused(name):
+    with pytest.raises(SwitchError):
+        Behaviour().changed({"fault_rates": {name: 0.5}})
+
+
 def test_json_of_the_wrong_type_is_refused():
     with pytest.raises(SwitchError):
         Behaviour().changed({"shuffle": "yes"})
