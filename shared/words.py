@@ -305,8 +305,3 @@ class Batch:
     def asked_after(self) -> tuple[Submission, ...]:
         """What can be asked after: every acceptance in the round that is under way, oldest first."""
         return tuple(one for one in self.submissions if one.round == self.round)
-
-    @property
-    def last_id(self) -> int:
-        """Id of the last record."""
-        return self.first_id + self.requests - 1
