@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow lint bench up down build deploy lock clean
+.PHONY: help demo test test-slow test-faults lint bench up down build deploy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -21,6 +21,11 @@ test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack
 
 test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
+
+test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what came of it: docs/reliability.md
+	rm -rf .local/faults
+	$(DEV) -m pytest -m faults
+	$(DEV) -m tests.fault_table
 
 lint: .venv/.stamp $(LOCAL) ## style, types and the template
 	.venv/bin/ruff check
