@@ -151,9 +151,10 @@ class Budget:
         """
         self.client = client
         self.table = table
-        self.burst = max(1, min(calls_per_minute // 2, CLOUDFLARE_CALLS - 5 * calls_per_minute))
+        self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
-        # A full bucket and what flows into it in 5 minutes must stay within Cloudflare's limit.
+        # A full bucket and what flows into it in 5 minutes must stay within Cloudflare's limit: above 218 a minute the
+        # flow gives way, for a bucket that holds next to nothing lets hardly any call through.
         self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
         self.polls_a_minute = calls_per_minute / 2
 

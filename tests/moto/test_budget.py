@@ -103,6 +103,13 @@ def test_burst_and_flow_of_five_minutes_stay_within_cloudflares_limit(calls):
     assert 1 <= budget.submit_burst <= budget.burst
 
 
+@pytest.mark.parametrize("calls", [200, 218, 219, 240])
+def test_a_higher_rate_never_lets_fewer_calls_through(calls):
+    lower, higher = Budget(None, "table", calls - 1), Budget(None, "table", calls)
+    assert higher.burst >= lower.burst
+    assert higher.interval <= lower.interval * 1.01
+
+
 def test_the_default_rate_has_a_burst_of_half_of_it(budget):
     assert (budget.burst, budget.interval) == (100, 300)
 

@@ -1,0 +1,279 @@
+"""A large upload on the local stack, every line of its result checked: `python -m bench.large --megabytes 2000`.
+
+What a user of a large file sees: the whole thing, from `template.yaml`, with real queues, real function processes and an
+HTTP API. The functions' memory is read from outside, in /proc. With `--kill-every` one process of the submit function is
+killed every so many seconds while it has work. Not part of `make bench`: it takes minutes, and memory for the local AWS,
+which keeps objects in it (about four times the upload).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import msgspec
+
+from bench.inputs import LONG
+from local import aws
+from local.workers_ai import expected_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+ANSWER_TOKENS = 16
+"""Answers are short, so that a large upload's result fits in the local AWS's memory."""
+HOME = aws.Home(aws.ROOT / ".local/bench")
+REPORT = Path(__file__).with_name("large.md")
+PIECE = 64_000_000
+MARKER = "<!-- runs -->\n"
+GIVE_UP_SECONDS = 3_600.0
+
+
+def record(number: int) -> dict[str, Any]:
+    """A request of about 1 KB that no other equals."""
+    return {
+        "prompt": f"{number}: {LONG[number % len(LONG)][:890]}",
+        "max_tokens": ANSWER_TOKENS,
+        "external_reference": f"row-{number}",
+    }
+
+
+def pieces(size: int) -> Iterator[tuple[bytes, int]]:
+    """An upload of at least so many bytes in pieces, and how many records there were after each."""
+    number, written = 0, 0
+    while written < size:
+        lines: list[bytes] = []
+        length = 0
+        while length < PIECE and written + length < size:
+            lines.append(msgspec.json.encode(record(number)) + b"\n")
+            length += len(lines[-1])
+            number += 1
+        written += length
+        yield b"".join(lines), number
+
+
+@dataclass
+class Watch:
+    """Looks at the functions' processes from outside, and kills those of one function if it is told to."""
+
+    function: str
+    kill_every: float
+    peaks: dict[str, int] = field(default_factory=dict)
+    """Resident memory at its highest, in kB, of the largest process of each function."""
+    series: list[int] = field(default_factory=list)
+    """The same of the submit function at each look, for its growth."""
+    killed: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Look twice a second until it is over."""
+        dice = random.Random(1)
+        next_kill = time.monotonic() + self.kill_every
+        while not self.over.wait(0.5):
+            mine = []
+            for pid, function, peak in processes():
+                name = "submit" if function == self.function else "poll"
+                self.peaks[name] = max(self.peaks.get(name, 0), peak)
+                if name == "submit":
+                    mine.append(pid)
+                    self.series.append(peak)
+            if self.kill_every and mine and time.monotonic() >= next_kill:
+                next_kill = time.monotonic() + self.kill_every
+                with suppress(ProcessLookupError):  # It may have ended by itself just now.
+                    os.kill(dice.choice(mine), signal.SIGKILL)
+                    self.killed += 1
+
+
+def processes() -> Iterator[tuple[int, str, int]]:
+    """Process id, function's name and peak resident memory in kB of each function process of this stack."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = command.read_bytes()
+            if b"_worker.py" not in words or str(HOME.scratch).encode() not in words:
+                continue
+            told = command.with_name("status").read_text()
+        except OSError:
+            continue
+        function = words.decode().partition("ministack-lambda-")[2].rpartition("/")[0].rpartition("-")[0]
+        peak = next((line.split()[1] for line in told.splitlines() if line.startswith("VmHWM")), "0")
+        yield int(command.parent.name), function, int(peak)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    megabytes: float
+    records: int
+    batches: int
+    seconds: float
+    wrong: int
+    codes: dict[str, int]
+    kills: int
+    unknowable: int
+    paid_twice: int
+    peak_submit: float
+    peak_poll: float
+    first_minute: float
+
+
+def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
+    """One upload from drop to the last checked line."""
+    aws.down(HOME)
+    told = aws.up({"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}, HOME)
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=told["endpoint_url"],
+        region_name=told["region"],
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - the local AWS's
+    )
+    bucket = told["bucket"]
+    watch = Watch(told["submit_function"], kill_every)
+    watcher = threading.Thread(target=watch.run)
+    try:
+        size, records = upload(s3, bucket, megabytes * 1_000_000)
+        watcher.start()
+        began = time.monotonic()
+        folder, manifest = wait(s3, bucket, began)
+        seconds = time.monotonic() - began
+        watch.over.set()
+        print(f"over after {seconds:.0f} s; checking every line", flush=True)
+        wrong, codes = check(s3, bucket, folder, manifest, records)
+        accepted = local(told["workers_ai_base_url"], "accepted")
+    finally:
+        watch.over.set()
+        if watcher.ident:
+            watcher.join()
+        aws.down(HOME)
+    bills = Counter(one["sha256"] for one in accepted)
+    early = watch.series[: max(len(watch.series) // 5, 1)]
+    return Outcome(
+        size / 1e6,
+        records,
+        len(bills),
+        seconds,
+        wrong,
+        dict(codes),
+        watch.killed,
+        sum(batch["unknowable_submits"] for batch in manifest["batches"]),
+        sum(bills.values()) - len(bills),
+        watch.peaks.get("submit", 0) / 1000,
+        watch.peaks.get("poll", 0) / 1000,
+        max(early) / 1000,
+    )
+
+
+def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 - boto3's client
+    """Drop the file, a piece at a time; its bytes and records."""
+    key = f"inbox/{MODEL}/large.jsonl"
+    begun = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    parts, written, records = [], 0, 0
+    for piece, records in pieces(size):  # noqa: B007 - the last is wanted
+        number = len(parts) + 1
+        answer = s3.upload_part(Bucket=bucket, Key=key, UploadId=begun, PartNumber=number, Body=piece)
+        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+        written += len(piece)
+    s3.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=begun, MultipartUpload={"Parts": parts})
+    print(f"dropped {written / 1e6:,.0f} MB, {records:,} records", flush=True)
+    return written, records
+
+
+def wait(s3: Any, bucket: str, began: float) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - boto3's client
+    """The result's folder and the manifest, as soon as there is one."""
+    told = ""
+    while time.monotonic() - began < GIVE_UP_SECONDS:
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"results/{MODEL}/large.jsonl/").get("Contents", [])
+        names = {entry["Key"].rpartition("/")[2]: entry["Key"] for entry in found}
+        if "manifest.json" in names:
+            folder = names["manifest.json"].rpartition("/")[0]
+            return folder, json.load(s3.get_object(Bucket=bucket, Key=names["manifest.json"])["Body"])
+        if "status.json" in names:
+            status = json.load(s3.get_object(Bucket=bucket, Key=names["status.json"])["Body"])
+            now = f"{status['state']} {status['fraction_done']} {status['counts']} {status['waiting_for']}"
+            if now != told:
+                told = now
+                print(f"{time.monotonic() - began:6.0f} s  {told}", flush=True)
+        time.sleep(1)
+    raise TimeoutError(f"no manifest after {GIVE_UP_SECONDS} s: {told}")
+
+
+def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: int) -> tuple[int, Counter[str]]:  # noqa: ANN401 - boto3's client
+    """Lines that are not the answer to their record, and the codes of failed ones; reads the output as a stream."""
+    wrong, number = 0, 0
+    codes: Counter[str] = Counter()
+    digest = sha256()
+    body = s3.get_object(Bucket=bucket, Key=f"{folder}/output.jsonl")["Body"]
+    for line in body.iter_lines(chunk_size=8 << 20, keepends=True):
+        digest.update(line)
+        asked, answer = record(number), msgspec.json.decode(line)
+        good = answer["id"] == number and answer["external_reference"] == asked["external_reference"]
+        if answer["success"]:
+            good = good and answer["result"] == expected_result(MODEL, asked)
+        else:
+            codes[answer["error"]["code"]] += 1
+        wrong += not good
+        number += 1
+    (file,) = [one for one in manifest["files"] if one["name"] == "output.jsonl"]
+    whole = number == records == manifest["counts"]["total"] == file["lines"] and digest.hexdigest() == file["sha256"]
+    return wrong if whole else -1, codes
+
+
+def local(base_url: str, path: str) -> Any:  # noqa: ANN401 - whatever it tells
+    """Ask the local Workers AI itself."""
+    with urllib.request.urlopen(f"{base_url.removesuffix('/client/v4')}/_local/{path}") as reply:
+        return json.load(reply)
+
+
+def row(outcome: Outcome, parameters: str) -> str:
+    """The run as a line of the report's table."""
+    wrong = "not whole" if outcome.wrong < 0 else f"{outcome.wrong}"
+    codes = ", ".join(f"{count:,} {code}" for code, count in outcome.codes.items()) or "0"
+    cells = (
+        f"{outcome.megabytes:,.0f}",
+        f"{outcome.records:,}",
+        f"{outcome.batches:,}",
+        parameters,
+        f"{outcome.seconds:,.0f}",
+        f"{outcome.kills}",
+        wrong,
+        codes,
+        f"{outcome.unknowable}",
+        f"{outcome.paid_twice}",
+        f"{outcome.peak_submit:.0f} ({outcome.first_minute:.0f} in its first fifth)",
+        f"{outcome.peak_poll:.0f}",
+    )
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def main() -> int:
+    """Run once, add the run to the report; 0 if every line was there and right."""
+    parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=int, default=2_000)
+    parser.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
+    parser.add_argument("--parameters", default="MaxRequestsPerBatch=10000 ApiCallsPerMinute=240")
+    chosen = parser.parse_args()
+    outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
+    line = row(outcome, chosen.parameters)
+    print(line)
+    REPORT.write_text(REPORT.read_text().replace(MARKER, line + MARKER))
+    return int(outcome.wrong != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
