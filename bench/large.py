@@ -1,9 +1,9 @@
 """A large upload on the local stack, every line of its result checked: `python -m bench.large --megabytes 2000`.
 
-What a user of a large file sees: the whole thing, from `template.yaml`, with real queues, real function processes and an
-HTTP API. The functions' memory is read from outside, in /proc. With `--kill-every` one process of the submit function is
-killed every so many seconds while it has work. Not part of `make bench`: it takes minutes, and memory for the local AWS,
-which keeps objects in it (about four times the upload).
+What a user of a large file sees: the whole thing, from `template.yaml`, with real queues, real function processes and
+an HTTP API. The functions' memory is read from outside, in /proc. With `--kill-every` one process of the submit
+function is killed every so many seconds while it has work. Not part of `make bench`: it takes minutes, and memory for
+the local AWS, which keeps objects in it (about four times the upload).
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: 
 
 def local(base_url: str, path: str) -> Any:  # noqa: ANN401 - whatever it tells
     """Ask the local Workers AI itself."""
-    with urllib.request.urlopen(f"{base_url.removesuffix('/client/v4')}/_local/{path}") as reply:
+    with urllib.request.urlopen(f"{base_url.removesuffix('/client/v4')}/_local/{path}") as reply:  # noqa: S310 - http
         return json.load(reply)
 
 
@@ -266,7 +266,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=2_000)
     parser.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
-    parser.add_argument("--parameters", default="MaxRequestsPerBatch=10000 ApiCallsPerMinute=240")
+    parser.add_argument("--parameters", default="MaxRequestsPerBatch=10000")
     chosen = parser.parse_args()
     outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
     line = row(outcome, chosen.parameters)
