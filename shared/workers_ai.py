@@ -22,11 +22,13 @@ from shared.spool import spooled
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
 """The longest silence within a reply: a deadline is overrun by this much at most."""
+PIECE = 256 << 10
+"""Bytes of a body that are sent at a time."""
 LONGEST_WORDS = 500
 """Characters of the API's words that are kept."""
 
@@ -211,13 +213,17 @@ class WorkersAI:
             connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(max(left, 0.1), READ_SECONDS), pool=POOL_SECONDS
         )
         with contextlib.ExitStack() as kept:
+            # Not the body itself: httpx's response and its stream hold each other, and with them the request, until
+            # the collector of cycles comes by, which a few large objects do not wake. Ten submits would be 100 MB.
+            content_sent = _in_pieces(body, deadline)
+            kept.callback(content_sent.close)
             try:
                 response = kept.enter_context(
                     self.http.stream(
                         "POST",
                         f"{self.base}/run/{model}?queueRequest=true",
-                        content=body,
-                        headers=_headers(token),
+                        content=content_sent,
+                        headers={**_headers(token), "content-length": str(len(body))},
                         timeout=timeout,
                     )
                 )
@@ -229,6 +235,13 @@ class WorkersAI:
                 yield Lost(type(error).__name__)
                 return
             yield understand(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
+
+
+def _in_pieces(body: bytes, deadline: float) -> Generator[bytes, None, None]:
+    for start in range(0, len(body), PIECE):
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        yield body[start : start + PIECE]
 
 
 def _headers(token: str) -> dict[str, str]:
