@@ -1,9 +1,10 @@
-"""A large upload on the local stack, every line of its result checked: `python -m bench.large --megabytes 2000`.
+"""The deployed thing, measured as its user sees it: `python -m bench.stack small`, `python -m bench.stack large`.
 
-What a user of a large file sees: the whole thing, from `template.yaml`, with real queues, real function processes and
-an HTTP API. The functions' memory is read from outside, in /proc. With `--kill-every` one process of the submit
-function is killed every so many seconds while it has work. Not part of `make bench`: it takes minutes, and memory for
-the local AWS, which keeps objects in it (about four times the upload).
+On the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API. `small` drops
+small files, one after another, and takes the time until their batch was submitted. `large` drops one large file and
+checks every line of its result; the functions' memory is read from outside, in /proc. With `--kill-every` one process
+of the submit function is killed every so many seconds. Each run is added to its table in `bench/stack.md`. Not part of
+`make bench`: it takes minutes, and memory for the local AWS, which keeps objects in it (about four times the upload).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -38,9 +40,12 @@ MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 ANSWER_TOKENS = 16
 """Answers are short, so that a large upload's result fits in the local AWS's memory."""
 HOME = aws.Home(aws.ROOT / ".local/bench")
-REPORT = Path(__file__).with_name("large.md")
+REPORT = Path(__file__).with_name("stack.md")
+KEY = f"{MODEL}/large.jsonl"
 PIECE = 64_000_000
-MARKER = "<!-- runs -->\n"
+WARMING = 3
+"""Small uploads that come before those that are measured: the functions' processes start with the first."""
+MARKER = "<!-- runs of {} -->\n"
 GIVE_UP_SECONDS = 3_600.0
 
 
@@ -75,8 +80,6 @@ class Watch:
     kill_every: float
     peaks: dict[str, int] = field(default_factory=dict)
     """Resident memory at its highest, in kB, of the largest process of each function."""
-    series: list[int] = field(default_factory=list)
-    """The same of the submit function at each look, for its growth."""
     killed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -91,7 +94,6 @@ class Watch:
                 self.peaks[name] = max(self.peaks.get(name, 0), peak)
                 if name == "submit":
                     mine.append(pid)
-                    self.series.append(peak)
             if self.kill_every and mine and time.monotonic() >= next_kill:
                 next_kill = time.monotonic() + self.kill_every
                 with suppress(ProcessLookupError):  # It may have ended by itself just now.
@@ -129,20 +131,59 @@ class Outcome:
     paid_twice: int
     peak_submit: float
     peak_poll: float
-    first_minute: float
+
+
+@contextmanager
+def stack(parameters: str) -> Iterator[tuple[dict[str, str], Any]]:
+    """A fresh stack while it is wanted: what it tells of itself, and an S3 client."""
+    aws.down(HOME)
+    try:
+        told = aws.up({"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}, HOME)
+        yield (
+            told,
+            boto3.client(
+                "s3",
+                endpoint_url=told["endpoint_url"],
+                region_name=told["region"],
+                aws_access_key_id="test",
+                aws_secret_access_key="test",  # noqa: S106 - the local AWS's
+            ),
+        )
+    finally:
+        aws.down(HOME)
+
+
+# ── small uploads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def small(drops: int) -> str:
+    """Drop small files one after another; the report's line."""
+    delays, whole = [], []
+    with stack("") as (told, s3):
+        for number in range(WARMING + drops):
+            body = b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10))
+            key = f"{MODEL}/small-{number}.jsonl"
+            began = time.time()
+            s3.put_object(Bucket=told["bucket"], Key=f"inbox/{key}", Body=body)
+            _, manifest = wait(s3, told["bucket"], key, quiet=True)
+            if number >= WARMING:
+                delays.append(local(told["workers_ai_base_url"], "accepted")[-1]["time"] - began)
+                whole.append(time.time() - began)
+            assert manifest["counts"]["succeeded"] == 10, manifest
+    cells = (f"{drops}", *(f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in (delays, whole)))
+    return "| " + " | ".join(cells) + " |\n"
+
+
+# ── a large upload ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
     """One upload from drop to the last checked line."""
-    aws.down(HOME)
-    told = aws.up({"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}, HOME)
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=told["endpoint_url"],
-        region_name=told["region"],
-        aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106 - the local AWS's
-    )
+    with stack(parameters) as (told, s3):
+        return _run(told, s3, megabytes, kill_every)
+
+
+def _run(told: dict[str, str], s3: Any, megabytes: int, kill_every: float) -> Outcome:  # noqa: ANN401 - boto3's client
     bucket = told["bucket"]
     watch = Watch(told["submit_function"], kill_every)
     watcher = threading.Thread(target=watch.run)
@@ -150,7 +191,7 @@ def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
         size, records = upload(s3, bucket, megabytes * 1_000_000)
         watcher.start()
         began = time.monotonic()
-        folder, manifest = wait(s3, bucket, began)
+        folder, manifest = wait(s3, bucket, KEY)
         seconds = time.monotonic() - began
         watch.over.set()
         print(f"over after {seconds:.0f} s; checking every line", flush=True)
@@ -160,9 +201,7 @@ def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
         watch.over.set()
         if watcher.ident:
             watcher.join()
-        aws.down(HOME)
     bills = Counter(one["sha256"] for one in accepted)
-    early = watch.series[: max(len(watch.series) // 5, 1)]
     return Outcome(
         size / 1e6,
         records,
@@ -175,13 +214,12 @@ def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
         sum(bills.values()) - len(bills),
         watch.peaks.get("submit", 0) / 1000,
         watch.peaks.get("poll", 0) / 1000,
-        max(early) / 1000,
     )
 
 
 def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 - boto3's client
     """Drop the file, a piece at a time; its bytes and records."""
-    key = f"inbox/{MODEL}/large.jsonl"
+    key = f"inbox/{KEY}"
     begun = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
     parts, written, records = [], 0, 0
     for piece, records in pieces(size):  # noqa: B007 - the last is wanted
@@ -194,11 +232,11 @@ def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 
     return written, records
 
 
-def wait(s3: Any, bucket: str, began: float) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - boto3's client
+def wait(s3: Any, bucket: str, path: str, *, quiet: bool = False) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - boto3's client
     """The result's folder and the manifest, as soon as there is one."""
-    told = ""
+    told, began = "", time.monotonic()
     while time.monotonic() - began < GIVE_UP_SECONDS:
-        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"results/{MODEL}/large.jsonl/").get("Contents", [])
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"results/{path}/").get("Contents", [])
         names = {entry["Key"].rpartition("/")[2]: entry["Key"] for entry in found}
         if "manifest.json" in names:
             folder = names["manifest.json"].rpartition("/")[0]
@@ -206,10 +244,10 @@ def wait(s3: Any, bucket: str, began: float) -> tuple[str, dict[str, Any]]:  # n
         if "status.json" in names:
             status = json.load(s3.get_object(Bucket=bucket, Key=names["status.json"])["Body"])
             now = f"{status['state']} {status['fraction_done']} {status['counts']} {status['waiting_for']}"
-            if now != told:
+            if now != told and not quiet:
                 told = now
                 print(f"{time.monotonic() - began:6.0f} s  {told}", flush=True)
-        time.sleep(1)
+        time.sleep(0.1 if quiet else 1.0)
     raise TimeoutError(f"no manifest after {GIVE_UP_SECONDS} s: {told}")
 
 
@@ -255,7 +293,7 @@ def row(outcome: Outcome, parameters: str) -> str:
         codes,
         f"{outcome.unknowable}",
         f"{outcome.paid_twice}",
-        f"{outcome.peak_submit:.0f} ({outcome.first_minute:.0f} in its first fifth)",
+        f"{outcome.peak_submit:.0f}",
         f"{outcome.peak_poll:.0f}",
     )
     return "| " + " | ".join(cells) + " |\n"
@@ -263,16 +301,24 @@ def row(outcome: Outcome, parameters: str) -> str:
 
 def main() -> int:
     """Run once, add the run to the report; 0 if every line was there and right."""
-    parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=2_000)
-    parser.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
-    parser.add_argument("--parameters", default="MaxRequestsPerBatch=10000")
+    parser = argparse.ArgumentParser(prog="python -m bench.stack")
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    of_small = kinds.add_parser("small", help="small files: how soon they are submitted")
+    of_small.add_argument("--drops", type=int, default=20)
+    of_large = kinds.add_parser("large", help="a large file: every line checked, memory watched")
+    of_large.add_argument("--megabytes", type=int, default=2_000)
+    of_large.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
+    of_large.add_argument("--parameters", default="MaxRequestsPerBatch=10000")
     chosen = parser.parse_args()
-    outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
-    line = row(outcome, chosen.parameters)
+    if chosen.kind == "small":
+        line, wrong = small(chosen.drops), 0
+    else:
+        outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
+        line, wrong = row(outcome, chosen.parameters), outcome.wrong
     print(line)
-    REPORT.write_text(REPORT.read_text().replace(MARKER, line + MARKER))
-    return int(outcome.wrong != 0)
+    marker = MARKER.format(chosen.kind)
+    REPORT.write_text(REPORT.read_text().replace(marker, line + marker))
+    return int(wrong != 0)
 
 
 if __name__ == "__main__":
