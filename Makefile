@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults lint bench up down build deploy lock clean
+.PHONY: help demo test test-slow test-faults lint bench up down dashboard build deploy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -42,6 +42,9 @@ up: .venv/.stamp $(LOCAL) ## the stack on a local AWS, left running (.local/stac
 
 down: .venv/.stamp ## stop what `make up` started
 	$(DEV) -m local.aws down
+
+dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## docs/dashboard.png: the stack's dashboard, drawn from a local run
+	.local/dashboard/bin/python -m local.dashboard
 
 build: .venv/.stamp .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
@@ -82,6 +85,12 @@ install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --r
 	@$(call install,.local/sam,requirements-sam.txt)
 	@touch $@
 
+.local/dashboard/.stamp: requirements-dashboard.txt .venv/.stamp
+	@echo "Installing what draws (.local/dashboard) ..."
+	@$(PYTHON) -m venv .local/dashboard
+	@$(call install,.local/dashboard,requirements-dashboard.txt)
+	@touch $@
+
 # The locks hold names, versions and hashes for every platform, and no address. What is newer is taken only with
 # `make lock UPGRADE=--upgrade`. boto3's packages stay out of requirements.txt: the Lambda runtime brings them.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
@@ -93,6 +102,7 @@ lock: .venv/.stamp ## make the requirements files again from pyproject.toml
 	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group aws -o requirements-local.txt
 	$(COMPILE) --group sam -o requirements-sam.txt
+	$(COMPILE) --group dashboard -o requirements-dashboard.txt
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages, no more.

@@ -34,7 +34,6 @@ EXAMPLE_SETTINGS = {
     "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
-    "POWERTOOLS_TRACE_DISABLED": "true",
 }
 
 

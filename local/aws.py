@@ -339,8 +339,6 @@ def _start_aws(home: Home, port: int) -> None:
         "AUTH": "true",  # Each function has its role's permissions and no more.
         "TMPDIR": str(home.scratch),
         "PYTHONUNBUFFERED": "1",
-        # Functions inherit the rest of this; nobody listens for traces here.
-        "POWERTOOLS_TRACE_DISABLED": "true",
     }
     command = [str(TOOLS / "aws/bin/python"), "-P", str(ROOT / "local/emulator.py")]
     _start(home, "aws", command, environment, port, "/_ministack/health")

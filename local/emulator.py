@@ -1,10 +1,11 @@
-"""The local AWS: MiniStack, with two things it gets wrong put right. Has an environment of its own.
+"""The local AWS: MiniStack, with three things it gets wrong put right. Has an environment of its own.
 
 Knows nothing of Dropbatch; what MiniStack merely lacks (alarms, lifecycle, time to live) is not added here.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ministack import app
@@ -19,6 +20,7 @@ _BATCH_ACTIONS = {
 
 _get_object = s3._get_object  # noqa: SLF001 - there is no public name to wrap
 _extract_iam_action = iam_actions.extract_iam_action
+_request_tag_context = iam_actions.request_tag_context
 
 
 def _get_object_in_ranges(
@@ -46,7 +48,17 @@ def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401
     return _BATCH_ACTIONS.get(action or "", action)
 
 
+def _request_context(service: str, action: str, body: bytes, params: dict[str, Any]) -> dict[str, Any]:
+    """Tell policies the source and the kind of events, as AWS does; one call tells of one kind here."""
+    context: dict[str, Any] = _request_tag_context(service, action, body, params)
+    if action == "events:PutEvents":
+        entry = json.loads(body)["Entries"][0]
+        context |= {"events:source": entry["Source"], "events:detail-type": entry["DetailType"]}
+    return context
+
+
 if __name__ == "__main__":
     s3._get_object = _get_object_in_ranges  # noqa: SLF001
     iam_actions.extract_iam_action = _extract_iam_action_of_batches
+    iam_actions.request_tag_context = _request_context
     app.main()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.items import attribute, attributes, read
 from shared.ledger import ConditionFailedError, call
+from shared.observability import count
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -272,6 +273,7 @@ class Budget:
             except ConditionFailedError:
                 rate = read(self._get("RATE") or {}, Rate)
             else:
+                count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
         return False
 

@@ -172,8 +172,8 @@ class Ledger:
         due = [entry for entry in entries[:limit] if entry.due_at <= now]
         return due, entries[len(due)].due_at if len(due) < len(entries) else None
 
-    def count_outstanding(self, most: int) -> int:
-        """Batches the API holds for us, counted up to about `most`."""
+    def count_open(self, work: Work, most: int) -> int:
+        """Items of one kind of work, due or not, counted up to about `most`."""
         counted = 0
         position: dict[str, Any] = {}
         while counted < most:
@@ -182,7 +182,7 @@ class Ledger:
                 IndexName="due",
                 KeyConditionExpression="#work = :work",
                 ExpressionAttributeNames={"#work": "work"},
-                ExpressionAttributeValues={":work": {"S": Work.POLL.value}},
+                ExpressionAttributeValues={":work": {"S": work.value}},
                 Select="COUNT",
                 **position,
             )

@@ -12,6 +12,7 @@ from shared.budget import Budget
 from shared.completion_times import CompletionTimes
 from shared.errors import StorageError
 from shared.ledger import Ledger
+from shared.notices import Notices
 from shared.queues import Queues
 from shared.settings import Settings, read_settings
 from shared.store import Store
@@ -35,6 +36,7 @@ class Services:
     api: WorkersAI
     budget: Budget
     times: CompletionTimes
+    notices: Notices
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
@@ -75,6 +77,7 @@ def services() -> Services:
         ),
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
+        Notices(cache(lambda: client("events"))),
     )
 
 

@@ -78,6 +78,13 @@ _STATUSES: dict[int, Verdict] = {
     HTTPStatus.TOO_MANY_REQUESTS: Verdict.HOLD,
 }
 
+COUNTED_AS = dict.fromkeys(Verdict, "ApiRefusals") | {
+    Verdict.MODEL_WAITS: "ApiThrottles",
+    Verdict.HOLD: "ApiThrottles",
+    Verdict.TRY_LATER: "ApiErrors",
+}
+"""The metric that counts a refusal."""
+
 RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
 """Codes of a failed item that say the service was short of something, not that the request was bad."""
 

@@ -8,5 +8,4 @@ os.environ |= {
     name: value
     for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
     if name.startswith("POWERTOOLS_") and isinstance(value, str)
-}
-os.environ["POWERTOOLS_TRACE_DISABLED"] = "true"
+} | {"POWERTOOLS_SERVICE_NAME": "dropbatch"}

@@ -111,7 +111,20 @@ class World:
         (key,) = [key for key in self.objects() if key.endswith("/status.json")]
         return json.loads(self.read(key))
 
+    def notices(self) -> list[dict[str, Any]]:
+        """The events that were told since this was last asked, as a rule's target gets them."""
+        told = []
+        while found := self.sqs.receive_message(QueueUrl=self.queues["events"], MaxNumberOfMessages=10).get("Messages"):
+            for message in found:
+                told.append(json.loads(message["Body"]))
+                self.sqs.delete_message(QueueUrl=self.queues["events"], ReceiptHandle=message["ReceiptHandle"])
+        return told
+
     # ── what AWS does ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        """The moved clock."""
+        return time.time()
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""
@@ -268,6 +281,11 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
             ]
         },
     )
+    urls["events"] = sqs.create_queue(QueueName="events")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=urls["events"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    bus = boto3.client("events")
+    bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
+    bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": arn}])
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     environment = {
         "BUCKET_NAME": BUCKET,

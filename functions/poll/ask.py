@@ -16,10 +16,10 @@ from functions.poll.collect import Stored, collect
 from shared import keys
 from shared.budget import PauseReason, Permit
 from shared.cadence import LATEST, SOONEST
-from shared.observability import count, logger
+from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
 from shared.store import NotThereError
-from shared.verdicts import Verdict, judge, refused_model
+from shared.verdicts import COUNTED_AS, Verdict, judge, refused_model
 from shared.words import Batch, Fault, Job, Submission
 from shared.workers_ai import Accepted, Answer, Failed, Lost, Pending, Refused, Reply
 
@@ -69,7 +69,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     if claimed is None:
         return Asked(job.job_id, done=False)
     if claimed.claims > PATIENT_CLAIMS:
-        logger.error("batch keeps failing", job_id=job.job_id, number=batch.number, claims=claimed.claims)
+        logger.error("batch keeps failing", **of_batch(claimed), claims=claimed.claims)
         count("StuckItems")
     if claimed.claims > PATIENT_CLAIMS + HOURS_AFTER and claimed.ending is None:
         ending = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
@@ -83,7 +83,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         stored = _stored_reply(services, claimed, submission, kept, after_a_death=claimed.claims > 1)
         if stored is not None:
             return Asked(job.job_id, done=collect(services, job, claimed, stored))
-    count("ApiCalls")
+    count("PollCalls")
     with services.api.ask(
         job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)
     ) as reply:
@@ -134,7 +134,9 @@ def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit
             _still_pending(services, job, batch, "queued")
         case Failed(code, message):
             _halve(services, batch, code, message)
-        case Lost():
+        case Lost(reason):
+            logger.info("no answer to a poll", **of_batch(batch), reason=reason)
+            count("ApiErrors")
             # No answer: the claim counts, so that a reply that never becomes readable comes to its end.
             wait = back_off(batch, now) if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
             services.ledger.note_answer(batch, now + wait, claims=batch.claims)
@@ -147,7 +149,8 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
     now, ledger = services.now(), services.ledger
     verdict = judge(reply.status, reply.code, reply.message, polling=True)
     code = str(reply.code or reply.status)
-    logger.info("poll refused", job_id=job.job_id, number=batch.number, code=code, verdict=verdict)
+    logger.info("poll refused", **of_batch(batch), code=code, verdict=verdict)
+    count(COUNTED_AS[verdict])
     match verdict:
         case Verdict.ACCOUNT:
             services.budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
@@ -189,7 +192,7 @@ def _start_over(services: Services, job: Job, batch: Batch, code: str, words: st
     if services.settings.ambiguous_submit == "fail" or len(batch.asked_after) >= MOST_SUBMITS:
         return _end(services, job, batch, Fault(code, words))
     if services.ledger.resubmit(batch, now):
-        logger.warning("batch submitted again", job_id=job.job_id, number=batch.number, reason=words)
+        logger.warning("batch submitted again", **of_batch(batch), reason=words)
         services.queues.send(BatchMessage(job.job_id, batch.number))
     return False
 
@@ -223,6 +226,7 @@ def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:
 
 def _still_pending(services: Services, job: Job, batch: Batch, status: str) -> None:
     now = services.now()
+    count("OldestPendingAge", now - (batch.accepted_at or now))
     wait = services.times.next_ask(job.plan.model, now - (batch.accepted_at or now), now)
     services.ledger.note_answer(batch, now + wait, pending_at=now, api_status=status, misses=0, failures=0)
 

@@ -14,7 +14,7 @@ import msgspec
 from functions.poll.join import Answers, add_round, join, read_answers, worth_a_retry
 from shared import keys
 from shared.errors import StorageError
-from shared.observability import count, logger
+from shared.observability import count, logger, of_batch
 from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
 from shared.words import Batch, Job, Part, Usage
 
@@ -68,7 +68,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
             latest = read_answers(reply.body, [references[place] for place in places])
             if len(latest.items) < len(places) and batch.missing_asks < len(MISSING_ASKS):
                 missing = len(places) - len(latest.items)
-                logger.info("items missing", job_id=job.job_id, number=batch.number, missing=missing)
+                logger.info("items missing", **of_batch(batch), missing=missing)
                 wait = MISSING_ASKS[batch.missing_asks]
                 services.ledger.note_answer(batch, services.now() + wait, missing_asks=batch.missing_asks + 1)
                 return False
@@ -85,8 +85,11 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
         del answers
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
+        count("BatchesDone")
         count("RecordsSucceeded", part.succeeded)
         count("RecordsFailed", part.failed)
+        count("TokensUsed", part.usage.total_tokens or 0)
+        logger.info("batch done", **of_batch(finished), polls=finished.polls, failed=part.failed)
     return finished is not None
 
 
@@ -128,7 +131,7 @@ def _begin_round(services: Services, batch: Batch, rows: list[Row], places: list
         if there is None:
             raise StorageError(f"{key} was there and is gone")
         metadata = dict(there.metadata)
-    logger.info("records tried again", job_id=batch.job_id, number=batch.number, records=metadata["requests"])
+    logger.info("records tried again", **of_batch(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
     requests, size = int(metadata["requests"]), int(metadata["body-size"])
     services.ledger.begin_round(batch, answered, requests, size, services.now() + wait)
@@ -138,8 +141,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
     if answers.foreign or answers.repeated or answers.contradicted:
         logger.warning(
             "odd items",
-            job_id=batch.job_id,
-            number=batch.number,
+            **of_batch(batch),
             foreign=answers.foreign,
             repeated=answers.repeated,
             contradicted=len(answers.contradicted),

@@ -80,6 +80,7 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
     )
     if leased is None:
         return
+    count("OldestJobAge", now - leased.created_at)
     if patient:
         logger.error("job keeps failing", job_id=job_id, claims=leased.claims)
         count("StuckItems")
@@ -294,7 +295,8 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
     over = JobState.FAILED if job.error else JobState.COMPLETED
     status = status_of(replace(job, state=over), job.sums.succeeded, job.sums.failed, None)
     services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
-    # The ledger's word comes last: until then the job comes due again, and all above is there already or written anew.
+    services.notices.tell_job_over(_notice(manifest), now)
+    # The ledger's word comes last: until then the job comes due again, and all above is there already or done anew.
     if services.ledger.end_job(job, over, now):
         count("JobsFailed" if job.error else "JobsCompleted")
         logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
@@ -401,6 +403,19 @@ def _manifest(job: Job, files: list[dict[str, Any]], batches: list[dict[str, Any
         "files": files if listed else [*files, batches],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),
+    }
+
+
+def _notice(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the notice of a job's end tells: the manifest without its lists, and where each result file is."""
+    source = manifest["source"]
+    names = [*(file["name"] for file in manifest["files"]), "manifest.json"]
+    return {
+        **{name: manifest[name] for name in ("job_id", "state", "error", "model", "source", "counts", "usage")},
+        "results": {
+            "bucket": source["bucket"],
+            **{name.partition(".")[0]: keys.result(source["key"], manifest["job_id"], name) for name in names},
+        },
     }
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from functions.poll.ask import Asked, ask, needs_call
 from functions.poll.finish import visit
-from shared.budget import Permit, Refusal
+from shared.budget import PauseReason, Permit, Refusal
 from shared.errors import LawBrokenError, StorageError
 from shared.ledger import Due
-from shared.observability import count, logger
+from shared.observability import count, logger, of_batch
 from shared.queues import AskMessage, BatchMessage, JobMessage
+from shared.status import moment
 from shared.words import BatchState, JobState, Work
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COUNTED_PAUSES = {
+    PauseReason.TOKEN_REFUSED: "TokenRefused",
+    PauseReason.QUOTA_SPENT: "QuotaSpent",
+    PauseReason.OUTAGE: "Outage",
+}
+"""The metric that counts the ticks of a pause."""
+
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
@@ -36,6 +44,8 @@ IN_HAND = 16
 """Batches one round asks after itself; more are handed to other invocations."""
 HANDED = 8
 """Batches in one message of the poll queue."""
+MOST_COUNTED = 20_000
+"""Open batches that a tick counts, at most, for the operator's eyes and to stop submits."""
 DISPATCHED_SECONDS = 90.0
 """How long a message has to come true before a tick looks again."""
 
@@ -48,15 +58,26 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     """
     began = services.now()
     ends = began + min(TICK_SECONDS, remaining() - 40)
-    outstanding = services.ledger.count_outstanding(20_000)
+    outstanding = services.ledger.count_open(Work.POLL, MOST_COUNTED)
     services.budget.note_outstanding(outstanding)
     count("BatchesOutstanding", outstanding)
+    count("BatchesWaiting", services.ledger.count_open(Work.SUBMIT, MOST_COUNTED))
+    _tell_of_pause(services, began)
     while True:
         worked, following = _round(services, remaining)
         pause = SHORTEST_PAUSE if worked else max(following - services.now(), SHORTEST_PAUSE)
         if services.now() + pause >= ends:
+            count("Ticks")  # Last, so that ticks that die are missed.
             return
         services.sleep(min(pause, LONGEST_PAUSE))
+
+
+def _tell_of_pause(services: Services, now: float) -> None:
+    """Count a pause in force once in each tick, so that its alarm rings until it is over."""
+    pause = services.budget.controls().pause
+    if pause and (pause.until is None or now < pause.until):
+        logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=moment(pause.since))
+        count(COUNTED_PAUSES[pause.reason])
 
 
 def _round(services: Services, remaining: Callable[[], float]) -> tuple[bool, float]:
@@ -137,7 +158,7 @@ def _ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: 
     try:
         return ask(services, job, batch, permit, remaining)
     except Exception:  # noqa: BLE001 - whatever it is, it is logged, counted and comes due again
-        logger.exception("batch not brought on", job_id=job.job_id, number=batch.number)
+        logger.exception("batch not brought on", **of_batch(batch))
         count("Errors")
         return None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shared import keys
 from shared.errors import StorageError
-from shared.observability import logger
+from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
 from shared.sidecar import Row, Staged, body_of, decode_rows, encode_rows, spans
 from shared.words import Batch, BatchState, Fault, Job, Work
@@ -66,7 +66,8 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
         )
         services.ledger.create_batch(child)
     if services.ledger.halve(batch, now):
-        logger.info("batch halved", job_id=batch.job_id, number=batch.number)
+        count("BatchesHalved")
+        logger.info("batch halved", **of_batch(batch))
         for half in (0, 1):
             services.queues.send(BatchMessage(batch.job_id, f"{batch.number}.{half}"), delay=half * pause)
 

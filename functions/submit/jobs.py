@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared import keys
-from shared.observability import logger
+from shared.observability import count, logger
 from shared.settings import MODEL_ID
 from shared.status import JSON, encode_status, status_of
 from shared.words import FINAL_JOB_STATES, Job, JobState, Plan, Upload
@@ -52,6 +52,8 @@ def job_for(services: Services, arrival: Arrival) -> tuple[Job, bool] | None:
             if services.ledger.create_job(job):
                 body = encode_status(status_of(job, 0, 0, None), now)
                 services.store.put_once(keys.result(upload.key, job_id, "status.json"), body, kind=JSON)
+                count("Uploads")
+                logger.info("job begun", job_id=job_id, size=upload.size, model=job.plan.model)
                 return job, True
             known = services.ledger.job(job_id)
         if known and known.upload == upload:

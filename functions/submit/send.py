@@ -16,10 +16,10 @@ from functions.submit.halving import halve, refuse_alone
 from shared import keys
 from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
-from shared.observability import count, logger
+from shared.observability import count, logger, of_batch
 from shared.queues import PROMPT_BATCHES, AskMessage
 from shared.store import NotThereError
-from shared.verdicts import NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
+from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
 from shared.words import Batch, BatchState, Fault, Job, Submission, Work
 from shared.workers_ai import Accepted, Answer, Failed, Lost, Refused, Reply
 
@@ -118,7 +118,7 @@ def _settle(
     remaining: Callable[[], float],
 ) -> None:
     """Record what the POST came to; a batch that was accepted is asked after in `first_ask` seconds."""
-    count("ApiCalls")
+    count("SubmitCalls")
     match reply:
         case Accepted(request_id):
             _accepted(services, job, batch, request_id, first_ask, remaining)
@@ -130,14 +130,8 @@ def _settle(
             verdict = judge(reply.status, code, message)
             if code == NEEDS_GOOD_TOKEN and not services.api.token_is_good():
                 verdict = Verdict.ACCOUNT
-            logger.info(
-                "submit refused",
-                job_id=job.job_id,
-                number=batch.number,
-                code=code,
-                status=reply.status,
-                verdict=verdict,
-            )
+            logger.info("submit refused", **of_batch(batch), code=code, status=reply.status, verdict=verdict)
+            count(COUNTED_AS[verdict])
             _insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
             if permit.pause and _lifts(permit.pause, verdict, reached=reply.status > 0):
                 services.budget.lift(Permit(pause=permit.pause), job.plan.model)
@@ -145,7 +139,7 @@ def _settle(
         case Failed(code, message):
             _insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
         case Lost(reason):
-            logger.warning("submit unknowable", job_id=job.job_id, number=batch.number, reason=reason)
+            logger.warning("submit unknowable", **of_batch(batch), reason=reason)
             _insist(lambda: _unknowable(services, batch, permit), services, remaining)
             return
         case _:  # Pending is no answer to a submit
@@ -167,16 +161,12 @@ def _accepted(
     except StorageError:
         taken = None
     if taken is None:
-        logger.error(
-            "request_id not recorded",
-            job_id=job.job_id,
-            number=batch.number,
-            attempt=batch.attempt,
-            request_id=request_id,
-        )
+        named = of_batch(batch) | {"request_id": request_id}
+        logger.error("request_id not recorded", **named, attempt=batch.attempt)
         services.store.put_once(keys.receipt(job.job_id, batch.number, batch.attempt), msgspec.json.encode(submission))
         return
     count("BatchesAccepted")
+    logger.info("batch accepted", **of_batch(taken), attempt=taken.attempt, requests=taken.requests)
     if not job.seen_accepted:
         services.ledger.note_accepted(job.job_id)
     if prompt:
@@ -247,7 +237,7 @@ def _recover(services: Services, batch: Batch) -> None:
         if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)):
             services.ledger.accept(batch, Submission("", batch.attempt, now, batch.round), now)
         else:
-            logger.warning("submit unknowable", job_id=batch.job_id, number=batch.number, reason="its function died")
+            logger.warning("submit unknowable", **of_batch(batch), reason="its function died")
             _unknowable(services, batch, Permit())
     else:
         services.ledger.accept(batch, msgspec.json.decode(receipt, type=Submission), now)

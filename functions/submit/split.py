@@ -15,7 +15,7 @@ from functions.submit.jobs import LEASE_SECONDS, is_model
 from functions.submit.reading import look, unpacked_blocks
 from shared import keys
 from shared.errors import LawBrokenError, StorageError, UploadError
-from shared.observability import logger
+from shared.observability import count, logger
 from shared.queues import PROMPT_BATCHES, AskMessage, BatchMessage
 from shared.sidecar import Staged, encode_rows
 from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
@@ -68,7 +68,8 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error, place = Fault(fault.code, fault.message), _resume_place(services, job)
-    services.ledger.end_split(job, place.record, error, services.now())
+    if services.ledger.end_split(job, place.record, error, services.now()):
+        logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
 
 def _planned(services: Services, job: Job) -> Job:
@@ -165,6 +166,8 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
         if known is None:
             raise LawBrokenError(f"batch {job.job_id}/{name} was there and is gone")
         return known
+    count("BatchesCut")
+    count("RecordsIn", batch.requests)
     if prompt:
         services.queues.send(BatchMessage(job.job_id, name))
     elif not staged.sendable and number < PROMPT_BATCHES:

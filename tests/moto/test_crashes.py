@@ -23,7 +23,7 @@ from tests.world import World, make_world
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(4)]
 SHARES = 8
-WRITES = frozenset({"PutObject", "PutItem", "UpdateItem", "DeleteItem", "SendMessageBatch", "WorkersAI"})
+WRITES = frozenset({"PutObject", "PutItem", "UpdateItem", "DeleteItem", "SendMessageBatch", "PutEvents", "WorkersAI"})
 UPLOAD = [RECORDS[0], RECORDS[1], None, RECORDS[2], RECORDS[3]]
 """None stands for a line that is no JSON; the API fails the last record."""
 
@@ -122,6 +122,9 @@ def check(world: World) -> None:
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
     assert [error["id"] for error in world.lines("errors.jsonl")] == [2, 4]
     assert all("due_at" not in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+    told = [event["detail"] for event in world.notices()]
+    assert told
+    assert all((one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"]) for one in told)
 
 
 def billed_twice(api: WorkersAI) -> int:

@@ -10,7 +10,7 @@ SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / ro
 
 ROOMS = {
     "boto3": {"shared.services"},
-    "botocore": {"shared.services", "shared.ledger", "shared.store", "shared.queues"},
+    "botocore": {"shared.services", "shared.ledger", "shared.notices", "shared.store", "shared.queues"},
     "httpx": {"shared.workers_ai"},
     "ctypes": {"functions.poll.running_sha256"},
     "_hashlib": {"functions.poll.running_sha256"},
@@ -43,7 +43,15 @@ PURE = {
 
 IMPURE = {
     *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
-    *("shared.services", "shared.store", "shared.ledger", "shared.queues", "shared.budget", "shared.workers_ai"),
+    *(
+        "shared.services",
+        "shared.store",
+        "shared.ledger",
+        "shared.notices",
+        "shared.queues",
+        "shared.budget",
+        "shared.workers_ai",
+    ),
     "shared.completion_times",
     "shared.observability",
 }

@@ -11,6 +11,8 @@ import pytest
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
+from shared.notices import JOB_OVER, SOURCE
+from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +20,6 @@ POWERTOOLS = {
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
-    "POWERTOOLS_TRACER_CAPTURE_RESPONSE",
 }
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
@@ -417,18 +418,74 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched
     counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
-    sources = "".join(path.read_text() for path in (ROOT / "functions").rglob("*.py"))
-    assert counted == {"AmbiguousSubmits", "StuckItems", "LawsBroken"}
-    assert all(f'count("{name}"' in sources for name in counted)
+    assert counted == {
+        *("Ticks", "OldestPendingAge", "TokenRefused", "QuotaSpent", "Outage"),
+        *("AmbiguousSubmits", "StuckItems", "LawsBroken", "Errors"),
+    }
+    assert counted < set(METRICS)
     for alarm in alarms:
         assert alarm["AlarmActions"]["Fn::If"][0] == "Notifies"
+        assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
 
 
-def test_dashboard_is_json_about_this_stack(of_type):
+def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
+    for function in of_type("AWS::Lambda::Function").values():
+        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
+    for alarm in of_type("AWS::CloudWatch::Alarm").values():
+        if alarm["Namespace"] == "Dropbatch":
+            assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
+
+
+def test_that_nothing_is_told_is_an_alarm_for_ticks_alone(of_type):
+    alarms = of_type("AWS::CloudWatch::Alarm")
+    breaching = {name for name, alarm in alarms.items() if alarm["TreatMissingData"] == "breaching"}
+
+    assert breaching == {"NoTickAlarm"}
+    assert alarms["NoTickAlarm"]["Period"] == {"Fn::If": ["TicksEachMinute", 300, 86_400]}
+
+
+def test_each_alarm_has_its_page_in_the_runbook(of_type):
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
+
+    assert told == set(of_type("AWS::CloudWatch::Alarm"))
+
+
+def test_dashboard_shows_every_alarm_and_no_widget_covers_another(of_type):
     (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
     body = dashboard["DashboardBody"]["Fn::Sub"]
+    alarms, *widgets = json.loads(body)["widgets"]
 
-    assert len(json.loads(body)["widgets"]) == 6
-    assert {"${SubmitFunction}", "${PollFunction}", "${UploadQueue.QueueName}"} <= set(
-        re.findall(r"\$\{[\w.]+\}", body)
-    )
+    assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == set(of_type("AWS::CloudWatch::Alarm"))
+    taken = [
+        (x, y)
+        for widget in (alarms, *widgets)
+        for x in range(widget["x"], widget["x"] + widget["width"])
+        for y in range(widget["y"], widget["y"] + widget["height"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    assert all(widget["properties"]["title"] for widget in widgets)
+
+
+def test_each_job_that_is_over_may_be_told_of_and_nothing_else(of_type):
+    (told,) = [s for _, s in _statements(of_type) if "events:PutEvents" in _as_list(s["Action"])]
+
+    assert told["Resource"]["Fn::Sub"].endswith(":event-bus/default")
+    assert told["Condition"] == {"StringEquals": {"events:source": SOURCE, "events:detail-type": JOB_OVER}}
+
+
+def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template, of_type):
+    (rule,) = of_type("AWS::Events::Rule").values()
+    (policy,) = of_type("AWS::SNS::TopicPolicy").values()
+
+    assert rule["EventPattern"] == {
+        "source": [SOURCE],
+        "detail-type": [JOB_OVER],
+        "detail": {"state": ["failed"], "source": {"bucket": [{"Ref": "Bucket"}]}},
+    }
+    assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
+    publishers = [statement["Principal"]["Service"] for statement in policy["PolicyDocument"]["Statement"]]
+    assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
+    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
+        assert template["Resources"][name]["Condition"] == "Notifies"

@@ -1,0 +1,141 @@
+"""What a run leaves in the log: metrics that add up to what happened, and lines that name their batch."""
+
+import io
+import json
+from collections import Counter, defaultdict
+
+import pytest
+
+from local.workers_ai import Fault
+from shared.observability import METRICS, logger
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+class Log:
+    """The functions' standard output, as CloudWatch Logs would get it."""
+
+    def __init__(self, capsys, stream):
+        self.capsys, self.stream, self.printed = capsys, stream, ""
+
+    def metrics(self):
+        """Every value of every metric, from all the lines that hold metrics."""
+        self.printed += self.capsys.readouterr().out
+        values = defaultdict(list)
+        for line in self.printed.splitlines():
+            told = json.loads(line)
+            (directive,) = told["_aws"]["CloudWatchMetrics"]
+            assert directive["Namespace"] == "Dropbatch"
+            assert directive["Dimensions"] == [["service"]]
+            for metric in directive["Metrics"]:
+                assert metric["Unit"] == METRICS[metric["Name"]]
+                values[metric["Name"]] += told[metric["Name"]]
+        return values
+
+    def sums(self):
+        return {name: sum(values) for name, values in self.metrics().items()}
+
+    def lines(self):
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def log(capsys, monkeypatch):
+    stream = io.StringIO()
+    (handler,) = logger.handlers
+    monkeypatch.setattr(handler, "stream", stream)
+    return Log(capsys, stream)
+
+
+def test_metrics_add_up_to_what_happened(start, log):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(6)) + "nonsense\n", model=M2M)
+    world.settle()
+
+    sums = log.sums()
+
+    assert {name: sums[name] for name in ("Uploads", "RecordsIn", "BatchesCut", "BatchesAccepted", "BatchesDone")} == {
+        "Uploads": 1,
+        "RecordsIn": 7,
+        "BatchesCut": 4,
+        "BatchesAccepted": 3,
+        "BatchesDone": 4,
+    }
+    assert (sums["RecordsSucceeded"], sums["RecordsFailed"]) == (6, 1)
+    assert (sums["JobsCompleted"], sums.get("JobsFailed", 0)) == (1, 0)
+    assert sums["SubmitCalls"] == 3
+    assert sums["PollCalls"] >= 3
+    assert sums["Ticks"] == world.ticks
+    assert sums["TokensUsed"] == (world.manifest()["usage"]["total_tokens"] or 0)
+
+
+def test_what_the_api_has_against_calls_is_counted(start, api, log):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="3040", times=2))
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.settle()
+
+    sums = log.sums()
+
+    assert sums["ApiThrottles"] == 2
+    assert sums["JobsCompleted"] == 1
+
+
+def test_the_age_of_what_is_pending_and_the_budget_left_are_told(start, api, log):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="stuck", contains="hello 1", seconds=1_200, times=1))
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.settle()
+
+    values = log.metrics()
+
+    assert 600 < max(values["OldestPendingAge"]) < 1_300
+    assert max(values["OldestJobAge"]) > max(values["OldestPendingAge"]) - 60
+    assert 0 <= min(values["RateBudgetLeft"]) < 100
+    assert values["BatchesOutstanding"][-1] == 1
+
+
+def test_a_refused_token_is_counted_by_each_tick_until_it_is_good(start, api, log):
+    world = start()
+    api.switch(tokens=["another"])
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    for _ in range(3):
+        world.tick()
+        world.deliver_all()
+        world.pass_time(10)
+    assert log.sums()["TokenRefused"] == 3
+    world.secrets.put_secret_value(SecretId="token", SecretString="another")
+    world.settle()
+    before = log.sums()["TokenRefused"]
+
+    world.tick()
+
+    assert log.sums()["TokenRefused"] == before
+    assert log.sums()["JobsCompleted"] == 1
+
+
+def test_every_line_about_an_accepted_batch_names_its_request_id(start, api, log):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.inject(Fault(kind="3040", times=1), Fault(kind="missing", items=(1,), first=1))
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.settle()
+
+    accepted = {}
+    heard = Counter()
+    for line in log.lines():
+        assert "job_id" in line, line
+        heard[line["message"]] += 1
+        if line["message"] == "batch accepted":
+            accepted[line["number"]] = line["request_id"]
+        if line.get("number") in accepted:
+            assert line["request_id"] == accepted[line["number"]], line
+
+    assert sorted(accepted.values()) == sorted(batch["request_id"] for batch in world.manifest()["batches"])
+    assert heard["batch done"] == 2
+    assert heard["job over"] == 1
+    assert not any("hello" in json.dumps(line) for line in log.lines())

@@ -1,0 +1,71 @@
+"""What is logged and measured, read from the source: no line without a name, no metric that nobody sees."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.observability import METRICS, of_batch
+from shared.verdicts import COUNTED_AS, Verdict
+from shared.words import Batch, BatchState, Submission
+from tests.template import template
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
+WITHOUT_A_JOB = {
+    "not an upload",
+    "event refused: too old",
+    "upload gone before its job began",
+    "no job id left for an upload",
+    "calls are paused",
+    "completion time not remembered",
+    "completion times not read",
+}
+"""Lines about what is no job, or not yet."""
+
+
+def calls(name):
+    """Every call of `name(…)` or `name.something(…)` in what is shipped."""
+    for path in SHIPPED:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+            if isinstance(called, ast.Name) and called.id == name:
+                yield pytest.param(node, id=f"{path.stem}:{node.lineno}")
+
+
+@pytest.mark.parametrize("call", [one for one in calls("logger") if one.values[0].func.attr != "inject_lambda_context"])
+def test_every_line_names_its_job(call):
+    given = {keyword.arg for keyword in call.keywords}
+    spread = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg is None]
+
+    (message,) = [ast.literal_eval(argument) for argument in call.args]
+    assert message in WITHOUT_A_JOB or "job_id" in given or spread, message
+    assert all("of_batch" in one or one == "named" for one in spread)
+
+
+def test_a_line_about_a_batch_names_the_id_that_the_api_gave_it_last():
+    batch = Batch("job", "00000003", BatchState.READY, 0, 1, 1, 10, 0.0)
+    submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
+    queued = Batch("job", "00000003", BatchState.QUEUED, 0, 1, 1, 10, 0.0, submissions=submissions)
+
+    assert of_batch(batch) == {"job_id": "job", "number": "00000003"}
+    assert of_batch(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
+
+
+def test_every_metric_is_counted_somewhere_and_seen_on_the_dashboard():
+    sources = "".join(path.read_text() for path in SHIPPED if path.name != "observability.py")
+    body = template()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
+    seen = set(re.findall(r'"Dropbatch", "(\w+)"', body))
+
+    assert {name for name in METRICS if f'"{name}"' not in sources} == set()
+    assert seen == set(METRICS)
+    assert json.loads(body)["widgets"]
+
+
+def test_every_refusal_is_counted_as_something():
+    assert set(COUNTED_AS) == set(Verdict)
+    assert set(COUNTED_AS.values()) <= set(METRICS)
