@@ -21,6 +21,8 @@ FIRST_ASK = 5.0
 """Seconds from acceptance to the first poll of the first batch of a model never seen."""
 SOONEST, LATEST = 5.0, 900.0
 """Seconds between two polls of one batch."""
+LONGEST_FIRST = 300.0
+"""Seconds from acceptance to the first poll, at most: a stall that is over must not hide a model that is quick again."""
 SHARE = 0.4
 """Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
 GROWTH = 2.0
@@ -108,4 +110,5 @@ def next_ask(of: Spread, age: float, chance: float) -> float:
             bucket += 1
             above -= of[bucket]
         wait = EDGES[bucket + 1] - age
-    return min(max(wait, SOONEST), LATEST / (1 + JITTER)) * (1 + JITTER * chance)
+    latest = min(LATEST, max(age, LONGEST_FIRST))
+    return min(max(wait, SOONEST), latest / (1 + JITTER)) * (1 + JITTER * chance)
