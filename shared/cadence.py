@@ -22,7 +22,7 @@ FIRST_ASK = 5.0
 SOONEST, LATEST = 5.0, 900.0
 """Seconds between two polls of one batch."""
 LONGEST_FIRST = 300.0
-"""Seconds from acceptance to the first poll, at most: a stall that is over must not hide a model that is quick again."""
+"""Seconds from acceptance to the first poll, at most: a stall that is over must not hide a quick model."""
 SHARE = 0.4
 """Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
 GROWTH = 2.0
