@@ -1,7 +1,8 @@
 """The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
 
 Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get
-what SQS holds, by Lambda's own rules for partial batch answers. Time is a moved clock: nothing ever waits.
+what SQS holds, by Lambda's own rules for partial batch answers. Each function may do what its role allows and no more,
+and a world in which something was refused ends with an error. Time is a moved clock: nothing ever waits.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 import boto3
+import botocore.client
 import time_machine
 
 import functions.poll.handler
 import functions.submit.handler
 from shared import services as composition
 from shared.workers_ai import http_client
+from tests.iam import Permissions, grants
 from tests.template import default, properties, template
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 REGION = "eu-west-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
+AWS_ACCOUNT = "123456789012"
 TOKEN = "local-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
@@ -45,7 +49,7 @@ class Context:
     ends: float
     function_name: str = "dropbatch"
     memory_limit_in_mb: int = 1769
-    invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:dropbatch"
+    invoked_function_arn: str = f"arn:aws:lambda:{REGION}:{AWS_ACCOUNT}:function:dropbatch"
     aws_request_id: str = "11111111-2222-3333-4444-555555555555"
 
     def get_remaining_time_in_millis(self) -> int:
@@ -62,6 +66,7 @@ class World:
     dynamodb: Any
     secrets: Any
     queues: dict[str, str]
+    permissions: Permissions
     ticks: int = 0
     refused: list[dict[str, Any]] = field(default_factory=list)
 
@@ -164,17 +169,22 @@ class World:
             told = record["s3"]["object"]
             key = unquote_plus(told["key"])
             versions = self.s3.list_object_versions(Bucket=BUCKET, Prefix=key).get("Versions", [])
-            (told["versionId"],) = [
+            found = [
                 one["VersionId"]
                 for one in versions
                 if one["Key"] == key and one["ETag"].strip('"') == told.get("eTag", "")
-            ][:1] or [""]
+            ]
+            told.setdefault("versionId", found[0] if found else "")
         return json.dumps(message) if message.get("Records") else body
 
     def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:
         """Call a handler as Lambda does; ids of the messages it failed on."""
         context = Context(time.time, time.time() + TIMEOUT_SECONDS)
-        answer = handler.lambda_handler(event, context)
+        self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
+        try:
+            answer = handler.lambda_handler(event, context)
+        finally:
+            self.permissions.role = ""
         failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
         self.refused += [record for record in event.get("Records", []) if record["messageId"] in failed]
         return failed
@@ -230,7 +240,7 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
         "messageAttributes": {},
         "md5OfBody": message["MD5OfBody"],
         "eventSource": "aws:sqs",
-        "eventSourceARN": f"arn:aws:sqs:{REGION}:123456789012:{queue}",
+        "eventSourceARN": f"arn:aws:sqs:{REGION}:{AWS_ACCOUNT}:{queue}",
         "awsRegion": REGION,
     }
 
@@ -306,6 +316,14 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    permissions = _permissions(secret)
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        service = client.meta.service_model.service_name
+        return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
     whole_second = math.floor(time.time())
     with time_machine.travel(whole_second, tick=False) as traveller:
         monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
@@ -313,5 +331,23 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         everything = dataclasses.replace(composition.services(), sleep=traveller.shift)
         for module in (functions.submit.handler, functions.poll.handler):
             monkeypatch.setattr(module, "services", lambda: everything)
-        yield World(traveller, s3, sqs, dynamodb, secrets, urls)
+        yield World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
     composition.services.cache_clear()
+    assert permissions.refused == []
+
+
+def _permissions(secret: str) -> Permissions:
+    """Both functions' roles, on this world's resources."""
+    names = {
+        "AWS::Partition": "aws",
+        "AWS::Region": "",  # ARNs here are told without a region.
+        "AWS::AccountId": AWS_ACCOUNT,
+        "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
+        "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
+        "ApiToken.Id": secret,
+        "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
+        "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
+        **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
+    }
+    conditions = {"MakesSecret": True, "UsesOwnKey": False}
+    return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

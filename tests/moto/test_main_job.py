@@ -325,16 +325,13 @@ def test_nothing_is_left_open_and_no_message_is_lost(world):
 
 
 def test_a_finished_upload_is_not_run_again_when_its_items_are_gone(world, api):
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    version = world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle()
     for item in world.items():
         world.dynamodb.delete_item(TableName="ledger", Key={"pk": item["pk"], "sk": item["sk"]})
 
-    event = {
-        "Records": [
-            {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": BUCKET}, "object": {"key": "inbox/a.jsonl"}}}
-        ]
-    }
+    told = {"key": "inbox/a.jsonl", "versionId": version}
+    event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": BUCKET}, "object": told}}]}
     world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=json.dumps(event))
     world.deliver_all()
 

@@ -14,6 +14,7 @@ from samtranslator.yaml_helper import yaml_parse
 from shared.notices import JOB_OVER, SOURCE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
+from tests import iam
 
 ROOT = Path(__file__).resolve().parents[2]
 POWERTOOLS = {
@@ -66,14 +67,31 @@ def _as_list(value):
     return value if isinstance(value, list) else [value]
 
 
-def _statements(of_type):
-    for role, properties in of_type("AWS::IAM::Role").items():
-        for policy in properties["Policies"]:
-            for statement in policy["PolicyDocument"]["Statement"]:
-                yield role, statement
-    for name, properties in of_type("AWS::IAM::ManagedPolicy").items():
-        for statement in properties["PolicyDocument"]["Statement"]:
-            yield name, statement
+ROLES = ("SubmitRole", "PollRole", "PollTickRole")
+CHOICES = {"MakesSecret": True, "UsesOwnKey": False, "ProtectsData": True}
+"""The conditions that policies depend on, as the defaults make them."""
+
+
+class _Names(dict):
+    """Names that the template refers to, each standing for itself."""
+
+    def __missing__(self, name):
+        return f"<{name}>"
+
+
+def _resolved(value, **choices):
+    """A piece of the template as the defaults make it, but for the conditions given."""
+    return iam.resolve(value, _Names(), CHOICES | choices)
+
+
+def _may(role, action, **choices):
+    """The resources on which a role may do something."""
+    return {grant.resource for grant in iam.grants(role, _Names(), CHOICES | choices) if grant.action == action}
+
+
+def _user_statements(of_type, **choices):
+    (policy,) = of_type("AWS::IAM::ManagedPolicy").values()
+    return _resolved(policy["PolicyDocument"]["Statement"], **choices)
 
 
 def test_there_are_two_functions_and_what_they_need(of_type):
@@ -106,6 +124,11 @@ def test_parameters_are_those_of_the_design(source):
         "Architecture",
         "NotificationEmail",
         "LogLevel",
+        "KmsKeyArn",
+        "DeletionProtection",
+        "ReserveConcurrency",
+        "PermissionsBoundaryArn",
+        "AccessLogBucketName",
     }
     assert {name for name, parameter in told.items() if "Default" not in parameter} == {"CloudflareAccountId"}
     assert all(parameter["Description"] for parameter in told.values())
@@ -181,6 +204,11 @@ def test_the_token_goes_over_https_or_stays_here(source, url, taken):
         ("PollSchedule", "rate(1 minute)", True),
         ("NotificationEmail", "ops@example.com", True),
         ("NotificationEmail", "ops", False),
+        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab", True),
+        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:alias/mine", False),
+        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/boundary", True),
+        ("PermissionsBoundaryArn", "boundary", False),
+        ("AccessLogBucketName", "logs.example", True),
     ],
 )
 def test_parameters_are_checked_before_anything_is_made(source, name, value, taken):
@@ -248,8 +276,44 @@ def test_queues_give_a_function_its_time_and_keep_what_fails(of_type):
 
 def test_queues_are_encrypted_so_that_s3_can_still_send(of_type):
     for queue in of_type("AWS::SQS::Queue").values():
-        assert queue["SqsManagedSseEnabled"] is True
-        assert "KmsMasterKeyId" not in queue
+        assert _resolved(queue["SqsManagedSseEnabled"]) is True
+        assert _resolved({"key": queue["KmsMasterKeyId"]}) == {}
+        assert _resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
+
+
+def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
+    (bucket,), (table,) = of_type("AWS::S3::Bucket").values(), of_type("AWS::DynamoDB::Table").values()
+    (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    keys = {
+        "bucket": rule["ServerSideEncryptionByDefault"],
+        "table": table["SSESpecification"],
+        **{name: queue["KmsMasterKeyId"] for name, queue in of_type("AWS::SQS::Queue").items()},
+        **{name: topic["KmsMasterKeyId"] for name, topic in of_type("AWS::SNS::Topic").items()},
+        **{name: logs["KmsKeyId"] for name, logs in of_type("AWS::Logs::LogGroup").items()},
+        **{name: secret["KmsKeyId"] for name, secret in of_type("AWS::SecretsManager::Secret").items()},
+    }
+
+    for name, key in keys.items():
+        assert "<KmsKeyArn>" in str(_resolved({"key": key}, UsesOwnKey=True)), name
+        assert "<KmsKeyArn>" not in str(_resolved({"key": key})), name
+    assert len(keys) == 13
+
+
+def test_the_owners_key_is_used_through_the_services_alone(of_type):
+    for role in ROLES:
+        assert _may(role, "kms:Decrypt") == set()
+        assert _may(role, "kms:Decrypt", UsesOwnKey=True) == _may(role, "kms:GenerateDataKey", UsesOwnKey=True)
+        assert _may(role, "kms:Decrypt", UsesOwnKey=True) == {"<KmsKeyArn>"}
+        (condition,) = {
+            grant.condition
+            for grant in iam.grants(role, _Names(), CHOICES | {"UsesOwnKey": True})
+            if grant.action.startswith("kms:")
+        }
+        ((operator, key, services),) = condition
+        assert (operator, key) == ("StringEquals", "kms:ViaService")
+        assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
+    (use,) = [one for one in _user_statements(of_type, UsesOwnKey=True) if one["Sid"] == "UseKey"]
+    assert use["Condition"]["StringEquals"]["kms:ViaService"].startswith("s3.")
 
 
 def test_a_missed_tick_is_not_made_up_for(of_type):
@@ -264,15 +328,25 @@ def test_a_missed_tick_is_not_made_up_for(of_type):
     assert invoke["MaximumRetryAttempts"] == 0
 
 
-def test_roles_name_single_actions_on_single_resources(of_type):
-    for role, statement in _statements(of_type):
-        for action in _as_list(statement["Action"]):
-            assert "*" not in action, f"{role}: {action}"
-        if statement["Sid"] == "Trace":
+@pytest.mark.parametrize("own_key", [False, True])
+def test_roles_name_single_actions_on_single_resources(of_type, own_key):
+    for role in ROLES:
+        for grant in iam.grants(role, _Names(), CHOICES | {"UsesOwnKey": own_key}):
+            assert "*" not in grant.action, f"{role}: {grant}"
             # X-Ray has no resources: AWS accepts only the star for these two actions.
-            assert set(statement["Action"]) == {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
-        else:
-            assert "*" not in _as_list(statement["Resource"]), f"{role}: {statement['Sid']}"
+            if grant.action not in {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}:
+                assert grant.resource.startswith(("<", "arn:<AWS::Partition>:")), f"{role}: {grant}"
+                assert not grant.resource.endswith((":*", "<Bucket.Arn>/*")), f"{role}: {grant}"
+    for statement in _user_statements(of_type, UsesOwnKey=own_key):
+        assert not any("*" in action for action in _as_list(statement["Action"]))
+        assert all(resource.startswith("<") for resource in _as_list(statement["Resource"]))
+
+
+def test_a_bucket_of_another_account_is_never_spoken_to():
+    for role in ("SubmitRole", "PollRole"):
+        for grant in iam.grants(role, _Names(), CHOICES):
+            if grant.action.startswith("s3:"):
+                assert ("StringEquals", "aws:ResourceAccount", ("<AWS::AccountId>",)) in grant.condition, str(grant)
 
 
 def test_each_function_has_a_role_of_its_own(of_type):
@@ -282,45 +356,74 @@ def test_each_function_has_a_role_of_its_own(of_type):
     assert set(roles) | {"PollTickRole"} == set(of_type("AWS::IAM::Role"))
 
 
-def _may(of_type, role, action):
-    """The resources on which a role may do something, as text."""
-    return [
-        json.dumps(resource)
-        for owner, statement in _statements(of_type)
-        if owner == role and action in _as_list(statement["Action"])
-        for resource in _as_list(statement["Resource"])
-    ]
+def test_roles_can_be_bounded(of_type):
+    for role in of_type("AWS::IAM::Role").values():
+        assert role["PermissionsBoundary"]["Fn::If"][:2] == ["BoundsRoles", {"Ref": "PermissionsBoundaryArn"}]
 
 
-def test_nobody_may_delete_or_read_the_whole_table(of_type):
+def test_nobody_may_delete_or_read_the_whole_table():
     forbidden = ("s3:DeleteObject", "s3:DeleteObjectVersion", "dynamodb:Scan", "sqs:PurgeQueue")
-    for role in of_type("AWS::IAM::Role"):
-        assert [action for action in forbidden if _may(of_type, role, action)] == []
-
-    (deletes,) = [s for _, s in _statements(of_type) if "dynamodb:DeleteItem" in _as_list(s["Action"])]
-    assert deletes["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["CONTROL"]}}
-
-
-def test_poll_never_reads_uploads_and_submit_never_writes_results(of_type):
-    assert not any("inbox/" in resource for resource in _may(of_type, "PollRole", "s3:GetObject"))
-    written = [resource for resource in _may(of_type, "SubmitRole", "s3:PutObject") if "results/" in resource]
-    assert written == [json.dumps({"Fn::Sub": "${Bucket.Arn}/results/*/status.json"})]
-    for role in of_type("AWS::IAM::Role"):
-        assert not any("inbox/" in resource for resource in _may(of_type, role, "s3:PutObject"))
+    for role in ROLES:
+        assert [action for action in forbidden if _may(role, action)] == []
+        for grant in iam.grants(role, _Names(), CHOICES):
+            if grant.action == "dynamodb:DeleteItem":
+                assert grant.condition == (("ForAllValues:StringEquals", "dynamodb:LeadingKeys", ("CONTROL",)),)
 
 
-def test_submit_does_not_send_to_the_queue_of_uploads(of_type):
-    assert not any("UploadQueue" in resource for resource in _may(of_type, "SubmitRole", "sqs:SendMessage"))
+def _matches(patterns, *, key):
+    return any(iam.like(f"<Bucket.Arn>/{key}", pattern) for pattern in patterns)
 
 
-def test_one_secret_is_read_by_the_functions_alone(of_type):
-    readers = {
-        owner
-        for owner, statement in _statements(of_type)
-        if "secretsmanager:GetSecretValue" in _as_list(statement["Action"])
-    }
+JOB = "20261121T093000Z-5f3a9c1e"
 
-    assert readers == {"SubmitRole", "PollRole"}
+
+@pytest.mark.parametrize(
+    ("role", "action", "key", "may"),
+    [
+        ("SubmitRole", "s3:GetObjectVersion", "inbox/a.jsonl", True),
+        ("PollRole", "s3:GetObjectVersion", "inbox/a.jsonl", False),
+        ("PollRole", "s3:GetObject", "inbox/a.jsonl", False),
+        ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/status.json", True),
+        ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/output.jsonl", False),
+        ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/manifest.json", False),
+        ("SubmitRole", "s3:GetObject", f"results/a.jsonl/{JOB}/output.jsonl", False),
+        ("SubmitRole", "s3:PutObject", f"staging/{JOB}/00000000/part-1", False),
+        ("SubmitRole", "s3:PutObject", f"staging/{JOB}/segments/output-00000", False),
+        ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/request", False),
+        ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/receipt-1", False),
+        # Nothing a function writes can be taken for an upload: the stack cannot call itself in a circle.
+        ("SubmitRole", "s3:PutObject", "inbox/a.jsonl", False),
+        ("PollRole", "s3:PutObject", "inbox/a.jsonl", False),
+    ],
+)
+def test_each_function_reads_and_writes_its_own_prefixes(role, action, key, may):
+    assert _matches(_may(role, action), key=key) is may
+
+
+def test_submit_does_not_send_to_the_queue_of_uploads():
+    assert "<UploadQueue.Arn>" not in _may("SubmitRole", "sqs:SendMessage")
+
+
+def test_one_secret_is_read_by_the_functions_alone():
+    for made, secret in ((True, "<ApiToken.Id>"), (False, "<CloudflareApiTokenSecretArn>")):
+        readers = {role: _may(role, "secretsmanager:GetSecretValue", MakesSecret=made) for role in ROLES}
+        assert readers == {"SubmitRole": {secret}, "PollRole": {secret}, "PollTickRole": set()}
+
+
+def test_functions_reserve_what_their_queues_may_use_together(of_type):
+    used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        used[_target(mapping["FunctionName"])] += mapping["ScalingConfig"]["MaximumConcurrency"]
+    used["PollFunction"] += 2  # A tick, and one by hand.
+
+    for name, function in of_type("AWS::Lambda::Function").items():
+        reserved = function["ReservedConcurrentExecutions"]
+        assert _resolved(reserved, ReservesConcurrency=True) == used[name]
+        assert _resolved({"reserved": reserved}, ReservesConcurrency=False) == {}
+
+
+def test_a_loop_of_functions_is_left_for_lambda_to_end(of_type):
+    assert all("RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values())
 
 
 def test_bucket_is_private_versioned_encrypted_and_stays(template):
@@ -337,11 +440,41 @@ def test_bucket_is_private_versioned_encrypted_and_stays(template):
 
 def test_bucket_is_spoken_to_over_tls_only(of_type):
     (policy,) = of_type("AWS::S3::BucketPolicy").values()
-    (statement,) = policy["PolicyDocument"]["Statement"]
+    (statement,) = _resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
 
     assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
-    assert statement["Condition"]["Bool"] == {"aws:SecureTransport": "false"}
-    assert statement["Condition"]["NotIpAddress"] == {"aws:SourceIp": "127.0.0.0/8"}
+    assert statement["Resource"] == ["<Bucket.Arn>", "<Bucket.Arn>/*"]
+    assert statement["Condition"] == NOT_TLS
+
+
+NOT_TLS = {"Bool": {"aws:SecureTransport": "false"}, "NotIpAddress": {"aws:SourceIp": "127.0.0.0/8"}}
+
+
+def test_queues_are_spoken_to_over_tls_only(of_type):
+    covered = []
+    for policy in of_type("AWS::SQS::QueuePolicy").values():
+        covered += [_target(queue) for queue in policy["Queues"]]
+        (denied,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Effect"] == "Deny"]
+        assert (denied["Principal"], denied["Action"], denied["Condition"]) == ("*", "sqs:*", NOT_TLS)
+
+    assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
+
+
+def test_data_is_protected_from_deletion_unless_the_owner_says_no(of_type, source):
+    (policy,), (table,) = of_type("AWS::S3::BucketPolicy").values(), of_type("AWS::DynamoDB::Table").values()
+    kept = [one for one in _resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"]
+
+    assert source["Parameters"]["DeletionProtection"]["Default"] == "yes"
+    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [("Deny", "*", "s3:DeleteBucket")]
+    assert _resolved(table["DeletionProtectionEnabled"]) is True
+    assert _resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
+
+
+def test_access_to_the_bucket_can_be_logged(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+
+    logging = _resolved(bucket["LoggingConfiguration"], LogsAccess=True)
+    assert logging["DestinationBucketName"] == "<AccessLogBucketName>"
 
 
 def test_bucket_forgets_what_nobody_needs(of_type):
@@ -362,9 +495,16 @@ def test_bucket_forgets_what_nobody_needs(of_type):
 def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     (told,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
-    (policy,) = of_type("AWS::SQS::QueuePolicy").values()
-    (statement,) = policy["PolicyDocument"]["Statement"]
+    allowed = [
+        (policy["Queues"], statement)
+        for policy in of_type("AWS::SQS::QueuePolicy").values()
+        for statement in policy["PolicyDocument"]["Statement"]
+        if statement["Effect"] == "Allow"
+    ]
+    ((queues, statement),) = allowed
 
+    assert [_target(queue) for queue in queues] == ["UploadQueue"]
+    assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
     assert told["Event"] == "s3:ObjectCreated:*"
     assert told["Filter"] == {"S3Key": {"Rules": [{"Name": "prefix", "Value": "inbox/"}]}}
     assert _target(told["Queue"]) == "UploadQueue"
@@ -381,9 +521,8 @@ def test_table_is_kept_and_can_be_put_back(template):
     assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == "Retain"
     assert properties["BillingMode"] == "PAY_PER_REQUEST"
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-    assert properties["SSESpecification"] == {"SSEEnabled": True}
+    assert _resolved(properties["SSESpecification"]) == {"SSEEnabled": True, "SSEType": "KMS"}
     assert properties["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
-    assert properties["DeletionProtectionEnabled"] is True
 
 
 def test_table_has_one_sparse_index_of_what_is_due(of_type):
@@ -468,11 +607,15 @@ def test_dashboard_shows_every_alarm_and_no_widget_covers_another(of_type):
     assert all(widget["properties"]["title"] for widget in widgets)
 
 
-def test_each_job_that_is_over_may_be_told_of_and_nothing_else(of_type):
-    (told,) = [s for _, s in _statements(of_type) if "events:PutEvents" in _as_list(s["Action"])]
+def test_each_job_that_is_over_may_be_told_of_and_nothing_else():
+    (told,) = [one for one in iam.grants("PollRole", _Names(), CHOICES) if one.action == "events:PutEvents"]
 
-    assert told["Resource"]["Fn::Sub"].endswith(":event-bus/default")
-    assert told["Condition"] == {"StringEquals": {"events:source": SOURCE, "events:detail-type": JOB_OVER}}
+    assert told.resource.endswith(":event-bus/default")
+    assert set(told.condition) == {
+        ("StringEquals", "events:source", (SOURCE,)),
+        ("StringEquals", "events:detail-type", (JOB_OVER,)),
+    }
+    assert not any(_may(role, "events:PutEvents") for role in ("SubmitRole", "PollTickRole"))
 
 
 def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template, of_type):
@@ -485,7 +628,9 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
         "detail": {"state": ["failed"], "source": {"bucket": [{"Ref": "Bucket"}]}},
     }
     assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
-    publishers = [statement["Principal"]["Service"] for statement in policy["PolicyDocument"]["Statement"]]
+    *allowed, denied = policy["PolicyDocument"]["Statement"]
+    publishers = [statement["Principal"]["Service"] for statement in allowed]
     assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
+    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
     for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
         assert template["Resources"][name]["Condition"] == "Notifies"

@@ -1,0 +1,124 @@
+"""Least privilege, both ways: what a function does its role allows, and what its role allows some function does.
+
+The first half is proved by every test on moto, since each call there is judged by the role (tests/iam.py). Here is the
+second: a world in which everything happens that ever happens, after which no grant may be left unused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+import functions.poll.finish
+import functions.poll.tick
+import functions.submit.split
+from local.workers_ai import Fault
+from shared.keys import result
+from tests.world import BUCKET, World
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+DONE_BY_AWS = {
+    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"),  # Lambda takes messages as the function.
+    *("logs:CreateLogStream", "logs:PutLogEvents"),  # Lambda writes what the function prints.
+    *("xray:PutTraceSegments", "xray:PutTelemetryRecords"),  # Lambda's daemon sends the traces.
+}
+"""What no line of ours calls, but Lambda does with the function's role."""
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
+    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.poll.tick, "IN_HAND", 1)
+    monkeypatch.setattr(functions.poll.finish, "SEGMENT", 1_000)
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+
+def greetings(word: str, count: int) -> list[dict[str, Any]]:
+    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
+
+
+def finish_first(world: World) -> None:
+    """Somebody else writes each output just before this function does."""
+
+    def before(operation: str, arguments: dict[str, Any]) -> None:
+        if operation == "CompleteMultipartUpload":
+            world.s3.put_object(Bucket=BUCKET, Key=arguments["Key"], Body=b"written by another")
+
+    world.permissions.before = before
+
+
+def refuse_to_note_acceptance(world: World, *, receipts: bool) -> None:
+    """The table takes everything but the news that a batch was accepted; S3 takes its receipt or does not."""
+
+    def before(operation: str, arguments: dict[str, Any]) -> None:
+        news = arguments.get("ExpressionAttributeValues", {}).get(":to_state") == {"S": "queued"}
+        receipt = operation == "PutObject" and "/receipt-" in arguments["Key"]
+        if news or (receipt and not receipts):
+            refusal = {"Error": {"Code": "ThrottlingException", "Message": "slow down"}}
+            raise ClientError(refusal, operation)
+
+    world.permissions.before = before
+
+
+def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+
+    # A large job with a record that is found by halving; its output is there already when it would be written.
+    bad = greetings("large", 12)
+    bad[7]["target_lang"] = 7
+    world.upload_records("large.jsonl", bad, model=M2M)
+    finish_first(world)
+    world.settle(minutes=240)
+    world.permissions.before = None
+
+    # Records that are tried again by themselves; an answer that comes at once.
+    api.inject(Fault(kind="item_fails", marker="again 1", code=3040, first=1, times=0))
+    api.inject(Fault(kind="sync_answer", contains="at once"))
+    world.upload_records("again.jsonl", greetings("again", 3), model=M2M)
+    world.upload_records("once.jsonl", greetings("at once", 3), model=M2M)
+    world.settle(minutes=240)
+
+    # More batches due at once than one run asks after.
+    for name in ("one", "two", "three"):
+        world.upload_records(f"{name}.jsonl", greetings(name, 2), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    world.pass_time(300)
+    world.tick()
+    world.settle(minutes=240)
+
+    # A pause that a submit finds over, and one that a poll finds over.
+    api.inject(Fault(kind="3036", on="submit", times=1))
+    world.upload_records("quota.jsonl", greetings("quota", 2), model=M2M)
+    world.settle(minutes=24 * 60)
+    api.inject(Fault(kind="10000", on="poll", times=1))
+    world.upload_records("token.jsonl", greetings("token", 2), model=M2M)
+    world.settle(minutes=240)
+
+    # What the table does not take is found again: an acceptance in its receipt, an answer where it lies.
+    world.upload_records("receipt.jsonl", greetings("receipt", 2), model=M2M)
+    refuse_to_note_acceptance(world, receipts=True)
+    world.deliver_all()
+    world.permissions.before = None
+    world.settle(minutes=240)
+    api.inject(Fault(kind="sync_answer", contains="lost"))
+    world.upload_records("lost.jsonl", greetings("lost", 2), model=M2M)
+    refuse_to_note_acceptance(world, receipts=False)
+    world.deliver_all()
+    world.permissions.before = None
+    world.settle(minutes=240)
+
+    told = world.manifests()
+    assert len(told) == 10
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key] == [0] * 9
+    assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
+    (large,) = [one for key, one in told.items() if "large" in key]
+    assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")) == b"written by another"
+    for role, granted in world.permissions.granted.items():
+        idle = {grant for grant in granted if grant.action not in DONE_BY_AWS} - world.permissions.used[role]
+        assert sorted(map(str, idle)) == [], f"{role} allows what the function never does"
+    assert world.permissions.shared == set()
