@@ -44,7 +44,8 @@ down: .venv/.stamp ## stop what `make up` started
 	$(DEV) -m local.aws down
 
 dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## docs/dashboard.png: the stack's dashboard, drawn from a local run
-	.local/dashboard/bin/python -m local.dashboard
+	$(DEV) -m local.dashboard run
+	.local/dashboard/bin/python -m local.dashboard draw
 
 build: .venv/.stamp .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	.local/sam/bin/sam build

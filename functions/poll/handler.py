@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.poll.tick import bring_on, tick, visit_all
-from shared.observability import logger, metrics
+from shared.observability import Messages, logger, metrics
 from shared.queues import AskMessage, decode_message
 from shared.services import services
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+processor = Messages()
 
 
 @logger.inject_lambda_context

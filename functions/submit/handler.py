@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.submit.jobs import job_for
 from functions.submit.send import submit
 from functions.submit.split import split
-from shared.observability import logger, metrics
+from shared.observability import Messages, logger, metrics
 from shared.queues import BatchMessage, JobMessage, decode_message
 from shared.s3_events import arrivals
 from shared.services import services
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+processor = Messages()
 
 
 @logger.inject_lambda_context

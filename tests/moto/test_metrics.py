@@ -139,3 +139,17 @@ def test_every_line_about_an_accepted_batch_names_its_request_id(start, api, log
     assert heard["batch done"] == 2
     assert heard["job over"] == 1
     assert not any("hello" in json.dumps(line) for line in log.lines())
+
+
+def test_a_message_that_fails_is_logged_and_counted_and_comes_again(world, log):
+    body = '{"do":"dance","job_id":"20261121T043000Z-5f3a9c1e"}'
+    world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=body)
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody='{"key":"inbox/secret.jsonl"}')
+
+    world.deliver("SubmitQueue")
+    world.deliver("UploadQueue")
+
+    first, second = [line for line in log.lines() if line["message"] == "message not worked on"]
+    assert first["asked"] == body
+    assert "secret" not in json.dumps(second)
+    assert log.sums()["Errors"] == len(world.refused) == 2

@@ -95,7 +95,7 @@ def test_while_nobody_takes_notices_users_have_their_results_and_the_job_stays_d
     event_bus += [down() for _ in range(10)]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 
-    world.settle(until=lambda: len(event_bus) < 6)
+    world.settle(until=lambda: len(event_bus) < 7)
 
     assert world.manifest()["counts"]["succeeded"] == 3
     assert world.status()["state"] == "completed"

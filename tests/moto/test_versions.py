@@ -1,0 +1,57 @@
+"""What another version of Dropbatch wrote down is understood, or left alone: a deploy may meet jobs in flight."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared.items import read
+from shared.queues import AskMessage, BatchMessage, JobMessage, decode_message
+from shared.words import SCHEMA, Batch, BatchState, Job, JobState, Submission, Work
+
+RECORDED = json.loads((Path(__file__).parents[1] / "recorded/first-version.json").read_text())
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def test_items_of_the_first_version_are_read():
+    job, batch = read(RECORDED["job"], Job), read(RECORDED["batch"], Batch)
+
+    assert (job.state, job.total, job.due_at) == (JobState.IN_PROGRESS, 700, 1795235410.0)
+    assert (batch.state, batch.work, batch.due_at) == (BatchState.QUEUED, Work.POLL, 1795235431.5)
+    submission = Submission("0191f3f4-5c0e-7b0c-9d7e-6d1f0a2b3c4d", 1, 1795235403.125)
+    assert batch.submissions == batch.asked_after == (submission,)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), list(zip(RECORDED["messages"], (JobMessage, BatchMessage, AskMessage), strict=True))
+)
+def test_messages_of_the_first_version_are_read_and_may_carry_more(body, kind):
+    assert isinstance(decode_message(body), kind)
+    assert isinstance(decode_message(body.replace("{", '{"later":1,', 1)), kind)
+
+
+def test_items_name_the_version_of_their_schema():
+    assert {work.value for work in Work} == {f"{SCHEMA}#submit", f"{SCHEMA}#poll", f"{SCHEMA}#job"}
+    assert RECORDED["job"]["work"] == {"S": "v1#job"}
+
+
+def test_a_job_that_the_first_version_left_in_flight_is_brought_to_its_end(start):
+    """Each item loses the attributes that version did not know and gains one of a later version."""
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(5)]
+    world.upload_records("a.jsonl", records, model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=2)
+    states = set()
+    for item in world.items():
+        if item["pk"]["S"].startswith("JOB#"):
+            known = RECORDED["job" if item["sk"]["S"] == "META" else "batch"]
+            older = {name: value for name, value in item.items() if name in known} | {"later": {"S": "something"}}
+            states.add(older["state"]["S"])
+            world.dynamodb.put_item(TableName="ledger", Item=older)
+    assert states == {"in_progress", "queued", "ready"}
+
+    world.settle()
+
+    assert world.manifest()["counts"] == {"total": 5, "succeeded": 5, "failed": 0}
+    assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1, 1, 1]
