@@ -5,7 +5,8 @@ with `sam deploy` and writes .local/stack.json; all of it goes on running until 
 here are ever stopped. What runs where is decided here; what the stack is stands in template.yaml alone.
 
 Environment: LOCAL_PORT (the local AWS; the local Workers AI takes the next one), WORKERS_AI_BASE_URL (another
-Workers AI than the local one), LOCAL_PARAMETERS (further Name=value template parameters, space between).
+Workers AI than the local one), LOCAL_PARAMETERS (further Name=value template parameters, space between), LOCAL_FAULTS
+(anything: the functions reach the local AWS through a proxy, on the port after the next, that breaks calls on demand).
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ SOURCES = ("functions", "shared", "Makefile", "requirements.txt", "samconfig.tom
 SERVICE_SOURCES = {
     "aws": ("local/emulator.py", "requirements-local.txt"),
     "workers_ai": ("local/workers_ai",),
+    "proxy": ("local/fault_proxy.py",),
 }
 """What decides about a service: changed, it is started anew."""
 
@@ -149,10 +151,11 @@ def _running(home: Home, name: str) -> dict[str, Any] | None:
     return service if _born(service["pid"]) == service["born"] else None
 
 
-def _keep(home: Home, name: str, port: int) -> bool:
+def _keep(home: Home, name: str, port: int, peer: str = "") -> bool:
     """Whether a service runs as it would be started now; one that does not is stopped."""
     service = _running(home, name)
-    if service and (service["port"], service.get("code")) == (port, _fingerprint(*SERVICE_SOURCES[name])):
+    wanted = {"port": port, "code": _fingerprint(*SERVICE_SOURCES[name]), "peer": peer}
+    if service and service.items() >= wanted.items():
         return True
     _stop(home, name)
     return False
@@ -163,7 +166,16 @@ def _last_lines(log: Path, count: int = 30) -> str:
     return "\n".join([f"--- the last lines of {log.relative_to(ROOT)}:", *lines])
 
 
-def _start(home: Home, name: str, command: list[str], environment: Mapping[str, str], port: int, health: str) -> None:
+def _start(
+    home: Home,
+    name: str,
+    command: list[str],
+    environment: Mapping[str, str],
+    port: int,
+    health: str,
+    *,
+    peer: str = "",
+) -> None:
     """Start a service in a session of its own and wait until it answers.
 
     Args:
@@ -173,6 +185,7 @@ def _start(home: Home, name: str, command: list[str], environment: Mapping[str, 
         environment: all its variables.
         port: where it will listen.
         health: a path to ask for; empty, taking a connection is enough.
+        peer: the address of another service that it was told at its start.
     """
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -192,7 +205,7 @@ def _start(home: Home, name: str, command: list[str], environment: Mapping[str, 
             start_new_session=True,
         )
         _children[process.pid] = process
-        service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code}
+        service = {"pid": process.pid, "born": _born(process.pid), "port": port, "code": code, "peer": peer}
         home.service_file(name).write_text(json.dumps(service))
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -264,12 +277,18 @@ def _undisturbed() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port that is free now, and the next one too: a local AWS and its local Workers AI."""
+    """A port that is free now, and the next two as well: a local AWS, its local Workers AI, its fault proxy."""
     while True:
-        with socket.socket() as first, socket.socket() as second, suppress(OSError, OverflowError):
+        with (
+            socket.socket() as first,
+            socket.socket() as second,
+            socket.socket() as third,
+            suppress(OSError, OverflowError),
+        ):
             first.bind(("127.0.0.1", 0))
             port: int = first.getsockname()[1]
             second.bind(("127.0.0.1", port + 1))
+            third.bind(("127.0.0.1", port + 2))
             return port
 
 
@@ -326,7 +345,7 @@ def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: 
         raise LocalAwsError(f"`sam {arguments[0]}` failed.\n{_last_lines(log)}")
 
 
-def _start_aws(home: Home, port: int) -> None:
+def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
     shutil.rmtree(home.scratch, ignore_errors=True)
     home.scratch.mkdir()
     environment = {
@@ -339,9 +358,15 @@ def _start_aws(home: Home, port: int) -> None:
         "AUTH": "true",  # Each function has its role's permissions and no more.
         "TMPDIR": str(home.scratch),
         "PYTHONUNBUFFERED": "1",
+        **({"AWS_ENDPOINT_URL": functions_endpoint} if functions_endpoint else {}),
     }
     command = [str(TOOLS / "aws/bin/python"), "-P", str(ROOT / "local/emulator.py")]
-    _start(home, "aws", command, environment, port, "/_ministack/health")
+    _start(home, "aws", command, environment, port, "/_ministack/health", peer=functions_endpoint)
+
+
+def _start_proxy(home: Home, port: int, aws_port: int) -> None:
+    command = [sys.executable, "-m", "local.fault_proxy", "--port", str(port), "--upstream-port", str(aws_port)]
+    _start(home, "proxy", command, _bare_environment(), port, "/_faults", peer=str(aws_port))
 
 
 def _start_workers_ai(home: Home, port: int) -> None:
@@ -466,10 +491,15 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
     with _locked(home.state / "lock"):
         running = _running(home, "aws")
         port = int(environment.get("LOCAL_PORT") or (running["port"] if running else DEFAULT_PORT))
-        if not _keep(home, "aws", port):
+        proxy = f"http://127.0.0.1:{port + 2}" if environment.get("LOCAL_FAULTS") else ""
+        if not _keep(home, "aws", port, proxy):
             home.deployed.unlink(missing_ok=True)
             home.stack_file.unlink(missing_ok=True)
-            _start_aws(home, port)
+            _start_aws(home, port, proxy)
+        if not proxy:
+            _stop(home, "proxy")
+        elif not _keep(home, "proxy", port + 2, str(port)):
+            _start_proxy(home, port + 2, port)
         base_url = environment.get("WORKERS_AI_BASE_URL", "")
         if base_url:
             _stop(home, "workers_ai")
@@ -493,6 +523,8 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
                 _deploy(home, port, parameters, lock)
                 home.deployed.write_text(json.dumps(wanted))
         stack = _describe(port, parameters["WorkersAiBaseUrl"])
+        if proxy:
+            stack["fault_proxy_url"] = proxy
         home.stack_file.write_text(json.dumps(stack, indent=1) + "\n")
         return stack
 
@@ -500,7 +532,7 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
 def down(home: Home = MAIN) -> list[str]:
     """Stop what `up` started and tell what that was. The logs stay."""
     with _locked(home.state / "lock"):
-        stopped = [name for name in ("aws", "workers_ai") if _stop(home, name)]
+        stopped = [name for name in ("aws", "workers_ai", "proxy") if _stop(home, name)]
         for file in (home.stack_file, home.deployed):
             file.unlink(missing_ok=True)
         shutil.rmtree(home.scratch, ignore_errors=True)
@@ -508,7 +540,7 @@ def down(home: Home = MAIN) -> list[str]:
 
 
 def _print_status() -> int:
-    for name, title in (("aws", "local AWS"), ("workers_ai", "local Workers AI")):
+    for name, title in (("aws", "local AWS"), ("workers_ai", "local Workers AI"), ("proxy", "fault proxy")):
         service = _running(MAIN, name)
         state = f"runs on port {service['port']} (process {service['pid']})" if service else "does not run"
         print(f"{title:17} {state}")

@@ -1,0 +1,248 @@
+"""The fault proxy: stands between the functions and the local AWS, and breaks calls on demand in AWS's own shapes.
+
+What passes is passed byte for byte, so that signatures hold. `PUT /_faults` sets the rules, `GET /_faults` tells how
+often
+each kind struck which service. Knows HTTP and how AWS words its errors; nothing of Dropbatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import socket
+import struct
+import uuid
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = ("throttle", "throttling_exception", "error_500", "latency", "reset", "lost", "cut")
+"""What can strike a call.
+
+`throttle`, `throttling_exception` and `error_500` are answered at once; after `latency` the call is carried out;
+`reset` breaks the connection before it is carried out, `lost` when it has been, `cut` in the middle of its answer.
+"""
+
+ERRORS: dict[tuple[str, str], tuple[int, str]] = {
+    ("throttle", "dynamodb"): (400, "ProvisionedThroughputExceededException"),
+    ("throttle", "s3"): (503, "SlowDown"),
+    ("throttle", "sqs"): (400, "RequestThrottled"),
+    ("throttle", "secretsmanager"): (400, "ThrottlingException"),
+    ("throttling_exception", "dynamodb"): (400, "ThrottlingException"),
+    ("throttling_exception", "s3"): (503, "ServiceUnavailable"),
+    ("throttling_exception", "sqs"): (400, "ThrottlingException"),
+    ("throttling_exception", "secretsmanager"): (400, "ThrottlingException"),
+    ("error_500", "dynamodb"): (500, "InternalServerError"),
+    ("error_500", "s3"): (500, "InternalError"),
+    ("error_500", "sqs"): (500, "InternalFailure"),
+    ("error_500", "secretsmanager"): (500, "InternalServiceError"),
+}
+"""Status and code of an error, by kind and service."""
+SHAPES = {"dynamodb": "com.amazonaws.dynamodb.v20120810#", "sqs": "com.amazonaws.sqs#"}
+"""What stands before the code in the JSON errors of some services."""
+
+_SCOPE = re.compile(rb"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: closing sends a reset.
+_LARGEST_HEAD = 1 << 20
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Breaks a share of the calls of one service, or of all.
+
+    Attributes:
+        kind: one of `KINDS`.
+        rate: the share, from 0 to 1.
+        service: as in a signature's scope; `*` for all.
+        seconds: of `latency`: at most so long, evenly spread.
+    """
+
+    kind: str
+    rate: float
+    service: str = "*"
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what does not exist."""
+        if self.kind not in KINDS:
+            raise ValueError(f"there is no fault {self.kind!r}")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request or a response as it came: first line and headers, then the body in its own framing."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def first_line(self) -> list[str]:
+        """Its three words."""
+        return self.head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2)
+
+
+class Proxy:
+    """All connections, the rules and the counts."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self.upstream_port = upstream_port
+        self.rules: list[Rule] = []
+        self.struck: Counter[str] = Counter()
+        self.calls = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client's connection, call after call."""
+        upstream = None
+        try:
+            upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_LARGEST_HEAD)
+            while (request := await _read_request(reader, writer)) is not None:
+                if request.first_line[1] == "/_faults":
+                    writer.write(self._control(request))
+                elif not await self._carry_out(request, upstream, writer):
+                    return
+                await writer.drain()
+        except (OSError, EOFError):
+            pass  # One of the two is gone; so is the other's business with it.
+        finally:
+            for each in (writer, upstream[1] if upstream else None):
+                if each is not None:
+                    each.close()
+
+    def _control(self, request: Message) -> bytes:
+        status, told = 200, None
+        if request.first_line[0] == "PUT":
+            try:
+                self.rules = [Rule(**each) for each in json.loads(request.body)]
+            except (TypeError, ValueError) as error:
+                status, told = 400, {"error": str(error)}
+        body = json.dumps(told or {"calls": self.calls, "struck": self.struck}).encode()
+        return _response(status, "application/json", body)
+
+    def _choose(self, service: str) -> Rule | None:
+        """The rule that strikes a call: the first whose lot is drawn."""
+        mine = (rule for rule in self.rules if rule.service in (service, "*"))
+        return next((rule for rule in mine if random.random() < rule.rate), None)
+
+    async def _carry_out(
+        self,
+        request: Message,
+        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """One call, struck or not; whether the connection goes on."""
+        self.calls += 1
+        scope = _SCOPE.search(request.head)
+        service = scope[1].decode() if scope else ""
+        rule = self._choose(service)
+        kind = rule.kind if rule else ""
+        if rule:
+            self.struck[f"{service} {kind}"] += 1
+        if kind == "reset":
+            _reset(writer)
+            return False
+        if (kind, service) in ERRORS:
+            writer.write(_error(kind, service, request.first_line))
+            return True
+        if rule and kind == "latency":
+            await asyncio.sleep(random.uniform(0, rule.seconds))
+        upstream[1].write(request.head + request.body)
+        answer = await _read_response(upstream[0], without_body=request.first_line[0] == "HEAD")
+        if kind == "lost" or (kind == "cut" and not answer.body):
+            _reset(writer)
+            return False
+        if kind == "cut":
+            writer.write(answer.head + answer.body[: len(answer.body) // 2])
+            await writer.drain()
+            await asyncio.sleep(0.05)  # Let it reach the client before a reset takes it back.
+            _reset(writer)
+            return False
+        writer.write(answer.head + answer.body)
+        return b"\r\nconnection: close\r\n" not in answer.head.lower()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+def _header(head: bytes, name: str) -> str:
+    found = re.search(rb"\r\n" + re.escape(name.encode()) + rb":[ \t]*([^\r]*)", head, re.IGNORECASE)
+    return found[1].decode("latin-1").strip() if found else ""
+
+
+async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Message | None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    if _header(head, "expect"):
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)  # Signatures leave it out.
+    return Message(head, await _read_body(reader, head))
+
+
+async def _read_response(reader: asyncio.StreamReader, *, without_body: bool) -> Message:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if without_body or head.split(b" ", 2)[1] in {b"204", b"304"}:
+        return Message(head, b"")
+    return Message(head, await _read_body(reader, head))
+
+
+async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """A body to its end, its chunks' framing included. The functions keep what they send and get at once small."""
+    if _header(head, "transfer-encoding").lower() != "chunked":
+        return await reader.readexactly(int(_header(head, "content-length") or 0))
+    body = bytearray()
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        body += line + await reader.readexactly(size + 2 if size else 0)
+        if not size:
+            while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
+                body += line
+            return bytes(body + line)
+
+
+def _error(kind: str, service: str, first_line: list[str]) -> bytes:
+    """An AWS service's own words for an error."""
+    status, code = ERRORS[kind, service]
+    asked, request_id = str(uuid.uuid4()), uuid.uuid4().hex[:16].upper()
+    if service != "s3":
+        about = json.dumps({"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}).encode()
+        version = "1.1" if service == "secretsmanager" else "1.0"
+        query = {"x-amzn-query-error": f"{code};Sender"} if service == "sqs" else {}
+        return _response(status, f"application/x-amz-json-{version}", about, {"x-amzn-RequestId": asked, **query})
+    named = {"x-amz-request-id": request_id, "x-amz-id-2": asked}
+    if first_line[0] == "HEAD":
+        return _response(status, "application/xml", b"", named)
+    about = (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Please reduce your request rate.'
+        f"</Message><RequestId>{request_id}</RequestId><HostId>{asked}</HostId></Error>"
+    ).encode()
+    return _response(status, "application/xml", about, named)
+
+
+def _response(status: int, kind: str, body: bytes, headers: dict[str, Any] | None = None) -> bytes:
+    lines = {"Content-Type": kind, "Content-Length": len(body), **(headers or {})}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status} Told\r\n{head}\r\n".encode() + body
+
+
+async def main() -> None:
+    """Listen on the loopback address alone, until stopped."""
+    parser = argparse.ArgumentParser(prog="python -m local.fault_proxy", description="Breaks AWS calls on demand.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--upstream-port", type=int, required=True)
+    chosen = parser.parse_args()
+    proxy = Proxy(chosen.upstream_port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", chosen.port, limit=_LARGEST_HEAD)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())
