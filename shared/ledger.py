@@ -2,18 +2,19 @@
 
 What may change into what, and under which condition, is written here and nowhere else. A transition returns the
 item as it is afterwards, or None when the item was no longer as the caller believed: somebody else was faster, and
-the caller lets go. Reads that decide anything are consistent; the `due` index is only a hint where to look.
+the caller lets go. A write that the SDK sent again because no answer came is known as the caller's own. Reads that
+decide anything are consistent; the `due` index is only a hint where to look.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from shared.errors import LawBrokenError, StorageError
-from shared.items import attribute, attributes, read
+from shared.items import attribute, attributes, plain, read
 from shared.words import (
     Batch,
     BatchState,
@@ -409,8 +410,8 @@ class Ledger:
             item["work"] = attribute(work.value)
         try:
             self._call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
-        except ConditionFailedError:
-            return False
+        except ConditionFailedError as error:
+            return error.sent_again and _holds(self._get(key), item)
         return True
 
     def _change_job(
@@ -475,9 +476,19 @@ class Ledger:
                 **({"ExpressionAttributeValues": values} if values else {}),
                 ReturnValues="ALL_NEW",
             )
-        except ConditionFailedError:
-            return None
+        except ConditionFailedError as error:
+            return self._changed_already(key, changes, removed, kind) if error.sent_again else None
         return read(answer["Attributes"], kind)
+
+    def _changed_already(
+        self, key: dict[str, Any], changes: Mapping[str, object], removed: Sequence[str], kind: type[T]
+    ) -> T | None:
+        """The item, if it is as the write that was sent twice would leave it."""
+        there = self._get(key)
+        wanted = {of: attribute(new) for of, new in changes.items() if new is not None}
+        if wanted and _holds(there, wanted) and not any(of in there for of in removed):
+            return read(there, kind)
+        return None
 
     def _get(self, key: dict[str, Any]) -> dict[str, Any] | None:
         item: dict[str, Any] | None = self._call("get_item", Key=key, ConsistentRead=True).get("Item")
@@ -488,7 +499,20 @@ class Ledger:
 
 
 class ConditionFailedError(Exception):
-    """The item was not as the write expected; never leaves `shared`."""
+    """The item was not as the write expected; never leaves `shared`.
+
+    Attributes:
+        sent_again: the SDK got no answer at first and sent the write again, so that it may have met itself.
+    """
+
+    def __init__(self, *, sent_again: bool) -> None:
+        super().__init__()
+        self.sent_again = sent_again
+
+
+def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an item holds what a write put there: each claim's times make it differ from everybody else's."""
+    return item is not None and all(of in item and plain(item[of]) == plain(wire) for of, wire in wanted.items())
 
 
 def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -501,7 +525,7 @@ def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, 
     try:
         answer: dict[str, Any] = getattr(client, operation)(**arguments)
     except client.exceptions.ConditionalCheckFailedException as error:
-        raise ConditionFailedError from error
+        raise ConditionFailedError(sent_again=error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0) from error
     except (ClientError, BotoCoreError) as error:
         raise StorageError(f"DynamoDB {operation}: {error}") from error
     return answer

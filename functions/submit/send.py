@@ -95,15 +95,13 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         return
     # Learned before the POST: after it nothing stands between the request_id and the table.
     first_ask = services.times.next_ask(job.plan.model, 0.0, now)
+    # Read before the claim: nothing that can fail stands between it and the POST, and makes a POST seem possible.
+    size = batch.round_size or batch.body_size
+    body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    now = services.now()
     claimed = services.ledger.begin_submit(batch, now + remaining() + FENCE_MARGIN)
     if claimed is None:
         return
-    try:
-        size = claimed.round_size or claimed.body_size
-        body = services.store.get(keys.staged(job.job_id, claimed.number, claimed.round), 0, size)
-    except StorageError:
-        services.ledger.refuse(claimed, services.now() + back_off(claimed.refusals), refusals=claimed.refusals + 1)
-        raise
     with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
         _settle(services, job, claimed, permit, reply, first_ask, remaining)
 
