@@ -16,6 +16,7 @@ from functions.poll.collect import Stored, collect
 from shared import keys
 from shared.budget import PauseReason, Permit
 from shared.cadence import LATEST, SOONEST
+from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
 from shared.store import NotThereError
@@ -89,7 +90,8 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     ) as reply:
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
-            services.store.put_once(key, _as_body(reply.body))
+            # The API may never give this answer again; that S3 is slow must not lose it.
+            insist(lambda: services.store.put_once(key, _as_body(reply.body)), services, remaining)
             done = collect(services, job, claimed, Stored(key, reply.body))
             _remember(services, job, claimed, now)
         else:

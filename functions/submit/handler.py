@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from aws_lambda_powertools.utilities.batch import process_partial_response
 from functions.submit.jobs import job_for
 from functions.submit.send import submit
 from functions.submit.split import split
+from shared.insist import insist
 from shared.observability import Messages, logger, metrics
 from shared.queues import BatchMessage, JobMessage, decode_message
 from shared.s3_events import arrivals
@@ -40,7 +42,8 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
         message = decode_message(record.body)
     except msgspec.ValidationError:
         for arrival in arrivals(record.body):
-            if found := job_for(everything, arrival):
+            # Until its job is written down an upload has only this message, which would come again after minutes.
+            if found := insist(partial(job_for, everything, arrival), everything, remaining):
                 job, created = found
                 split(everything, job, leased=created, remaining=remaining)
         return

@@ -16,6 +16,7 @@ from functions.submit.halving import halve, refuse_alone
 from shared import keys
 from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
+from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import PROMPT_BATCHES, AskMessage
 from shared.store import NotThereError
@@ -25,11 +26,8 @@ from shared.workers_ai import Accepted, Answer, Failed, Lost, Refused, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
 
     from shared.services import Services
-
-    T = TypeVar("T")
 
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""
@@ -122,7 +120,7 @@ def _settle(
             _accepted(services, job, batch, request_id, first_ask, remaining)
         case Answer(answer):
             key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
-            _insist(lambda: services.store.put_once(key, bytes(answer)), services, remaining)
+            insist(lambda: services.store.put_once(key, bytes(answer)), services, remaining)
             _accepted(services, job, batch, "", 0.0, remaining)
         case Refused(code=code, message=message):
             verdict = judge(reply.status, code, message)
@@ -130,18 +128,18 @@ def _settle(
                 verdict = Verdict.ACCOUNT
             logger.info("submit refused", **of_batch(batch), code=code, status=reply.status, verdict=verdict)
             count(COUNTED_AS[verdict])
-            _insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
+            insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
             if permit.pause and _lifts(permit.pause, verdict, reached=reply.status > 0):
                 services.budget.lift(Permit(pause=permit.pause), job.plan.model)
             return
         case Failed(code, message):
-            _insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
+            insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
         case Lost(reason):
             logger.warning("submit unknowable", **of_batch(batch), reason=reason)
-            _insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            insist(lambda: _unknowable(services, batch, permit), services, remaining)
             return
         case _:  # Pending is no answer to a submit
-            _insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            insist(lambda: _unknowable(services, batch, permit), services, remaining)
             return
     services.budget.lift(permit, job.plan.model)
 
@@ -155,7 +153,7 @@ def _accepted(
     prompt = int(batch.number[:8]) < PROMPT_BATCHES
     due_at = now + first_ask + (MESSAGE_GRACE if prompt and request_id else 0.0)
     try:
-        taken = _insist(lambda: services.ledger.accept(batch, submission, due_at), services, remaining)
+        taken = insist(lambda: services.ledger.accept(batch, submission, due_at), services, remaining)
     except StorageError:
         taken = None
     if taken is None:
@@ -246,23 +244,6 @@ def _lifts(pause: Pause, verdict: Verdict, *, reached: bool) -> bool:
     if pause.reason is PauseReason.TOKEN_REFUSED:
         return reached and verdict not in {Verdict.ACCOUNT, Verdict.TRY_LATER}
     return pause.reason is PauseReason.OUTAGE and reached
-
-
-def _insist(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
-    """Do a step that must not be lost, again and again while there is time.
-
-    Raises:
-        StorageError: the time is over.
-    """
-    wait = 0.2
-    while True:
-        try:
-            return step()
-        except StorageError:
-            if remaining() < SETTLE_SECONDS / 2 + wait:
-                raise
-            services.sleep(wait)
-            wait = min(2 * wait, 5.0)
 
 
 def back_off(times: int) -> float:

@@ -17,25 +17,15 @@ if TYPE_CHECKING:
 PREFIX = "/_local/"
 
 
-def handle(  # One for each route.
-    api: "WorkersAI", method: str, path: str, body: bytes
-) -> Reply:
+def handle(api: "WorkersAI", method: str, path: str, body: bytes) -> Reply:
     """Answer one call of a local route."""
     try:
         match method, path.removeprefix(PREFIX):
-            case "GET", "accepted":
-                return _reply(api.accepted)
-            case "GET", "calls":
-                return _reply(api.calls)
-            case "GET", "events":
-                return _reply(api.events)
-            case "GET", "behaviour":
-                return _reply(api.behaviour)
+            case "GET", "accepted" | "calls" | "struck" | "events" | "behaviour" | "faults" as asked:
+                return _reply(getattr(api, asked))
             case "PUT", "behaviour":
                 api.switch(**msgspec.json.decode(body, type=dict[str, object]))
                 return _reply(api.behaviour)
-            case "GET", "faults":
-                return _reply(api.faults)
             case "POST", "faults":
                 one_or_more = msgspec.json.decode(body, type=Fault | list[Fault])
                 api.inject(*([one_or_more] if isinstance(one_or_more, Fault) else one_or_more))

@@ -67,8 +67,9 @@ class WorkersAI:
         self._faults.add(*faults)
         self._tokens = Windows()
         self._models = Windows()
-        self._sent: Counter[bytes] = Counter()
+        self._sent: Counter[str] = Counter()
         self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._struck: Counter[str] = Counter()
 
     # --- What tests and the local routes read and change
 
@@ -113,6 +114,12 @@ class WorkersAI:
         """How many calls of each kind ended how: by HTTP status, or by what the connection did."""
         with self._lock:
             return {kind: dict(ends) for kind, ends in self._calls.items()}
+
+    @property
+    def struck(self) -> dict[str, int]:
+        """How many calls each kind of fault struck."""
+        with self._lock:
+            return dict(self._struck)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -218,15 +225,14 @@ class WorkersAI:
             faults = self._faults.take(call, route.model, bodies)
             if behaviour.fault_rates:
                 faults += by_chance(behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body))
+            self._struck.update(fault.kind for fault in faults)
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
         """What makes this call's chance its own, whatever order calls arrive in."""
-        if batch is not None:
-            return batch.request_id, batch.polls
-        digest = sha256(body).digest()
-        self._sent[digest] += 1
-        return digest.hex(), self._sent[digest]
+        about = batch.request_id if batch else sha256(body).hexdigest()
+        self._sent[about] += 1
+        return about, self._sent[about]
 
     def _run(self, run: _Run, headers: Mapping[str, str]) -> Reply:
         behaviour = self._behaviour

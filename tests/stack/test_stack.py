@@ -10,133 +10,24 @@ import os
 import random
 import signal
 import time
-import urllib.request
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 from local import aws
-from local.workers_ai import expected_result
+from tests.stack_helpers import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 
 pytestmark = pytest.mark.stack
 
 ROOT = Path(__file__).resolve().parents[2]
-HOME = aws.Home(ROOT / ".local/test")
-MODEL = "@cf/baai/bge-small-en-v1.5"
-
-
-@dataclass
-class Stack:
-    """The stack that is up, and what a user and an operator can do with it."""
-
-    s3: Any
-    sqs: Any
-    bucket: str
-    upload_queue: str
-    api: str
-
-    def drop(self, path: str, body: bytes, **metadata: str) -> str:
-        """Upload a file; the version that S3 gave it."""
-        return self.s3.put_object(Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata)["VersionId"]
-
-    def read(self, key: str) -> bytes:
-        return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-
-    def lines(self, folder: str, name: str = "output.jsonl") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.read(f"{folder}/{name}").split(b"\n")[:-1]]
-
-    def names(self, folder: str) -> set[str]:
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
-        return {entry["Key"].removeprefix(f"{folder}/") for entry in found.get("Contents", [])}
-
-    def folders(self, path: str) -> set[str]:
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"results/{path}/")
-        return {entry["Key"].rpartition("/")[0] for entry in found.get("Contents", [])}
-
-    def wait(self, path: str, seconds: float = 100.0) -> tuple[str, dict[str, Any]]:
-        """The folder and the manifest of the only job for a path."""
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            for folder in self.folders(path):
-                if "manifest.json" in self.names(folder):
-                    return folder, json.loads(self.read(f"{folder}/manifest.json"))
-            time.sleep(0.3)
-        told = [self.read(f"{folder}/status.json") for folder in self.folders(path)]
-        raise AssertionError(f"no manifest for {path} after {seconds} s: {told}")
-
-    def local(self, path: str, method: str = "GET", body: object = None) -> Any:
-        """Ask the local Workers AI itself: its bill, its switches."""
-        data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(f"{self.api}/_local/{path}", data, method=method)) as reply:
-            return json.load(reply)
-
-    def bill(self) -> list[dict[str, Any]]:
-        """Every batch the API ever took, whether or not a job knows of it."""
-        return self.local("accepted")
-
-    def workers(self) -> list[int]:
-        """Processes of functions."""
-        service = json.loads(HOME.service_file("aws").read_text())
-        found = []
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                words = status.read_text().rpartition(")")[2].split()
-                command = status.with_name("cmdline").read_bytes()
-            except OSError:
-                continue
-            if words[1] == str(service["pid"]) and b"_worker.py" in command:
-                found.append(int(status.parent.name))
-        return found
 
 
 @pytest.fixture(scope="session")
 def stack():
-    aws.down(HOME)
-    try:
-        parameters = "MaxRequestsPerBatch=200"
-        told = aws.up({"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}, HOME)
-
-        def client(service):
-            return boto3.client(
-                service,
-                endpoint_url=told["endpoint_url"],
-                region_name=told["region"],
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-            )
-
-        outputs = client("cloudformation").describe_stacks(StackName=aws.STACK_NAME)["Stacks"][0]["Outputs"]
-        (queue,) = [one["OutputValue"] for one in outputs if one["OutputKey"] == "UploadQueueUrl"]
-        api = told["workers_ai_base_url"].removesuffix("/client/v4")
-        made = Stack(client("s3"), client("sqs"), told["bucket"], queue, api)
-        made.local("behaviour", "PUT", {"embedder": "hash"})
+    with running_stack(aws.Home(ROOT / ".local/test"), "MaxRequestsPerBatch=200") as made:
         yield made
-    finally:
-        aws.down(HOME)
-
-
-def requests(count: int, word: str) -> list[dict[str, Any]]:
-    return [{"text": f"{word} number {n}", "external_reference": f"{word}-{n}"} for n in range(count)]
-
-
-def as_lines(records: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-
-
-def assert_every_line_answers_its_request(lines: list[dict[str, Any]], records: list[dict[str, Any]]) -> None:
-    assert len(lines) == len(records)
-    for number, (line, record) in enumerate(zip(lines, records, strict=True)):
-        assert line == {
-            "id": number,
-            "external_reference": record["external_reference"],
-            "success": True,
-            "result": expected_result(MODEL, {"text": record["text"]}),
-        }
 
 
 def test_every_line_of_thousands_answers_its_own_request(stack):
@@ -194,7 +85,7 @@ def test_an_upload_told_of_three_times_is_one_job_and_paid_once(stack):
     event["Records"][0]["s3"]["object"] |= {"key": f"inbox/{path.replace('@', '%40')}", "versionId": version}
     event["Records"][0]["eventTime"] = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
     for _ in range(2):  # S3 has told of it once already.
-        stack.sqs.send_message(QueueUrl=stack.upload_queue, MessageBody=json.dumps(event))
+        stack.sqs.send_message(QueueUrl=stack.queues["UploadQueue"], MessageBody=json.dumps(event))
 
     folder, manifest = stack.wait(path)
 

@@ -1,0 +1,39 @@
+"""Insist: a step that must not be left to a later message, done again and again while the invocation has time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from shared.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.services import Services
+
+T = TypeVar("T")
+
+RESERVE_SECONDS = 10.0
+"""Time left to the caller when insisting was in vain."""
+
+
+def insist(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
+    """Do a step until no AWS service stands in its way.
+
+    Args:
+        step: may be done more than once.
+        services: all there is.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: the time is over.
+    """
+    wait = 0.2
+    while True:
+        try:
+            return step()
+        except StorageError:
+            if remaining() < RESERVE_SECONDS + wait:
+                raise
+            services.sleep(wait)
+            wait = min(2 * wait, 5.0)

@@ -1,0 +1,261 @@
+"""Everything the API can do to a job, each kind to a job of its own, on a moved clock: each ends whole, paid as told.
+
+tests/moto/test_what_the_api_says.py proves what each fault leads to, with a handful of records; here each kind strikes
+again and again while many batches are under way, and all that came of it is counted.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from local.workers_ai import Fault, expected_result
+from tests.fault_table import note
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+M2M = "@cf/meta/m2m100-1.2b"
+RECORDS = [
+    {"text": f"hello {number}.", "target_lang": "es", "external_reference": f"r{number}"} for number in range(240)
+]
+BATCH = 20
+DAY = 86_400
+
+
+@dataclass
+class Case:
+    """One kind of fault, and what may come of it.
+
+    Attributes:
+        faults: scripted ones.
+        rates: chances by call and kind.
+        switches: of the local Workers AI.
+        settings: of Dropbatch.
+        until_mended: seconds after which faults and bad switches are taken away; 0: never.
+        mended: the switches then.
+        failing: numbers of the records that may fail, and with which codes.
+        codes: the codes of their errors.
+        unknowable: whether submits may be unknowable, and batches be paid once more for it.
+        why: of submits beyond one a batch, if there may be any.
+        observed: what must be seen, in words.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    rates: dict[str, float] = field(default_factory=dict)
+    switches: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    until_mended: float = 0
+    mended: dict[str, Any] = field(default_factory=dict)
+    failing: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    extra: int = 0
+    why: str = ""
+    observed: str = "tried again, complete"
+
+
+def unknowable(kind: str, *, accepted: bool) -> Case:
+    """Three submits, each of another batch, of which nobody can know whether the API took them."""
+    return Case(
+        faults=tuple(Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 103, 203)),
+        extra=3 if accepted else 0,
+        why="one for each answer lost after acceptance" if accepted else "",
+        observed="unknowable, sent once more, told in the manifest",
+    )
+
+
+def one_in_three(kind: str) -> Case:
+    return Case(rates={f"poll:{kind}": 0.33}, observed="no answer: asked again later, paid once")
+
+
+CASES = {
+    "3040 out of capacity, every second submit": Case(
+        rates={"submit:3040": 0.5}, observed="the model waits, one batch probes"
+    ),
+    "3040 out of capacity, 30 submits running": Case(
+        faults=(Fault(kind="3040", on="submit", times=30),), observed="the model waits, one batch probes"
+    ),
+    "3021 model's minute limit, every third submit": Case(rates={"submit:3021": 0.33}, observed="the model waits"),
+    "3021 with retry-after": Case(
+        faults=(Fault(kind="3021", on="submit", times=8, retry_after=30),), observed="the model waits"
+    ),
+    "971 with retry-after": Case(
+        faults=(Fault(kind="971", on="any", times=8, retry_after=120),), observed="every call holds"
+    ),
+    "971 without retry-after": Case(
+        faults=(Fault(kind="971", on="any", times=8),), switches={"retry_after": 0}, observed="every call holds"
+    ),
+    "bare 429": Case(rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call holds for a minute"),
+    "3036 quota spent, until midnight": Case(
+        faults=(Fault(kind="3036", on="submit", nth=5, times=0),),
+        until_mended=DAY,
+        observed="submits pause until 00:00 UTC",
+    ),
+    "4006 quota spent, until midnight": Case(
+        faults=(Fault(kind="4006", on="submit", nth=5, times=0),),
+        until_mended=DAY,
+        observed="submits pause until 00:00 UTC",
+    ),
+    "401 token refused, mended after 3 hours": Case(
+        switches={"tokens": ("another",)},
+        until_mended=3 * 3600,
+        mended={"tokens": ("local-token",)},
+        observed="everything pauses, one call probes",
+    ),
+    "403 no access to the account, mended after 3 hours": Case(
+        switches={"tokens": (), "foreign_tokens": ("local-token",)},
+        until_mended=3 * 3600,
+        mended={"tokens": ("local-token",), "foreign_tokens": ()},
+        observed="everything pauses, one call probes",
+    ),
+    "HTML 502 to every third poll": one_in_three("html"),
+    "reset of every third poll": one_in_three("reset"),
+    "silence after every third poll": one_in_three("hang"),
+    "JSON broken off in every third poll": one_in_three("truncated_json"),
+    "body broken off in every third poll": one_in_three("truncated_body"),
+    "slow body to every third poll": one_in_three("slow_body"),
+    "JSON 500 to every fifth poll": Case(rates={"poll:json_500": 0.2}, observed="asked again, paid once"),
+    "connection refused, every third call": Case(
+        rates={"refuse": 0.33}, observed="surely not taken: tried again, paid once"
+    ),
+    "JSON 500 to every third submit": Case(rates={"submit:json_500": 0.33}, observed="surely not taken: tried again"),
+    "HTML 502 to 3 submits, not accepted": unknowable("html", accepted=False),
+    "reset of 3 submits before acceptance": unknowable("reset", accepted=False),
+    "silence after 3 submits, not accepted": unknowable("hang", accepted=False),
+    "reset of 3 submits after acceptance": unknowable("accept_then_reset", accepted=True),
+    "connection closed after 3 acceptances": unknowable("accept_then_close", accepted=True),
+    "silence after 3 acceptances": unknowable("accept_then_hang", accepted=True),
+    "answer broken off in 3 acceptances": unknowable("accept_then_truncate", accepted=True),
+    "HTML 502 to 3 accepted submits": unknowable("accept_then_html", accepted=True),
+    "3 acceptances without a request_id": unknowable("accept_no_request_id", accepted=True),
+    "answers that come at once": Case(rates={"sync_answer": 0.33}, observed="used; never polled"),
+    "3030 after acceptance, for 2 records": Case(
+        faults=tuple(Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030) for bad in (7, 150)),
+        failing=frozenset({7, 150}),
+        codes=frozenset({"rejected"}),
+        extra=2 * 10,
+        why="halves of batches that failed after acceptance",
+        observed="halved until the bad record stands alone; only it fails",
+    ),
+    "5006 for 2 records": Case(
+        faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 150)),
+        failing=frozenset({7, 150}),
+        codes=frozenset({"rejected"}),
+        extra=2 * 10,
+        why="halves of batches that were refused",
+        observed="halved until the bad record stands alone; only it fails",
+    ),
+    "unknown id, now and then": Case(
+        rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="asked again, paid once"
+    ),
+    "id lost for good, 2 batches": Case(
+        faults=tuple(
+            Fault(kind="error", on="poll", code=10404, status=404, contains=f"hello {number}.", times=8)
+            for number in (3, 103)
+        ),
+        extra=2,
+        why="one for each lost id",
+        observed="submitted again after five polls that did not know it",
+    ),
+    "stuck for ever, 2 batches": Case(
+        faults=tuple(Fault(kind="stuck", contains=f"hello {number}.") for number in (3, 103)),
+        settings={"BATCH_DEADLINE_HOURS": 1},
+        extra=2,
+        why="one after each deadline",
+        observed="submitted again after its deadline",
+    ),
+    "items missing at first": Case(
+        faults=(Fault(kind="missing", share=0.1, first=1, times=0),), observed="asked for again"
+    ),
+    "items missing for good": Case(
+        faults=(Fault(kind="missing", marker="hello 33.", times=0),),
+        failing=frozenset({33}),
+        codes=frozenset({"missing_response"}),
+        observed="asked for twice more, then only they fail",
+    ),
+    "items that contradict each other": Case(
+        faults=(Fault(kind="contradicting", marker="hello 33.", times=0),),
+        failing=frozenset({33}),
+        codes=frozenset({"missing_response"}),
+        observed="never guessed at: only they fail",
+    ),
+    "items repeated": Case(faults=(Fault(kind="repeated", times=0),), observed="one line all the same"),
+    "foreign items": Case(faults=(Fault(kind="foreign", times=0),), observed="left out"),
+    "items without external_reference": Case(
+        faults=(Fault(kind="null_reference", share=0.3, times=0),), observed="joined by id"
+    ),
+    "items failed for want of capacity, at first": Case(
+        faults=(Fault(kind="item_fails", share=0.1, code=3040, first=1, times=0),),
+        extra=12,
+        why="records that were short of capacity, tried again by themselves",
+        observed="tried again by themselves, merged at their place",
+    ),
+    "replies in shape B": Case(switches={"shapes": {"*": "B"}}, observed="read like shape A"),
+    "results 200 times as long": Case(faults=(Fault(kind="giant", factor=200, times=0),), observed="spooled to disk"),
+    "a little of everything": Case(
+        rates={
+            "submit:3040": 0.05,
+            "submit:3021": 0.05,
+            "bare": 0.05,
+            "refuse": 0.05,
+            "poll:html": 0.05,
+            "poll:reset": 0.05,
+            "poll:truncated_json": 0.05,
+            "poll:truncated_body": 0.05,
+            "submit:json_500": 0.05,
+        },
+        faults=(Fault(kind="missing", share=0.02, first=1, times=0), Fault(kind="accept_then_reset")),
+        extra=1,
+        why="one for the answer lost after acceptance",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_ends_whole_and_is_paid_as_told(start, api, name):
+    case = CASES[name]
+    world = start(MAX_REQUESTS_PER_BATCH=BATCH, **case.settings)
+    api.switch(fault_rates=case.rates, **case.switches)
+    api.inject(*case.faults)
+    world.upload_records("a.jsonl", RECORDS, model=M2M)
+    began = time.time()
+    if case.until_mended:
+        world.settle(minutes=2 * DAY // 60, until=lambda: time.time() > began + case.until_mended)
+        api.clear_faults()
+        api.switch(fault_rates={}, **case.mended)
+
+    world.settle(minutes=2 * DAY // 60)
+
+    lines, manifest = world.lines(), world.manifest()
+    ids = Counter(line["id"] for line in lines)
+    lost = len(RECORDS) - len(ids)
+    twice = len(lines) - len(ids)
+    assert (lost, twice) == (0, 0)
+    assert [line["id"] for line in lines] == list(range(len(RECORDS)))
+    for number, (line, record) in enumerate(zip(lines, RECORDS, strict=True)):
+        assert line["external_reference"] == record["external_reference"]
+        if number in case.failing:
+            assert line["error"]["code"] in case.codes
+        else:
+            assert line["success"], line
+            assert name.startswith("results") or line["result"] == expected_result(M2M, record)
+    assert manifest["state"] == "completed"
+    assert manifest["counts"]["failed"] == len(case.failing)
+    extra = len(api.accepted) - len(RECORDS) // BATCH
+    told = sum(batch["attempts"] - 1 for batch in manifest["batches"]) + 2 * (len(manifest["batches"]) - 12)
+    assert 0 <= extra <= case.extra
+    assert extra <= told
+    assert world.refused == []
+    note(
+        name,
+        where="moto",
+        injected=sum(api.struck.values()) or sum(api.calls["submit"].values()) - len(api.accepted),
+        jobs=1,
+        records=len(RECORDS),
+        lost=lost,
+        twice=twice,
+        extra_submits=extra,
+        why=case.why if extra else "",
+        observed=case.observed,
+    )

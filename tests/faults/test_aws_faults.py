@@ -1,0 +1,94 @@
+"""AWS throttles, fails, dawdles and hangs up while a job runs on the deployed stack: all lines come, all is paid once.
+
+A proxy between the functions and the local AWS gives AWS's own errors to a share of their calls.
+"""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from local import aws
+from tests.fault_table import note
+from tests.stack_helpers import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+
+pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAULTS = {
+    "DynamoDB ProvisionedThroughputExceededException": ({"service": "dynamodb", "kind": "throttle"}, (0.05, 0.3)),
+    "DynamoDB ThrottlingException": ({"service": "dynamodb", "kind": "throttling_exception"}, (0.1,)),
+    "DynamoDB 500 InternalServerError": ({"service": "dynamodb", "kind": "error_500"}, (0.1,)),
+    "S3 503 SlowDown": ({"service": "s3", "kind": "throttle"}, (0.05, 0.3)),
+    "S3 500 InternalError": ({"service": "s3", "kind": "error_500"}, (0.1,)),
+    "SQS RequestThrottled": ({"service": "sqs", "kind": "throttle"}, (0.3,)),
+    "Secrets Manager ThrottlingException": ({"service": "secretsmanager", "kind": "throttle"}, (0.3,)),
+    "connection reset before the call": ({"kind": "reset"}, (0.01, 0.1)),
+    "answer lost after the call": ({"kind": "lost"}, (0.01, 0.1)),
+    "connection reset in mid-answer": ({"kind": "cut"}, (0.1,)),
+    "up to 1 s of latency": ({"kind": "latency", "seconds": 1.0}, (0.3,)),
+}
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with running_stack(aws.Home(ROOT / ".local/faulty"), "MaxRequestsPerBatch=200", faults=True) as made:
+        made.local("behaviour", "PUT", {"latency": 0.5})
+        yield made
+
+
+def finished(stack, path, seconds):
+    """The job's end; its scheduled function comes every few seconds, not every minute, and meets the faults too."""
+    ends = time.monotonic() + seconds
+    ticked = time.monotonic()
+    while time.monotonic() < ends:
+        if found := stack.over(path):
+            return found
+        if time.monotonic() - ticked > 10:
+            stack.tick()
+            ticked = time.monotonic()
+        time.sleep(0.3)
+    return stack.wait(path, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "rate"),
+    [pytest.param(fault, rate, id=f"{fault}-{rate}") for fault in FAULTS for rate in FAULTS[fault][1]],
+)
+def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, rate):
+    records = requests(2_000, fault)
+    path = f"{MODEL}/{fault.replace(' ', '-')}-{rate}.jsonl"
+    paid, (calls, broken) = len(stack.bill()), stack.broken_calls()
+    began = time.monotonic()
+    stack.break_aws({**FAULTS[fault][0], "rate": rate})
+    stack.drop(path, as_lines(records))
+    try:
+        folder, manifest = finished(stack, path, 400)
+    finally:
+        stack.break_aws()
+    took = time.monotonic() - began
+    calls, broken = (after - before for after, before in zip(stack.broken_calls(), (calls, broken), strict=True))
+
+    assert broken > 0 or rate < 0.05 or "Secrets" in fault
+    assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
+    assert_every_line_answers_its_request(stack.lines(folder), records)
+    bill = Counter(one["sha256"] for one in stack.bill()[paid:])
+    assert len(bill) == len(manifest["batches"]) == 10
+    again = sum(bill.values()) - len(bill)
+    unknowable = sum(batch["unknowable_submits"] for batch in manifest["batches"])
+    assert again <= unknowable, f"{again} batches paid twice, {unknowable} told"
+    assert sum(map(len, stack.dead_letters().values())) == 0
+    note(
+        f"{fault}, {rate:.0%} of calls",
+        where="stack",
+        injected=broken,
+        jobs=1,
+        records=len(records),
+        lost=0,
+        twice=0,
+        extra_submits=again,
+        why="unknowable, told in the manifest" if again else "",
+        observed=f"complete after {took:.0f} s and {calls} AWS calls; no dead letter",
+    )
