@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults lint bench up down dashboard build deploy lock clean
+.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build deploy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -26,6 +26,9 @@ test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what 
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.fault_table
+
+soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and deaths on a stack, then every line checked
+	$(DEV) -m tests.soak
 
 lint: .venv/.stamp $(LOCAL) ## style, types and the template
 	.venv/bin/ruff check
