@@ -6,7 +6,9 @@ a split needs that finds it already there. Knows the form of both, and neither S
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +16,7 @@ import msgspec
 from shared.words import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 OPENING = b'{"requests":['
 CLOSING = b"]}"
@@ -44,7 +46,80 @@ class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request: msgspec.Raw = NO_REFERENCE
 
 
-_decode = msgspec.json.Decoder(list[Row]).decode
+class Unsendable(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Why a record cannot be sent: code, words, and what stands in `errors.jsonl` for its request, as JSON."""
+
+    code: str
+    message: str
+    request: msgspec.Raw
+
+
+class Rows(msgspec.Struct, omit_defaults=True):
+    """The records of a batch by columns, which cost a fraction of an object for each; also a sequence of rows.
+
+    Attributes:
+        lengths: of each, bytes in the body; 0 if it is not there.
+        lines: index and 1-based line of each record whose line does not follow the last one's; empty for a document.
+        references: of each, its `external_reference` as JSON; empty if none has one.
+        faults: by index, what cannot be sent.
+    """
+
+    lengths: list[int] = []
+    lines: list[tuple[int, int]] = []
+    references: list[msgspec.Raw] = []
+    faults: dict[int, Unsendable] = {}
+
+    def extend(self, lengths: list[int], line: int | None, references: list[msgspec.Raw]) -> None:
+        """Add records that lie together: their lengths, the first one's line, their references or none at all."""
+        count = len(self.lengths)
+        if line is not None and line != self._line(count):
+            self.lines.append((count, line))
+        if self.references or any(one is not NO_REFERENCE for one in references):
+            self.references = self.references or [NO_REFERENCE] * count
+            self.references += references or [NO_REFERENCE] * len(lengths)
+        self.lengths += lengths
+
+    def add_unsendable(self, line: int | None, fault: Unsendable) -> None:
+        """Add a record that cannot be sent."""
+        self.faults[len(self.lengths)] = fault
+        self.extend([0], line, [])
+
+    def _line(self, index: int) -> int | None:
+        if not self.lines:
+            return None
+        first, line = self.lines[bisect_right(self.lines, index, key=itemgetter(0)) - 1]
+        return line + index - first
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Row:
+        reference = self.references[index] if self.references else NO_REFERENCE
+        row = Row(self._line(index), self.lengths[index], reference)
+        fault = self.faults.get(index)
+        return row if fault is None else Row(row.line, 0, reference, fault.code, fault.message, fault.request)
+
+    def section(self, begin: int, end: int) -> Rows:
+        """Some of them that follow each other."""
+        return rows_of([self[index] for index in range(begin, end)])
+
+
+def rows_of(rows: Iterable[Row]) -> Rows:
+    """The same rows by columns."""
+    found = Rows()
+    for row in rows:
+        if row.code:
+            found.add_unsendable(row.line, Unsendable(row.code, row.message, row.request))
+        else:
+            found.extend([row.length], row.line, [] if row.reference == NO_REFERENCE else [row.reference])
+    return found
+
+
+_decode = msgspec.json.Decoder(Rows).decode
+_decode_list = msgspec.json.Decoder(list[Row]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -79,18 +154,18 @@ def body_of(records: Sequence[bytes]) -> bytes:
     return b"".join((OPENING, b",".join(records), CLOSING)) if records else b""
 
 
-def encode_rows(rows: Sequence[Row]) -> bytes:
+def encode_rows(rows: Rows) -> bytes:
     """The sidecar."""
     return _encode(rows)
 
 
-def decode_rows(sidecar: bytes) -> list[Row]:
-    """The sidecar's rows, in record order.
+def decode_rows(sidecar: bytes) -> Rows:
+    """The sidecar's rows, in record order; it may be a list of them, as batches that are still under way may have.
 
     Raises:
         msgspec.ValidationError: not a sidecar.
     """
-    return _decode(sidecar)
+    return rows_of(_decode_list(sidecar)) if sidecar.startswith(b"[") else _decode(sidecar)
 
 
 _decode_places = msgspec.json.Decoder(list[int]).decode
@@ -106,14 +181,14 @@ def decode_places(sidecar: bytes) -> list[int]:
     return _decode_places(sidecar)
 
 
-def spans(rows: Sequence[Row]) -> list[tuple[int, int]]:
+def spans(rows: Rows) -> list[tuple[int, int]]:
     """Where each record lies in the body, as offset and length; (0, 0) for one that is not there."""
     found = []
     offset = len(OPENING)
-    for row in rows:
-        if row.length:
-            found.append((offset, row.length))
-            offset += row.length + 1
+    for length in rows.lengths:
+        if length:
+            found.append((offset, length))
+            offset += length + 1
         else:
             found.append((0, 0))
     return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.services import Services
-    from shared.sidecar import Row
+    from shared.sidecar import Rows
 
 MISSING_ASKS = (60.0, 180.0)
 """Seconds to wait before an answer is asked for again because items were missing: twice, over some minutes."""
@@ -115,7 +115,7 @@ def _places(services: Services, batch: Batch, round_: int) -> list[int]:
     return decode_places(services.store.get(key, int(stored.metadata["body-size"])))
 
 
-def _begin_round(services: Services, batch: Batch, rows: list[Row], places: list[int], answered: str) -> None:
+def _begin_round(services: Services, batch: Batch, rows: Rows, places: list[int], answered: str) -> None:
     """Stage the records that are tried again by themselves, and send the batch to submit.
 
     What an earlier run staged for this round counts: it may have met another reply, and records it did not choose
@@ -148,7 +148,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
         )
 
 
-def _write_part(services: Services, job: Job, batch: Batch, rows: list[Row], answers: Answers | None) -> Part:
+def _write_part(services: Services, job: Job, batch: Batch, rows: Rows, answers: Answers | None) -> Part:
     """Spool output, errors and retry lines, then put them as one object; whoever finds it there takes its word."""
     key = keys.part(job.job_id, batch.number, batch.attempt)
     ending = (batch.ending.code, batch.ending.message) if batch.ending else None
@@ -197,7 +197,7 @@ def _side() -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(IN_MEMORY)
 
 
-def _request_reader(services: Services, job: Job, batch: Batch, rows: list[Row]) -> Callable[[int], bytes]:
+def _request_reader(services: Services, job: Job, batch: Batch, rows: Rows) -> Callable[[int], bytes]:
     """Gives a row's request on one line; the body is read when the first failed record asks, mostly never."""
 
     @cache

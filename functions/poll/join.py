@@ -17,7 +17,7 @@ from shared.words import Usage
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shared.sidecar import Row
 
@@ -139,7 +139,7 @@ class Line(NamedTuple):
 
 
 def join(
-    rows: list[Row],
+    rows: Iterable[Row],
     first_id: int,
     answers: Answers | None,
     ending: tuple[str, str] | None,

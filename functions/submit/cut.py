@@ -7,20 +7,21 @@ falls depends on the bytes and the plan alone, so that every run cuts alike. Not
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from functions.submit.windows import EXCERPT, Overlong, beginning_of, elements, lines
+from functions.submit.windows import EXCERPT, Overlong, Window, beginning_of, elements, lines
 from shared.errors import UploadError
 from shared.settings import API_BODY_LIMIT
-from shared.sidecar import NO_REFERENCE, WRAPPING, Row, Staged, body_of
+from shared.sidecar import NO_REFERENCE, WRAPPING, Rows, Staged, Unsendable, body_of
 from shared.words import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from shared.words import Plan
 
@@ -30,8 +31,6 @@ FEW = 16
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_CR, _BRACKET = b"\r]"
-_SPACE = b" \t\r\n"
 _LINE_SPACE = b" \t\r"
 
 
@@ -55,7 +54,7 @@ class Cut:
     """
 
     first_id: int
-    rows: list[Row]
+    rows: Rows
     body: bytes
     sendable: int
     end: Place
@@ -79,28 +78,26 @@ def cut(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Cut]:
     """
     most, room = plan.max_requests, plan.max_bytes - WRAPPING + 1
     first_id, size, end = start.record, 0, start
-    rows: list[Row] = []
-    raws: list[bytes] = []
+    rows, raws = Rows(), list[bytes]()
     problem: UploadError | None = None
     try:
         for run in _runs(plan, start, blocks):
-            taken = 0
-            while taken < len(run.rows):
+            taken, whole = 0, len(run.weights)
+            while taken < whole:
                 fitting, weight = _fitting(run.weights[taken : taken + most - len(rows)], room - size)
-                if not (fitting or rows):
+                if not (fitting or len(rows)):
                     fitting, weight = 1, run.weights[taken] + 1  # travels alone
-                rows += run.rows[taken : taken + fitting]
-                raws += run.raws[taken : taken + fitting]
-                size += weight
-                taken += fitting
                 if fitting:
+                    run.put(taken, taken + fitting, rows, raws)
+                    size += weight
+                    taken += fitting
                     end = run.place(taken)
-                if taken < len(run.rows):
+                if taken < whole:
                     yield Cut(first_id, rows, body_of(raws), len(raws), end)
-                    first_id, size, rows, raws = end.record, 0, [], []
+                    first_id, size, rows, raws = end.record, 0, Rows(), []
     except UploadError as error:
         problem = error
-    if rows:
+    if len(rows):
         yield Cut(first_id, rows, body_of(raws), len(raws), end)
     if problem:
         raise problem
@@ -120,27 +117,40 @@ def _fitting(weights: list[int], room: int) -> tuple[int, int]:
 
 
 class _Run(NamedTuple):
-    """Records that lie together without a blank line between them: many sound ones, or one of any kind.
+    """Records that lie together without a blank line between them: many sound ones, or one that cannot be sent.
 
     Attributes:
-        rows: the sidecar's rows.
-        raws: the same records as the body takes them; none for one that cannot be sent.
-        weights: bytes by which each counts towards the batch's limit.
+        raws: the records as the body takes them; none for one that cannot be sent.
+        references: their `external_reference`s as JSON; none if nobody has one.
+        weights: bytes by which each counts towards the batch's limit: of sound ones, their lengths.
+        line: the first one's; None in a document.
         start: where the first begins.
         steps: bytes from each one's beginning to its end.
         gap: bytes between two.
+        fault: why it cannot be sent.
     """
 
-    rows: list[Row]
     raws: list[bytes]
+    references: list[msgspec.Raw]
     weights: list[int]
+    line: int | None
     start: Place
     steps: list[int]
     gap: int
+    fault: Unsendable | None = None
 
     def place(self, count: int) -> Place:
         """The place behind the first so many records."""
         return _behind(self.start, self.steps[:count], self.gap, count)
+
+    def put(self, begin: int, end: int, rows: Rows, raws: list[bytes]) -> None:
+        """Add some of the records to a batch."""
+        line = None if self.line is None else self.line + begin
+        if self.fault:
+            rows.add_unsendable(line, self.fault)
+        else:
+            rows.extend(self.weights[begin:end], line, self.references[begin:end])
+            raws += self.raws[begin:end]
 
 
 def _behind(start: Place, steps: list[int], gap: int, records: int) -> Place:
@@ -156,73 +166,78 @@ def _runs(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[_Run]:
             begin, end = spans.pop()
             records = window.records[begin:end]
             steps = window.steps[begin:end] if window.steps else list(map(len, records))
-            sound = _sound(records, None if plan.is_document else place.line + 1, returns=window.returns)
+            sound = _sound(window, records)
             if sound:
-                rows, raws = sound
+                raws, references = sound
                 weights = list(map(len, raws)) if window.returns or plan.is_document else steps
-                yield _Run(rows, raws, weights, place, steps, gap)
-                place = _behind(place, steps, gap, len(rows))
+                line = None if plan.is_document else place.line + 1
+                yield _Run(raws, references, weights, line, place, steps, gap)
+                place = _behind(place, steps, gap, len(raws))
             elif len(records) > FEW:
                 middle = (begin + end) // 2
                 spans += [(middle, end), (begin, middle)]
             else:
                 for raw, step in zip(records, steps, strict=True):
-                    row = row_of(raw, None if plan.is_document else place.line + 1)
-                    if row and row.length:
-                        yield _Run([row], [raw[: row.length]], [row.length], place, [step], gap)  # type: ignore[index]
-                    elif row:
-                        yield _Run([row], [], [len(memoryview(row.request))], place, [step], gap)
-                    place = _behind(place, [step], gap, 1 if row else 0)
+                    line = None if plan.is_document else place.line + 1
+                    judged = judge(raw, line)
+                    if isinstance(judged, Unsendable):
+                        weight = len(memoryview(judged.request))
+                        yield _Run([], [], [weight], line, place, [step], gap, judged)
+                    elif judged:
+                        yield _Run([judged.raw], [judged.reference], [len(judged.raw)], line, place, [step], gap)
+                    place = _behind(place, [step], gap, 1 if judged else 0)
 
 
-def _sound(
-    records: Sequence[bytes | Overlong], line: int | None, *, returns: bool
-) -> tuple[list[Row], list[bytes]] | None:
-    """Rows of records each of which can be sent, and the records without the CR of a CRLF; None if one may not be.
+def _sound(window: Window, records: list[bytes | Overlong]) -> tuple[list[bytes], list[msgspec.Raw]] | None:
+    """Records each of which can be sent, without the CR of a CRLF, and their references; None if one may not be.
 
-    Each is decoded by itself, so that it is judged by its own bytes alone; what `row_of` would say of it is the same.
-    It is only that lists and `map` cost a fraction of a loop.
+    Each is decoded by itself, so that it is judged by its own bytes alone; what `judge` would say of it is the same.
+    It is only that lists and `map` cost a fraction of a loop, and values that are let go at once a fraction of others.
     """
     if sum(map(len, records)) >= API_BODY_LIMIT - WRAPPING:
         return None  # perhaps one is too large, and an Overlong is
     raws: list[bytes] = records  # type: ignore[assignment]
+    references: list[msgspec.Raw] = []
     try:
-        values = list(map(_decode_object, raws))
+        values = map(_decode_object, raws)
+        if window.referring:
+            told = [value.get("external_reference") for value in values]
+            if told.count(None) < len(told):
+                references = list(map(_reference, told, raws))
+        else:
+            deque(values, maxlen=0)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if returns:
-        raws = [raw.removesuffix(b"\r") for raw in raws]
-    numbers = repeat(None) if line is None else range(line, line + len(raws))
-    references = [value.get("external_reference") for value in values]
-    if references.count(None) == len(references):
-        return list(map(Row, numbers, map(len, raws))), raws
-    return list(map(Row, numbers, map(len, raws), map(_reference, references, raws))), raws
+    return [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws, references
 
 
 # ── one record ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def row_of(raw: bytes | Overlong, line: int | None) -> Row | None:
-    """What the sidecar says of a record; None for a blank line.
+class _Sendable(NamedTuple):
+    """A sound record as the body takes it, and its `external_reference` as JSON."""
+
+    raw: bytes
+    reference: msgspec.Raw
+
+
+def judge(raw: bytes | Overlong, line: int | None) -> _Sendable | Unsendable | None:
+    """Whether a record can be sent; None for a blank line.
 
     Args:
         raw: the record's bytes, without the line feed.
         line: its 1-based line; None for a document's element.
     """
-    length = len(raw)
-    too_long = length >= API_BODY_LIMIT - WRAPPING
-    if too_long and (isinstance(raw, Overlong) or length - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPING):
+    if isinstance(raw, Overlong) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPING:
         return _too_large(raw, line)
     try:
-        value = _decode(raw)  # type: ignore[arg-type]  # an Overlong is too large
+        value = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unreadable(raw, line, error)  # type: ignore[arg-type]
+        return _unreadable(raw, line, error)
     if type(value) is not dict:
         words = "The record is JSON, but no object. Write one request object."
-        return Row(line, 0, NO_REFERENCE, "not_an_object", _placed(line, words), msgspec.Raw(one_line(raw)))  # type: ignore[arg-type]
-    if raw[-1] == _CR:  # type: ignore[index]
-        length -= 1
-    return Row(line, length, _reference(value.get("external_reference"), raw))  # type: ignore[arg-type]
+        return Unsendable("not_an_object", _placed(line, words), msgspec.Raw(one_line(raw)))
+    return _Sendable(raw.removesuffix(b"\r"), _reference(value.get("external_reference"), raw))
 
 
 def _reference(reference: object, raw: bytes) -> msgspec.Raw:
@@ -239,7 +254,7 @@ def one_line(json: bytes) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-def _too_large(raw: bytes | Overlong, line: int | None) -> Row | None:
+def _too_large(raw: bytes | Overlong, line: int | None) -> Unsendable | None:
     beginning = raw.beginning if isinstance(raw, Overlong) else beginning_of(raw)
     if not beginning:
         return None
@@ -247,7 +262,7 @@ def _too_large(raw: bytes | Overlong, line: int | None) -> Row | None:
     return _faulty(line, "too_large", words, beginning)
 
 
-def _unreadable(raw: bytes, line: int | None, error: Exception) -> Row | None:
+def _unreadable(raw: bytes, line: int | None, error: Exception) -> Unsendable | None:
     if not raw.strip(_LINE_SPACE):
         return None
     try:
@@ -268,9 +283,9 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> Row | None:
     )
 
 
-def _faulty(line: int | None, code: str, message: str, beginning: bytes) -> Row:
+def _faulty(line: int | None, code: str, message: str, beginning: bytes) -> Unsendable:
     request = _encode(beginning.removesuffix(b"\r").decode(errors="replace"))
-    return Row(line, 0, NO_REFERENCE, code, _placed(line, message), msgspec.Raw(request))
+    return Unsendable(code, _placed(line, message), msgspec.Raw(request))
 
 
 def _placed(line: int | None, message: str) -> str:

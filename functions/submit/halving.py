@@ -13,7 +13,7 @@ from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
-from shared.sidecar import Row, Staged, body_of, decode_rows, encode_rows, spans
+from shared.sidecar import Rows, Staged, body_of, decode_rows, encode_rows, spans
 from shared.words import Batch, BatchState, Fault, Job, Work
 
 if TYPE_CHECKING:
@@ -41,16 +41,13 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
     places = spans(rows)
     middle = _middle(rows)
     pause = 8 * services.budget.interval / 1000  # a quarter of the submit rate, itself half of all calls
-    for half, chosen in enumerate((slice(0, middle), slice(middle, None))):
+    for half, (begin, end) in enumerate(((0, middle), (middle, len(rows)))):
         number = f"{batch.number}.{half}"
-        body = body_of([staged[start : start + length] for start, length in places[chosen] if length])
-        held = Staged(
-            len(rows[chosen]),
-            sum(1 for row in rows[chosen] if row.length),
-            len(body),
-            batch.end if half else None,
-        )
-        services.store.put_once(keys.staged(batch.job_id, number), body + encode_rows(rows[chosen]), held.metadata())
+        requests = [staged[start : start + length] for start, length in places[begin:end] if length]
+        body = body_of(requests)
+        held = Staged(end - begin, len(requests), len(body), batch.end if half else None)
+        sidecar = encode_rows(rows.section(begin, end))
+        services.store.put_once(keys.staged(batch.job_id, number), body + sidecar, held.metadata())
         child = Batch(
             job_id=batch.job_id,
             number=number,
@@ -85,9 +82,9 @@ def refuse_alone(services: Services, job: Job, batch: Batch, code: str, reason: 
         services.ledger.stop_job(job.job_id, Fault("rejected", NOT_ALONE + reason.message), now)
 
 
-def _middle(rows: list[Row]) -> int:
+def _middle(rows: Rows) -> int:
     """Index that parts the rows so that both sides have a sendable one."""
-    sendable = [index for index, row in enumerate(rows) if row.length]
+    sendable = [index for index, length in enumerate(rows.lengths) if length]
     if len(sendable) < 2:  # noqa: PLR2004
         raise StorageError("a batch of one record cannot be halved")
     return sendable[len(sendable) // 2]

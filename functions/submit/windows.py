@@ -59,11 +59,13 @@ class Window(NamedTuple):
         records: their bytes; lines without line feed.
         steps: for a document's elements, bytes from each one's end to the next one's; none for lines.
         returns: whether a carriage return may end one.
+        referring: whether one may have an `external_reference`.
     """
 
     records: list[bytes | Overlong]
     steps: list[int]
     returns: bool
+    referring: bool = True
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
@@ -104,8 +106,14 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
         if end < 0:
             end = block.find(b"\n", begin + TOGETHER)
         section = block[begin:end]
-        yield Window(section.split(b"\n"), [], returns=b"\r" in section)  # type: ignore[arg-type]
+        records: list[bytes | Overlong] = section.split(b"\n")  # type: ignore[assignment]
+        yield Window(records, [], returns=b"\r" in section, referring=may_refer(section))
         begin = end + 1
+
+
+def may_refer(text: bytes) -> bool:
+    """Whether `external_reference` may be a key in it: spelt out it has an underscore, otherwise a backslash."""
+    return b"_" in text or b"\\" in text  # single bytes are found at a speed that words are not
 
 
 def elements(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Window]:

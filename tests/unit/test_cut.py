@@ -139,7 +139,7 @@ def check_law(cuts, plan):
     for one in cuts:
         sent = [record for _, record in records_in(one) if record is not None]
         assert one.first_id == next_id
-        assert one.rows
+        assert len(one.rows) > 0
         next_id += len(one.rows)
         assert one.end.record == next_id
         assert len(one.rows) <= plan.max_requests

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.sidecar import WRAPPING, Row, Staged, body_of, decode_rows, encode_rows, spans
+from shared.sidecar import WRAPPING, Row, Staged, body_of, decode_rows, encode_rows, rows_of, spans
 from shared.words import Place
 
 
@@ -15,32 +15,58 @@ def written(value):
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-rows = st.lists(
-    st.builds(
-        Row,
-        line=st.one_of(st.none(), st.integers(1, 10**9)),
-        length=st.integers(0, 300),
-        reference=st.one_of(st.none(), st.text(), st.lists(st.booleans())).map(written),
-        code=st.sampled_from(["", "invalid_json", "too_large"]),
-        message=st.text(),
-        request=st.text().map(written),
-    ),
-    max_size=10,
+values = st.one_of(st.none(), st.text(), st.lists(st.booleans())).map(written)
+sendable = st.builds(Row, line=st.integers(1, 50), length=st.integers(1, 300), reference=values)
+faulty = st.builds(
+    Row,
+    line=st.integers(1, 50),
+    length=st.just(0),
+    code=st.sampled_from(["invalid_json", "too_large"]),
+    message=st.text(),
+    request=st.text().map(written),
 )
+
+
+@st.composite
+def batches(draw):
+    """Rows of a batch: lines ascending, now and then with blank ones between; or a document's, that have none."""
+    rows = draw(st.lists(st.one_of(sendable, faulty), max_size=10))
+    if draw(st.booleans()):
+        return [msgspec.structs.replace(row, line=None) for row in rows]
+    blank = draw(st.lists(st.sampled_from([0, 0, 0, 1, 7]), min_size=len(rows), max_size=len(rows)))
+    return [msgspec.structs.replace(row, line=5 + index + sum(blank[: index + 1])) for index, row in enumerate(rows)]
 
 
 def told(row):
     return row.line, row.length, bytes(row.reference), row.code, row.message, bytes(row.request)
 
 
-@given(rows=rows)
+@given(rows=batches())
 def test_rows_come_back_as_they_were(rows):
-    assert list(map(told, decode_rows(encode_rows(rows)))) == list(map(told, rows))
+    assert list(map(told, decode_rows(encode_rows(rows_of(rows))))) == list(map(told, rows))
+
+
+@given(rows=batches())
+def test_a_list_of_rows_as_the_version_before_staged_it_is_understood(rows):
+    assert list(map(told, decode_rows(msgspec.json.encode(rows)))) == list(map(told, rows))
+
+
+@given(rows=batches(), begin=st.integers(0, 10), more=st.integers(0, 10))
+def test_a_section_is_those_rows(rows, begin, more):
+    begin = min(begin, len(rows))
+    end = min(begin + more, len(rows))
+    assert list(map(told, rows_of(rows).section(begin, end))) == list(map(told, rows[begin:end]))
+
+
+def test_records_that_follow_each_other_and_have_nothing_to_say_cost_their_lengths():
+    assert encode_rows(rows_of([Row(number, 1_000) for number in range(7, 10)])) == (
+        b'{"lengths":[1000,1000,1000],"lines":[[0,7]]}'
+    )
 
 
 @given(records=st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=40)), max_size=12))
 def test_spans_find_each_record_in_the_body(records):
-    rows = [Row(number, len(record or b"")) for number, record in enumerate(records, 1)]
+    rows = rows_of(Row(number, len(record or b"")) for number, record in enumerate(records, 1))
     body = body_of([record for record in records if record])
     places = spans(rows)
     assert [body[start : start + length] or None for start, length in places] == records
@@ -71,7 +97,7 @@ def test_what_the_metadata_tells_comes_back(requests, sendable, size, end):
     assert Staged.of(metadata) == staged
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'[["x"]]', b"[[1]"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[["x"]]', b"[[1]", b'{"lengths":["x"]}'])
 def test_what_is_no_sidecar_is_refused(content):
     with pytest.raises(msgspec.MsgspecError):
         decode_rows(content)
