@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,12 @@ MISSING_ASKS = (60.0, 180.0)
 RETRY_SECONDS = (20.0, 120.0)
 """Seconds before each retry of records that the service failed for want of something."""
 MOST_RETRIES = len(RETRY_SECONDS)
+
+COUNTED_AS = {
+    **dict.fromkeys(("invalid_json", "not_an_object", "invalid_utf8", "too_large"), "RecordsUnreadable"),
+    **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
+}
+"""The metric that counts records failed with a code: the file's fault, the API's word, or (all others) no answer."""
 
 IN_MEMORY = 1 << 20
 
@@ -81,15 +88,16 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
             if again and batch.round < MOST_RETRIES:
                 _begin_round(services, batch, rows, again, reply.key)
                 return False
-        part = _write_part(services, job, batch, rows, answers)
+        part, failed = _write_part(services, job, batch, rows, answers)
         del answers
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
         count("BatchesDone")
         count("RecordsSucceeded", part.succeeded)
-        count("RecordsFailed", part.failed)
+        for code, records in failed.items():
+            count(COUNTED_AS.get(code, "RecordsUnanswered"), records)
         count("TokensUsed", part.usage.total_tokens or 0)
-        logger.info("batch done", **of_batch(finished), polls=finished.polls, failed=part.failed)
+        logger.info("batch done", **of_batch(finished), polls=finished.polls, failed=dict(failed))
     return finished is not None
 
 
@@ -148,12 +156,19 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
         )
 
 
-def _write_part(services: Services, job: Job, batch: Batch, rows: Rows, answers: Answers | None) -> Part:
-    """Spool output, errors and retry lines, then put them as one object; whoever finds it there takes its word."""
+def _write_part(
+    services: Services, job: Job, batch: Batch, rows: Rows, answers: Answers | None
+) -> tuple[Part, Counter[str]]:
+    """Spool output, errors and retry lines, then put them as one object; whoever finds it there takes its word.
+
+    Returns:
+        The part, and how many records failed with which code.
+    """
     key = keys.part(job.job_id, batch.number, batch.attempt)
     ending = (batch.ending.code, batch.ending.message) if batch.ending else None
     usage = answers.usage if answers else Usage()
-    succeeded = failed = retries = waiting = 0
+    succeeded = retries = waiting = 0
+    failed: Counter[str] = Counter()
     digest = hashlib.sha256()
     with tempfile.TemporaryFile() as spool, _side() as errors, _side() as retry:
 
@@ -169,7 +184,7 @@ def _write_part(services: Services, job: Job, batch: Batch, rows: Rows, answers:
                 put_down(b"".join(ready))
                 ready, waiting = [], 0
             if line.error:
-                failed += 1
+                failed[line.code] += 1
                 errors.write(line.error)
                 if line.retry:
                     retries += 1
@@ -184,13 +199,15 @@ def _write_part(services: Services, job: Job, batch: Batch, rows: Rows, answers:
             while block := side.read(AT_ONCE):
                 put_down(block)
         spool.seek(0)
-        part = Part(key, output_size, errors_size, retry_size, retries, succeeded, failed, digest.hexdigest(), usage)
+        part = Part(
+            key, output_size, errors_size, retry_size, retries, succeeded, failed.total(), digest.hexdigest(), usage
+        )
         if services.store.put_once(key, spool, {"part": msgspec.json.encode(part).decode()}):
-            return part
+            return part, failed
     there = services.store.head(key)
     if there is None:
         raise StorageError(f"{key} was there and is gone")
-    return msgspec.json.decode(there.metadata["part"], type=Part)
+    return msgspec.json.decode(there.metadata["part"], type=Part), failed
 
 
 def _side() -> IO[bytes]:

@@ -131,11 +131,12 @@ def worth_a_retry(answers: Answers) -> list[int]:
 
 
 class Line(NamedTuple):
-    """One record's result: its output line; of a failed one its error line and, if it can be sent, its request."""
+    """One record's result: its output line; of a failed one its error line, if it can be sent its request, and why."""
 
     output: bytes
     error: bytes = b""
     retry: bytes = b""
+    code: str = ""
 
 
 def join(
@@ -185,7 +186,7 @@ def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retr
     told = b'%bfalse,"error":%b' % (head, _encode({"code": code, "message": message[:LONGEST_WORDS]}))
     line = _NULL if row.line is None else b"%d" % row.line
     error = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
-    return Line(told + b"}\n", error, retry + b"\n" if retry else b"")
+    return Line(told + b"}\n", error, retry + b"\n" if retry else b"", code)
 
 
 def _rest(item: Item) -> list[bytes]:

@@ -65,7 +65,8 @@ def test_metrics_add_up_to_what_happened(start, log):
         "BatchesAccepted": 3,
         "BatchesDone": 4,
     }
-    assert (sums["RecordsSucceeded"], sums["RecordsFailed"]) == (6, 1)
+    assert (sums["RecordsSucceeded"], sums["RecordsUnreadable"]) == (6, 1)
+    assert not {"RecordsRefused", "RecordsUnanswered"} & set(sums)
     assert (sums["JobsCompleted"], sums.get("JobsFailed", 0)) == (1, 0)
     assert sums["SubmitCalls"] == 3
     assert sums["PollCalls"] >= 3
@@ -153,3 +154,25 @@ def test_a_message_that_fails_is_logged_and_counted_and_comes_again(world, log):
     assert first["asked"] == body
     assert "secret" not in json.dumps(second)
     assert log.sums()["Errors"] == len(world.refused) == 2
+
+
+def test_failed_records_are_counted_by_whose_fault_it_is(start, api, log):
+    world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail")
+    api.inject(Fault(kind="item_fails", items=(1,), code=5001, times=1))
+    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M)
+    world.settle()
+    api.inject(Fault(kind="accept_then_reset", times=1))
+    world.upload_records("b.jsonl", greetings(2), model=M2M)
+    world.settle()
+
+    sums = log.sums()
+
+    assert {name: sums[name] for name in sums if name.startswith("Records")} == {
+        "RecordsIn": 6,
+        "RecordsSucceeded": 2,
+        "RecordsUnreadable": 1,
+        "RecordsRefused": 1,
+        "RecordsUnanswered": 2,
+    }
+    told = [line["failed"] for line in log.lines() if line["message"] == "batch done"]
+    assert told == [{"inference_failed": 1, "not_an_object": 1}, {"submit_unknown": 2}]
