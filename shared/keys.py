@@ -67,6 +67,6 @@ def part(job: str, number: str, attempt: int) -> str:
     return f"staging/{job}/{number}/part-{attempt}"
 
 
-def segment(job: str, kind: str, ordinal: int) -> str:
-    """Joined sections of consecutive parts."""
-    return f"staging/{job}/segments/{kind}-{ordinal:05d}"
+def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
+    """Joined sections of consecutive parts; as long as a segment grows, its every length is an object of its own."""
+    return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

@@ -6,6 +6,8 @@ should try again.
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,7 +24,8 @@ from shared.spool import spooled
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from concurrent.futures import Future
     from contextlib import ExitStack
     from datetime import datetime
 
@@ -31,11 +34,13 @@ if TYPE_CHECKING:
 BLOCK = 4 << 20
 """Bytes read at once when an object is copied through this process."""
 
-COPY_LIMIT = 5 << 30
-"""Bytes one UploadPartCopy may copy, by S3's documentation."""
+AT_ONCE = 8
+"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however few there are."""
 
 _TRIES = 3
-_GONE = frozenset({"404", "NoSuchKey", "NoSuchVersion", "MethodNotAllowed", "405", "412", "PreconditionFailed"})
+_GONE = frozenset(
+    {"404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload", "MethodNotAllowed", "405", "412", "PreconditionFailed"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,15 @@ class Stored:
     version: str
     modified: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an object that is being joined: its place, its bytes, its ETag as S3 gave it."""
+
+    number: int
+    size: int
+    etag: str
 
 
 class Store:
@@ -124,8 +138,20 @@ class Store:
 
     def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """A section of an object, a few MB at a time."""
-        for offset in range(start, start + length, BLOCK):
-            yield self.get(key, offset, min(BLOCK, start + length - offset))
+        for section in _in_blocks(key, start, length):
+            yield self.get(*section)
+
+    def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+        """Sections of objects (key, offset, bytes), one after another, a few MB at a time; some are fetched ahead."""
+        ahead: deque[Future[bytes]] = deque()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for section in wanted:
+                for block in _in_blocks(*section):
+                    if len(ahead) == AT_ONCE:
+                        yield ahead.popleft().result()
+                    ahead.append(threads.submit(self.get, *block))
+            while ahead:
+                yield ahead.popleft().result()
 
     def put_once(
         self, key: str, body: bytes | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
@@ -153,34 +179,54 @@ class Store:
         """Write an object, over whatever is there."""
         self._call("put_object", Key=key, Body=body, **_optional(None, kind))
 
-    def compose(self, key: str, sources: list[tuple[str, int]], metadata: Mapping[str, str], kind: str) -> bool:
-        """Join objects by server-side copy into a new one, unless it is there; whether this call wrote it.
+    # ── joining objects by server-side copy ──────────────────────────────────────────────────────────────────────
+
+    def begin_join(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
+        """Begin to join objects into a new one; the id of the multipart upload."""
+        upload_id: str = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
+        return upload_id
+
+    def copy_piece(self, key: str, upload_id: str, number: int, source: str) -> None:
+        """Copy a whole object to its place among the pieces of a new one; doing it twice changes nothing.
 
         Args:
             key: the new object.
-            sources: keys and sizes, in order; all but the last of at least 5 MiB, at most 10,000 copies in all.
-            metadata: of the new object.
-            kind: its content type.
+            upload_id: of `begin_join`.
+            number: the piece's place, 1 to 10,000.
+            source: key of the object; of at least 5 MiB unless it is the last piece, at most 5 GiB.
         """
-        upload_id = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
-        finished: list[dict[str, Any]] = []
-        for source, size in sources:
-            for start in range(0, size, COPY_LIMIT):
-                answer = self._call(
-                    "upload_part_copy",
-                    Key=key,
-                    UploadId=upload_id,
-                    PartNumber=len(finished) + 1,
-                    CopySource={"Bucket": self.bucket, "Key": source},
-                    CopySourceRange=f"bytes={start}-{min(size, start + COPY_LIMIT) - 1}",
-                )
-                finished.append({"PartNumber": len(finished) + 1, "ETag": answer["CopyPartResult"]["ETag"]})
+        self._call(
+            "upload_part_copy",
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            CopySource={"Bucket": self.bucket, "Key": source},
+        )
+
+    def pieces(self, key: str, upload_id: str) -> list[Piece]:
+        """The pieces copied so far, in order.
+
+        Raises:
+            NotThereError: the upload is no more: completed, or removed after some days.
+        """
+        found: list[Piece] = []
+        position: dict[str, int] = {}
+        while True:
+            answer = self._call("list_parts", Key=key, UploadId=upload_id, **position)
+            found += [Piece(one["PartNumber"], one["Size"], one["ETag"]) for one in answer.get("Parts", [])]
+            if not answer.get("IsTruncated"):
+                return found
+            position = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+
+    def end_join(self, key: str, upload_id: str, pieces: list[Piece]) -> bool:
+        """Make the new object of its pieces, unless it is there; whether this call did."""
+        parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
         try:
             self._call(
                 "complete_multipart_upload",
                 Key=key,
                 UploadId=upload_id,
-                MultipartUpload={"Parts": finished},
+                MultipartUpload={"Parts": parts},
                 IfNoneMatch="*",
             )
         except ThereAlreadyError:
@@ -228,6 +274,11 @@ class MetAnotherWriteError(StorageError):
 
 class ThereAlreadyError(Exception):
     """A write-once object exists (412); never leaves this module."""
+
+
+def _in_blocks(key: str, start: int, length: int) -> Iterator[tuple[str, int, int]]:
+    for offset in range(start, start + length, BLOCK):
+        yield key, offset, min(BLOCK, start + length - offset)
 
 
 def _version(version: str) -> dict[str, str]:

@@ -129,24 +129,31 @@ class Joined:
     Attributes:
         mark: number of the last batch taken in; empty before the first.
         next_id: records of all batches up to the mark, that is, the first record id after it.
-        segments: segments written.
-        size: bytes joined, in segments.
-        lines: lines joined, in segments.
+        segments: segments that are large enough to be copied as they are.
+        growing: times the one behind them, which is not yet, was written, each time longer; 0 if there is none.
+        growing_size: its bytes.
+        size: bytes joined, in all segments.
+        lines: lines joined, in all segments.
         sha: state of the running SHA-256 over these bytes, hexadecimal; empty before the first.
+        upload: id of the multipart upload that joins the segments; empty until it has begun.
     """
 
     mark: str = ""
     next_id: int = 0
     segments: int = 0
+    growing: int = 0
+    growing_size: int = 0
     size: int = 0
     lines: int = 0
     sha: str = ""
+    upload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the batches up to the output's mark amount to."""
+    """What the batches up to the output's mark amount to; `batches` are leaves: a halved one counts as its halves."""
 
+    batches: int = 0
     succeeded: int = 0
     failed: int = 0
     errors_size: int = 0
@@ -221,6 +228,7 @@ class Job:
     output: Joined = field(default_factory=Joined)
     errors: Joined = field(default_factory=Joined)
     retry: Joined = field(default_factory=Joined)
+    batches: Joined = field(default_factory=Joined)
     sums: Sums = field(default_factory=Sums)
     quiet: int = 0
     fraction: float = 0.0

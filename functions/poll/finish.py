@@ -1,46 +1,33 @@
-"""Finish: the parts of a job are joined, in order, into its result files; the manifest is written last.
+"""Finish: a job is brought on until its result files and its manifest are there; users are told how it stands.
 
-Linear in batches: for each result file the job item holds a mark, below which every batch is final and its lines are in
-write-once segments. One conditional write moves a mark on. At the end the segments are joined by server-side copy. The
-tiling law is checked on the way: the batches taken in must cover the records without gap or overlap.
+The files grow with the job (`functions.poll.segments`); at the end they are joined, and the manifest is written last. A
+visit does what its time allows and leaves the rest to the next: wherever one ends or dies, the job item says how far
+things are. The tiling law is checked on the way: the batches must cover the records without gap or overlap.
 """
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from functions.poll.running_sha256 import RunningSha256
+from functions.poll.segments import STEP_SECONDS, Kind, batch_entry, entry_of, join, look_ahead, take_in, untiled
 from shared import keys
 from shared.budget import WORDS
-from shared.errors import LawBrokenError, LeaseLostError, StorageError
+from shared.errors import LeaseLostError
 from shared.observability import count, logger
 from shared.status import JSON, digest_of, encode_status, moment, status_of
-from shared.words import (
-    FINAL_BATCH_STATES,
-    FINAL_JOB_STATES,
-    Batch,
-    BatchState,
-    Job,
-    JobState,
-    Joined,
-    Part,
-    Sums,
-    Usage,
-)
+from shared.words import FINAL_JOB_STATES, BatchState, Job, JobState, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from functions.poll.segments import Ahead
     from shared.services import Services
 
-SEGMENT = 64 << 20
-"""Bytes of a segment, at least: far above the 5 MiB that server-side copy wants of each piece."""
-PAGE = 100
-"""Batches looked at in one visit, at least, to see whether the job can go on."""
+GLANCE = 10
+"""Batches looked at when a part came in shortly after another, to see whether it was the last."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; more move to `batches.jsonl`."""
 LEASE_SECONDS = 140.0
@@ -50,12 +37,6 @@ TOLD_SECONDS = 10.0
 """Seconds a status stands before a part that came in between is told."""
 PATIENT_CLAIMS, PATIENT_SECONDS = 20, 3_600.0
 """Visits in a row that died before a job waits hourly."""
-STEP_SECONDS = 45.0
-"""Time a visit must have left to begin another segment."""
-JSON_LINES = "application/jsonl"
-
-Kind = Literal["output", "errors", "retry"]
-KINDS: tuple[Kind, ...] = ("output", "errors", "retry")
 
 
 def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> None:
@@ -71,8 +52,8 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
         return
     # A job that is due is leased before anything can fail, so that it counts a claim and does not come up at once.
     if not (job.due_at or now) <= now and now < job.told_at + TOLD_SECONDS:
-        ahead = _look_ahead(services, job)
-        if not ahead.all_final and ahead.size < SEGMENT:
+        ahead = look_ahead(services, job, "output", GLANCE)
+        if not _is_all(job, ahead) and not ahead.is_worth_a_step(job):
             return
     patient = job.claims >= PATIENT_CLAIMS
     leased = services.ledger.lease_job(
@@ -91,206 +72,55 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
 
 
 def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
-    ahead = _look_ahead(services, job)
-    while ahead.size >= SEGMENT and not ahead.all_final and remaining() > STEP_SECONDS:
-        taken = _take_in(services, job, "output", final=False)
-        if taken is None:
-            break
-        job = taken
-        ahead = _look_ahead(services, job)
-    if not ahead.all_final:
+    ahead = look_ahead(services, job, "output")
+    while not _is_all(job, ahead) and ahead.is_worth_a_step(job) and remaining() > STEP_SECONDS:
+        job = take_in(services, job, "output", ahead, final=False)
+        ahead = look_ahead(services, job, "output")
+    if not _is_all(job, ahead):
         _tell(services, job, ahead)
-    elif remaining() > STEP_SECONDS:
-        _finalize(services, job, remaining)
-    else:
+    elif not _finalize(services, job, ahead, remaining):
         services.ledger.release_job(job, services.now())
 
 
-# ── taking in parts ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What lies behind the output's mark: a page of batches, or as many as make a segment.
-
-    Attributes:
-        succeeded: records that did, those below the mark included.
-        failed: records that did not, likewise.
-        size: output bytes of the batches that follow the mark without a gap.
-        all_final: whether those are all batches there will be.
-    """
-
-    succeeded: int
-    failed: int
-    size: int
-    all_final: bool
-
-
-def _look_ahead(services: Services, job: Job) -> Ahead:
-    """Look at the batches behind the mark: how many records are done, and whether that is all there is.
-
-    A page is enough only where something stands in the way. As long as all are final, the look goes on until they make
-    a segment or are the last: else a job of many small answers would never move.
-    """
-    succeeded, failed, size = job.sums.succeeded, job.sums.failed, 0
-    covered, contiguous = job.output.next_id, True
-    for seen, batch in enumerate(services.ledger.batches(job.job_id, after=job.output.mark, page_size=PAGE)):
-        if seen >= PAGE and (size >= SEGMENT or not contiguous):
-            break
-        if batch.state is BatchState.HALVED:
-            continue
-        if batch.part is None:
-            contiguous = False
-            continue
-        succeeded += batch.part.succeeded
-        failed += batch.part.failed
-        if contiguous:
-            if batch.first_id != covered:
-                raise _untiled(job, batch, covered)
-            covered += batch.requests
-            size += batch.part.output
-    return Ahead(succeeded, failed, size, all_final=contiguous and covered == job.total)
-
-
-def _final_from(services: Services, job: Job, joined: Joined, until: str) -> Iterator[Batch]:
-    """The leaves behind a mark, in order, as long as they are final; up to `until`, where that is given."""
-    for batch in services.ledger.batches(job.job_id, after=joined.mark, page_size=PAGE):
-        if batch.state not in FINAL_BATCH_STATES or (until and batch.number > until):
-            return
-        if batch.part is not None:
-            yield batch
-
-
-def _take_in(services: Services, job: Job, kind: Kind, *, final: bool) -> Job | None:
-    """Join sections of final batches behind a mark into one segment, move the mark on; None if there is too little.
-
-    Args:
-        services: all there is.
-        job: leased.
-        kind: which file.
-        final: take what there is, however little, for this is the end.
-    """
-    joined: Joined = getattr(job, kind)
-    until = "" if kind == "output" else job.output.mark
-    chosen: list[Batch] = []
-    size = 0
-    for batch in _final_from(services, job, joined, until):
-        chosen.append(batch)
-        size += _section(batch, kind)[1]
-        if size >= SEGMENT:
-            break
-    if not chosen or (size < SEGMENT and not final):
-        return None
-    moved, sums = _after(job, kind, joined, chosen)
-    if size:
-        whole = size < SEGMENT and joined.segments == 0  # a file of one piece needs no segment
-        key = _file_key(job, kind) if whole else keys.segment(job.job_id, kind, joined.segments)
-        with tempfile.TemporaryFile() as spool:
-            sha = _copy_sections(services, chosen, kind, joined.sha, spool)
-            moved = replace(moved, sha=sha, segments=joined.segments + (not whole))
-            metadata = _file_metadata(job, kind) if whole else {"progress": msgspec.json.encode((moved, sums)).decode()}
-            spool.seek(0)
-            # A file of one piece holds every batch there is, so that whoever wrote it wrote these very bytes.
-            if not services.store.put_once(key, spool, metadata, kind=JSON_LINES) and not whole:
-                there = services.store.head(key)
-                if there is None:
-                    raise StorageError(f"{key} was there and is gone")
-                moved, sums = msgspec.json.decode(there.metadata["progress"], type=tuple[Joined, Sums])
-    changed = services.ledger.move_job(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
-    if changed is None:
-        raise LeaseLostError(job.job_id)
-    return changed
-
-
-def _after(job: Job, kind: Kind, joined: Joined, chosen: list[Batch]) -> tuple[Joined, Sums]:
-    """Mark and sums once these batches are taken in; checks that they tile.
+def _is_all(job: Job, ahead: Ahead) -> bool:
+    """Whether these are all batches that were still missing, and there will be no more.
 
     Raises:
-        LawBrokenError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
+        LawBrokenError: they should be, and are not: the upload has other records than its batches.
     """
-    next_id, sums = joined.next_id, job.sums
-    size, lines = joined.size, joined.lines
-    for batch in chosen:
-        part = _part(batch)
-        if batch.first_id != next_id or part.succeeded + part.failed != batch.requests:
-            raise _untiled(job, batch, next_id)
-        next_id += batch.requests
-        size += _section(batch, kind)[1]
-        lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines}[kind]
-        if kind == "output":
-            sums = Sums(
-                sums.succeeded + part.succeeded,
-                sums.failed + part.failed,
-                sums.errors_size + part.errors,
-                sums.retry_size + part.retry,
-                sums.usage.plus(part.usage),
-            )
-    return replace(joined, mark=chosen[-1].number, next_id=next_id, size=size, lines=lines), sums
-
-
-def _copy_sections(services: Services, batches: list[Batch], kind: Kind, sha: str, spool: IO[bytes]) -> str:
-    """Copy one section of each part into a spool file; the running digest's state afterwards."""
-    digest = RunningSha256(sha)
-    for batch in batches:
-        start, length = _section(batch, kind)
-        for block in services.store.blocks(_part(batch).key, start, length):
-            digest.update(block)
-            spool.write(block)
-    return digest.state()
-
-
-def _section(batch: Batch, kind: Kind) -> tuple[int, int]:
-    """Where a file's section lies in a batch's part: offset and bytes."""
-    part = _part(batch)
-    return {
-        "output": (0, part.output),
-        "errors": (part.output, part.errors),
-        "retry": (part.output + part.errors, part.retry),
-    }[kind]
-
-
-def _part(batch: Batch) -> Part:
-    if batch.part is None:
-        raise LawBrokenError(f"batch {batch.job_id}/{batch.number} is done and names no part")
-    return batch.part
-
-
-def _untiled(job: Job, batch: Batch, expected: int) -> LawBrokenError:
-    count("LawsBroken")
-    return LawBrokenError(
-        f"job {job.job_id}: batch {batch.number} begins with record {batch.first_id}, expected {expected}"
-    )
+    if job.total is None or not ahead.last:
+        return False
+    covered = job.output.next_id + sum(batch.requests for batch in ahead.leaves)
+    if covered != job.total:
+        raise untiled(job, f"its batches hold {covered} records, expected {job.total}")
+    return True
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> None:
-    """Every batch is final: write the result files, the manifest last."""
+def _finalize(services: Services, job: Job, ahead: Ahead, remaining: Callable[[], float]) -> bool:
+    """Every batch is final: write the result files, the manifest last; False if the time was not enough."""
     if job.state is not JobState.FINALIZING:
         moved = services.ledger.move_job(job, {"state": JobState.FINALIZING})
         if moved is None:
             raise LeaseLostError(job.job_id)
         job = moved
-    for kind in KINDS:
-        while (moved := _take_in(services, job, kind, final=True)) is not None:
-            job = moved
-            if remaining() < STEP_SECONDS:
-                services.ledger.release_job(job, services.now())
-                return
-    if (
-        job.output.next_id != job.total
-        or job.output.lines != job.total
-        or job.sums.succeeded + job.sums.failed != job.total
-    ):
-        count("LawsBroken")
-        raise LawBrokenError(f"job {job.job_id}: {job.output.lines} lines for {job.total} records")
+    if ahead.leaves:
+        if remaining() < STEP_SECONDS:
+            return False
+        job = take_in(services, job, "output", ahead, final=True)
+    sums = job.sums
+    if job.output.next_id != job.total or job.output.lines != job.total or sums.succeeded + sums.failed != job.total:
+        raise untiled(job, f"{job.output.lines} lines for {job.total} records")
+    for kind in _wanted(job):
+        written = _write_file(services, job, kind, remaining)
+        if written is None:
+            return False
+        job = written
     now = services.now()
     job = replace(job, completed_at=now)
-    files = [_write_file(services, job, kind) for kind in KINDS if _is_wanted(job, kind)]
-    batches = _list_batches(services, job)
-    manifest = _manifest(job, files, batches)
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    body = msgspec.json.format(msgspec.json.encode(_manifest(services, job)), indent=1) + b"\n"
     services.store.put_once(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON)
     over = JobState.FAILED if job.error else JobState.COMPLETED
     status = status_of(replace(job, state=over), job.sums.succeeded, job.sums.failed, None)
@@ -300,85 +130,32 @@ def _finalize(services: Services, job: Job, remaining: Callable[[], float]) -> N
     if services.ledger.end_job(job, over, now):
         count("JobsFailed" if job.error else "JobsCompleted")
         logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
+    return True
 
 
-def _is_wanted(job: Job, kind: Kind) -> bool:
-    """Whether a file is there at all: the output of every completed job, the others only if they hold something."""
-    joined: Joined = getattr(job, kind)
-    return joined.size > 0 or (kind == "output" and job.error is None)
+def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
+    """Bring one result file to its end; the job as it is then, None if the time was not enough."""
+    while getattr(job, kind).mark != job.output.mark:
+        if remaining() < STEP_SECONDS:
+            return None
+        behind = look_ahead(services, job, kind)
+        job = take_in(services, job, kind, behind, final=behind.last)
+    return join(services, job, kind, remaining)
 
 
-def _write_file(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
-    """Join a file's segments, unless it was written in one piece; its entry in the manifest."""
-    joined: Joined = getattr(job, kind)
-    key, metadata = _file_key(job, kind), _file_metadata(job, kind)
-    if joined.segments:
-        segments = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
-        sizes = [stored.size for segment in segments if (stored := services.store.head(segment))]
-        if len(sizes) != len(segments) or sum(sizes) != joined.size:
-            raise LawBrokenError(
-                f"job {job.job_id}: segments of {kind} hold {sum(sizes)} bytes, expected {joined.size}"
-            )
-        if services.store.head(key) is None:
-            services.store.compose(key, list(zip(segments, sizes, strict=True)), metadata, JSON_LINES)
-    elif not joined.size:
-        services.store.put_once(key, b"", metadata, kind=JSON_LINES)
-    return {
-        "name": f"{kind}.jsonl",
-        "bytes": joined.size,
-        "sha256": RunningSha256(joined.sha).hexdigest(),
-        "lines": joined.lines,
+def _wanted(job: Job) -> list[Kind]:
+    """The files there will be: the output of every completed job, others only if they hold something."""
+    wanted: dict[Kind, bool] = {
+        "output": job.error is None or job.output.size > 0,
+        "errors": job.sums.errors_size > 0,
+        "retry": job.sums.retry_size > 0,
+        "batches": job.sums.batches > MANIFEST_BATCHES,
     }
+    return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
-def _file_key(job: Job, kind: Kind) -> str:
-    return keys.result(job.upload.key, job.job_id, f"{kind}.jsonl")
-
-
-def _file_metadata(job: Job, kind: Kind) -> dict[str, str]:
-    """A retry file names its model, so that copying it into the inbox tries its records again."""
-    return {"model": job.plan.model} if kind == "retry" else {}
-
-
-def _list_batches(services: Services, job: Job) -> list[dict[str, Any]] | dict[str, Any]:
-    """The leaves as the manifest tells them; beyond 1,000 as the entry of `batches.jsonl`, which this writes."""
-    listed: list[dict[str, Any]] = []
-    digest, lines, size = RunningSha256(), 0, 0
-    with tempfile.TemporaryFile() as spool:
-        for batch in services.ledger.batches(job.job_id):
-            if batch.state is BatchState.HALVED:
-                continue
-            entry = _batch_entry(batch)
-            if lines < MANIFEST_BATCHES:
-                listed.append(entry)
-            encoded = msgspec.json.encode(entry) + b"\n"
-            digest.update(encoded)
-            size += spool.write(encoded)
-            lines += 1
-        if lines <= MANIFEST_BATCHES:
-            return listed
-        spool.seek(0)
-        services.store.put_once(keys.result(job.upload.key, job.job_id, "batches.jsonl"), spool, kind=JSON_LINES)
-    return {"name": "batches.jsonl", "bytes": size, "sha256": digest.hexdigest(), "lines": lines}
-
-
-def _batch_entry(batch: Batch) -> dict[str, Any]:
-    last = batch.submissions[-1] if batch.submissions else None
-    return {
-        "number": batch.number,
-        "first_id": batch.first_id,
-        "requests": batch.requests,
-        "request_id": last.request_id or None if last else None,
-        "submitted_at": moment(last.at) if last else None,
-        "completed_at": moment(batch.completed_at),
-        "polls": batch.polls,
-        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
-        "unknowable_submits": batch.unknowable,
-    }
-
-
-def _manifest(job: Job, files: list[dict[str, Any]], batches: list[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
-    listed = isinstance(batches, list)
+def _manifest(services: Services, job: Job) -> dict[str, Any]:
+    listed = services.ledger.batches(job.job_id) if job.sums.batches <= MANIFEST_BATCHES else ()
     usage: Usage = job.sums.usage
     return {
         "job_id": job.job_id,
@@ -399,8 +176,8 @@ def _manifest(job: Job, files: list[dict[str, Any]], batches: list[dict[str, Any
             "total_tokens": usage.total_tokens,
         },
         "cost": None,
-        "batches": batches if listed else [],
-        "files": files if listed else [*files, batches],
+        "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
+        "files": [entry_of(job, kind) for kind in _wanted(job)],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),
     }

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import functions.poll.finish as module
+from functions.poll import segments
 from local.workers_ai import Fault, expected_result
 from shared.keys import segment
 
@@ -19,7 +20,8 @@ def greetings(count):
 @pytest.fixture
 def small_segments(monkeypatch):
     """Segments of a few parts each, and copies of any size allowed, which S3 itself wants to be of 5 MiB."""
-    monkeypatch.setattr(module, "SEGMENT", 1_000)
+    monkeypatch.setattr(segments, "SEGMENT", 1_000)
+    monkeypatch.setattr(segments, "COPIED", 800)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

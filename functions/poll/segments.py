@@ -1,0 +1,319 @@
+"""Segments: what final batches hold of a result file, joined in write-once objects, and these into the file itself.
+
+A mark in the job item says how far: below it every batch is final and its bytes are in segments. Each step takes a
+bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
+any size, and whoever comes after a death goes on from the mark. Server-side copy wants 5 MiB of every piece but the
+last, and takes 10,000: a segment that is too small yet is written anew, longer, with the next step's bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from functions.poll.running_sha256 import RunningSha256
+from shared import keys
+from shared.errors import LawBrokenError, LeaseLostError, StorageError
+from shared.observability import count
+from shared.status import moment
+from shared.store import NotThereError
+from shared.words import Batch, BatchState, Job, Joined, Part, Sums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shared.services import Services
+
+SEGMENT = 64 << 20
+"""Bytes of parts that one step takes in, about."""
+COPIED = 8 << 20
+"""Bytes from which on a segment is copied as it is; S3 asks for 5 MiB."""
+STEP, LONGEST_STEP = 100, 1_000
+"""Final batches that are worth a step although their bytes are few, and the most that one takes."""
+DOUBLED_AFTER = 2_000
+"""Segments of a file after which both sizes above double, again and again: so 10,000 pieces suffice for 4 TB."""
+PAGE = 100
+"""Batches looked at behind a gap, to tell how many are done."""
+STEP_SECONDS = 45.0
+"""Time a run must have left to begin another step."""
+COPIES = 8
+"""Server-side copies at the same time."""
+JSON_LINES = "application/jsonl"
+
+Kind = Literal["output", "errors", "retry", "batches"]
+PARTS: tuple[Kind, ...] = ("output", "errors", "retry")
+"""The files made of sections of parts; the lines of `batches` come from the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What lies behind a file's mark: a step's worth of batches, or as many as there are.
+
+    Attributes:
+        leaves: final batches that follow the mark without a gap, at most `LONGEST_STEP`.
+        size: bytes they add to the file; 0 for `batches`.
+        succeeded: records that did, those below the mark and some behind a gap included.
+        failed: records that did not, likewise.
+        last: whether no other batch is behind them.
+    """
+
+    leaves: list[Batch]
+    size: int
+    succeeded: int
+    failed: int
+    last: bool
+
+    def is_worth_a_step(self, job: Job) -> bool:
+        """Whether it is time to take them in, although more will come."""
+        return len(self.leaves) >= STEP or self.size >= _grown(SEGMENT, job.output)
+
+
+def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE) -> Ahead:
+    """Look at the batches behind a mark; for other files than the output, up to the output's mark.
+
+    Args:
+        services: all there is.
+        job: as read just now.
+        kind: which file.
+        page: how many batches to look at, at least, when one is not final.
+
+    Raises:
+        LawBrokenError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
+    """
+    joined: Joined = getattr(job, kind)
+    succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
+    leaves: list[Batch] = []
+    contiguous = True
+    for seen, batch in enumerate(services.ledger.batches(job.job_id, after=joined.mark, page_size=page), 1):
+        if batch.part is not None:
+            succeeded += batch.part.succeeded
+            failed += batch.part.failed
+            if contiguous:
+                if batch.first_id != covered or batch.part.succeeded + batch.part.failed != batch.requests:
+                    raise untiled(job, f"batch {batch.number} begins with record {batch.first_id}, expected {covered}")
+                covered += batch.requests
+                leaves.append(batch)
+                size += _section(batch, kind)[1]
+        elif batch.state is not BatchState.HALVED:
+            contiguous = False
+        # Looked at here and not before the next, which may lie on a page of its own.
+        if kind != "output" and batch.number == job.output.mark:
+            break
+        if len(leaves) == LONGEST_STEP or size >= _grown(SEGMENT, joined) or (seen >= page and not contiguous):
+            return Ahead(leaves, size, succeeded, failed, last=False)
+    return Ahead(leaves, size, succeeded, failed, last=contiguous)
+
+
+def untiled(job: Job, words: str) -> LawBrokenError:
+    """The batches do not tile the upload: counted, to be raised."""
+    count("LawsBroken")
+    return LawBrokenError(f"job {job.job_id}: {words}")
+
+
+# ── taking in ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def take_in(services: Services, job: Job, kind: Kind, ahead: Ahead, *, final: bool) -> Job:
+    """Write the next segment and move the mark on.
+
+    Args:
+        services: all there is.
+        job: leased.
+        kind: which file.
+        ahead: what `look_ahead` found; with at least one batch.
+        final: whether this is all there will ever be of the file.
+
+    Raises:
+        LeaseLostError: somebody else holds the job.
+        StorageError: a service refused or broke off.
+    """
+    joined: Joined = getattr(job, kind)
+    moved, sums = _after(job, kind, ahead)
+    with tempfile.TemporaryFile() as spool:
+        digest = RunningSha256(joined.sha)
+        if joined.growing:
+            spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
+        for block in _bytes_of(services, kind, ahead.leaves):
+            digest.update(block)
+            spool.write(block)
+        held = spool.tell()
+        if held > joined.growing_size:
+            moved = replace(moved, size=joined.size + held - joined.growing_size, sha=digest.state())
+            moved, sums = _put(services, job, kind, spool, moved, sums, whole=final and not _has_segments(joined))
+    changed = services.ledger.move_job(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
+    if changed is None:
+        raise LeaseLostError(job.job_id)
+    return changed
+
+
+def _after(job: Job, kind: Kind, ahead: Ahead) -> tuple[Joined, Sums]:
+    """Mark, lines and sums once these batches are taken in."""
+    joined, sums = getattr(job, kind), job.sums
+    lines, next_id = joined.lines, joined.next_id
+    for batch in ahead.leaves:
+        part = _part(batch)
+        next_id += batch.requests
+        lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
+        if kind == "output":
+            sums = Sums(
+                sums.batches + 1,
+                sums.succeeded + part.succeeded,
+                sums.failed + part.failed,
+                sums.errors_size + part.errors,
+                sums.retry_size + part.retry,
+                sums.usage.plus(part.usage),
+            )
+    return replace(joined, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
+
+
+def _put(
+    services: Services, job: Job, kind: Kind, spool: IO[bytes], moved: Joined, sums: Sums, *, whole: bool
+) -> tuple[Joined, Sums]:
+    """Write a segment once. What an earlier run wrote under its key counts, and with it how far that run had got."""
+    held = spool.tell()
+    spool.seek(0)
+    if whole:
+        # A file of one piece holds every batch there is, so that whoever wrote it wrote these very bytes.
+        services.store.put_once(file_key(job, kind), spool, file_metadata(job, kind), kind=JSON_LINES)
+        return moved, sums
+    if held < _grown(COPIED, moved):
+        moved = replace(moved, growing=moved.growing + 1, growing_size=held)
+        key = _growing_key(job, kind, moved)
+    else:
+        key = keys.segment(job.job_id, kind, moved.segments)
+        moved = replace(moved, segments=moved.segments + 1, growing=0, growing_size=0)
+    progress = msgspec.json.encode((moved, sums)).decode()
+    if services.store.put_once(key, spool, {"progress": progress}, kind=JSON_LINES):
+        return moved, sums
+    there = services.store.head(key)
+    if there is None:
+        raise StorageError(f"{key} was there and is gone")
+    return msgspec.json.decode(there.metadata["progress"], type=tuple[Joined, Sums])
+
+
+def _bytes_of(services: Services, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:
+    if kind == "batches":
+        return (msgspec.json.encode(batch_entry(batch)) + b"\n" for batch in leaves)
+    return services.store.sections((_part(batch).key, *_section(batch, kind)) for batch in leaves)
+
+
+def _section(batch: Batch, kind: Kind) -> tuple[int, int]:
+    """Where a file's section lies in a batch's part: offset and bytes."""
+    part = _part(batch)
+    return {
+        "output": (0, part.output),
+        "errors": (part.output, part.errors),
+        "retry": (part.output + part.errors, part.retry),
+        "batches": (0, 0),
+    }[kind]
+
+
+def _part(batch: Batch) -> Part:
+    if batch.part is None:
+        raise LawBrokenError(f"batch {batch.job_id}/{batch.number} is done and names no part")
+    return batch.part
+
+
+def _growing_key(job: Job, kind: Kind, joined: Joined) -> str:
+    return keys.segment(job.job_id, kind, joined.segments, joined.growing)
+
+
+def _has_segments(joined: Joined) -> bool:
+    return joined.segments > 0 or joined.growing > 0
+
+
+def _grown(size: int, joined: Joined) -> int:
+    return size << joined.segments // DOUBLED_AFTER
+
+
+def batch_entry(batch: Batch) -> dict[str, Any]:
+    """A batch as the manifest and `batches.jsonl` tell of it."""
+    last = batch.submissions[-1] if batch.submissions else None
+    return {
+        "number": batch.number,
+        "first_id": batch.first_id,
+        "requests": batch.requests,
+        "request_id": last.request_id or None if last else None,
+        "submitted_at": moment(last.at) if last else None,
+        "completed_at": moment(batch.completed_at),
+        "polls": batch.polls,
+        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
+        "unknowable_submits": batch.unknowable,
+    }
+
+
+# ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def join(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
+    """Make a file of its segments, or go on with it; the job as it is then, None if the time was not enough.
+
+    Raises:
+        LawBrokenError: the segments do not hold what the job item says.
+        LeaseLostError: somebody else holds the job.
+        StorageError: a service refused or broke off.
+    """
+    joined: Joined = getattr(job, kind)
+    key = file_key(job, kind)
+    if services.store.head(key) is not None:
+        return job
+    if not _has_segments(joined):
+        services.store.put_once(key, b"", file_metadata(job, kind), kind=JSON_LINES)
+        return job
+    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
+    if joined.growing:
+        sources.append(_growing_key(job, kind, joined))
+    there: set[int] = set()
+    try:
+        there = {piece.number for piece in services.store.pieces(key, joined.upload)} if joined.upload else there
+    except NotThereError:
+        joined = replace(joined, upload="")  # S3 removes what lies about for a week
+    if not joined.upload:
+        joined = replace(joined, upload=services.store.begin_join(key, file_metadata(job, kind), JSON_LINES))
+        changed = services.ledger.move_job(job, {kind: joined})
+        if changed is None:
+            raise LeaseLostError(job.job_id)
+        job = changed
+    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in there]
+    with ThreadPoolExecutor(COPIES) as threads:
+        for start in range(0, len(missing), COPIES):
+            if remaining() < STEP_SECONDS:
+                return None
+            list(
+                threads.map(
+                    lambda piece: services.store.copy_piece(key, joined.upload, *piece),
+                    missing[start : start + COPIES],
+                )
+            )
+    pieces = services.store.pieces(key, joined.upload)
+    if len(pieces) != len(sources) or sum(piece.size for piece in pieces) != joined.size:
+        raise untiled(
+            job, f"the segments of {kind} hold {sum(piece.size for piece in pieces)} bytes, expected {joined.size}"
+        )
+    services.store.end_join(key, joined.upload, pieces)
+    return job
+
+
+def file_key(job: Job, kind: Kind) -> str:
+    """Key of a result file."""
+    return keys.result(job.upload.key, job.job_id, f"{kind}.jsonl")
+
+
+def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
+    """A retry file names its model, so that copying it into the inbox tries its records again."""
+    return {"model": job.plan.model} if kind == "retry" else {}
+
+
+def entry_of(job: Job, kind: Kind) -> dict[str, Any]:
+    """A file as the manifest tells of it."""
+    joined: Joined = getattr(job, kind)
+    return {
+        "name": f"{kind}.jsonl",
+        "bytes": joined.size,
+        "sha256": RunningSha256(joined.sha).hexdigest(),
+        "lines": joined.lines,
+    }
