@@ -196,10 +196,16 @@ class Budget:
             return Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return Permit(paused, waited)
 
-    def free_for_submits(self, now: float) -> int:
-        """How many submits would find a token now: it is no use to send more than these to the submit function."""
+    def free(self, now: float) -> tuple[int, int]:
+        """How many submits and how many polls would find a token now: it is no use to begin more than these."""
         rate = self.controls().rate
-        return 0 if rate.hold_until > now else max(self._free(rate, self.submit_burst, now), 0)
+        if rate.hold_until > now:
+            return 0, 0
+        return max(self._free(rate, self.submit_burst, now), 0), max(self._free(rate, self.burst, now), 0)
+
+    def calls_in(self, seconds: float) -> int:
+        """The most calls that so many seconds can see."""
+        return self.burst + int(1000 * seconds / self.interval)
 
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Refusal]:
         """The right to make up to `wanted` polls now: how many, and under which permit."""

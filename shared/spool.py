@@ -13,14 +13,27 @@ if TYPE_CHECKING:
 IN_MEMORY = 256 << 10
 """Bytes kept in memory; more go to disk."""
 
+LARGEST_REPLY = 400_000_000
+"""Bytes of one reply of the API. The poll function's disk holds eight of them, each with the part made of it."""
 
-def spooled(chunks: Iterable[bytes], kept: contextlib.ExitStack) -> bytes | mmap.mmap:
-    """All chunks as one buffer, which on disk lives as long as the given stack."""
+
+class TooManyBytesError(Exception):
+    """There are more bytes than were allowed."""
+
+
+def spooled(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
+    """All chunks as one buffer, which on disk lives as long as the given stack.
+
+    Raises:
+        TooManyBytesError: there are more than `most` bytes.
+    """
     first: list[bytes] = []
     size = 0
     file: IO[bytes] | None = None
     for chunk in chunks:
         size += len(chunk)
+        if most is not None and size > most:
+            raise TooManyBytesError
         if file is None and size > IN_MEMORY:
             file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
             file.writelines(first)

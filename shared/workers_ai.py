@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from shared.errors import StorageError
-from shared.spool import spooled
+from shared.spool import LARGEST_REPLY, TooManyBytesError, spooled
 
 if TYPE_CHECKING:
     import mmap
@@ -234,6 +234,9 @@ class WorkersAI:
             except (httpx.HTTPError, TimeoutError) as error:
                 yield Lost(type(error).__name__)
                 return
+            except TooManyBytesError:
+                yield Failed(None, f"its answer has over {LARGEST_REPLY:,} bytes, more than Dropbatch can hold")
+                return
             yield understand(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
 
 
@@ -274,6 +277,7 @@ def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float)
 
     Raises:
         TimeoutError: the deadline passed.
+        TooManyBytesError: no reply may be as large.
     """
 
     def chunks() -> Iterator[bytes]:
@@ -282,7 +286,7 @@ def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float)
                 raise TimeoutError
             yield chunk
 
-    return spooled(chunks(), kept)
+    return spooled(chunks(), kept, LARGEST_REPLY)
 
 
 def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:

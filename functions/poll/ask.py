@@ -206,7 +206,8 @@ def _end(services: Services, job: Job, batch: Batch, fault: Fault) -> bool:
 
 def _halve(services: Services, batch: Batch, code: int | None, message: str) -> None:
     """Failed after acceptance: the submit function halves it, and a record that stands alone fails by itself."""
-    reason = Fault("rejected", f"Workers AI accepted this request and then failed it ({code}: {message})")
+    told = message if code is None else f"{code}: {message}"
+    reason = Fault("rejected", f"Workers AI accepted this request and then failed it ({told})")
     now = services.now()
     if batch.sendable == 1 or batch.round:
         services.ledger.end_unanswered(batch, reason, now)

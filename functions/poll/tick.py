@@ -42,6 +42,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 THREADS = 8
 IN_HAND = 16
 """Batches one round asks after itself; more are handed to other invocations."""
+JOBS = 25
+"""Jobs one round visits."""
 HANDED = 8
 """Batches in one message of the poll queue."""
 MOST_COUNTED = 20_000
@@ -63,8 +65,10 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     count("BatchesOutstanding", outstanding)
     count("BatchesWaiting", services.ledger.count_open(Work.SUBMIT, MOST_COUNTED))
     _tell_of_pause(services, began)
+    polls_left = services.budget.calls_in(60)
     while True:
-        worked, following = _round(services, remaining)
+        worked, polls, following = _round(services, polls_left, remaining)
+        polls_left -= polls
         pause = SHORTEST_PAUSE if worked else max(following - services.now(), SHORTEST_PAUSE)
         if services.now() + pause >= ends:
             count("Ticks")  # Last, so that ticks that die are missed.
@@ -80,18 +84,22 @@ def _tell_of_pause(services: Services, now: float) -> None:
         count(COUNTED_PAUSES[pause.reason])
 
 
-def _round(services: Services, remaining: Callable[[], float]) -> tuple[bool, float]:
-    """One look at each kind of due work: whether there was any, and if not, when the next will be."""
+def _round(services: Services, polls_left: int, remaining: Callable[[], float]) -> tuple[bool, int, float]:
+    """One look at each kind of due work: what finds no token now is not even looked at.
+
+    Returns:
+        Whether there was any, how many batches were asked after or handed over, and when the next work will be due.
+    """
     now = services.now()
-    share = max(int(services.budget.polls_a_minute / 4), 1)
-    submits, next_submit = services.ledger.due(Work.SUBMIT, now, services.budget.free_for_submits(now))
-    polls, next_poll = services.ledger.due(Work.POLL, now, 4 * share)
-    jobs, next_job = services.ledger.due(Work.JOB, now, share)
+    for_submits, for_polls = services.budget.free(now)
+    submits, next_submit = services.ledger.due(Work.SUBMIT, now, for_submits)
+    polls, next_poll = services.ledger.due(Work.POLL, now, min(for_polls, polls_left))
+    jobs, next_job = services.ledger.due(Work.JOB, now, JOBS)
     sent = _send_submits(services, submits) + _hand_over(services, polls[IN_HAND:])
     brought, done = bring_on(services, ((due.job_id, due.number) for due in polls[:IN_HAND]), remaining)
     visited = visit_all(services, done | _jobs_to_visit(services, jobs), remaining)
     following = [at for at in (next_submit, next_poll, next_job) if at is not None]
-    return sent + brought + visited > 0, min(following, default=math.inf)
+    return sent + brought + visited > 0, len(polls), min(following, default=math.inf)
 
 
 def _jobs_to_visit(services: Services, dues: list[Due]) -> set[str]:

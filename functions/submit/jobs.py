@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from functions.submit.limits import most_records
 from shared import keys
 from shared.observability import count, logger
 from shared.settings import MODEL_ID
@@ -65,13 +66,14 @@ def job_for(services: Services, arrival: Arrival) -> tuple[Job, bool] | None:
 def _new_job(services: Services, job_id: str, upload: Upload, stored: Stored, now: float) -> Job:
     settings = services.settings
     until = now + LEASE_SECONDS
+    model = wanted_model(upload.key, stored.metadata, settings.default_model)
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,
         upload=upload,
         plan=Plan(
-            model=wanted_model(upload.key, stored.metadata, settings.default_model),
-            max_requests=settings.max_requests_per_batch,
+            model=model,
+            max_requests=min(settings.max_requests_per_batch, most_records(model)),
             max_bytes=settings.max_batch_bytes,
             account=settings.cloudflare_account_id,
         ),

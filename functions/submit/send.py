@@ -198,7 +198,7 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
 
 def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
     """The API refused what is in the batch: only the bad record shall fail."""
-    reason = Fault("rejected", f"Workers AI refused this request ({code}: {message})")
+    reason = Fault("rejected", f"Workers AI refused this request ({message if code is None else f'{code}: {message}'})")
     if batch.round:
         ending = Fault("inference_failed", reason.message)
         services.ledger.refuse(batch, services.now(), ending=ending, work=Work.POLL)

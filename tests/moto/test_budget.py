@@ -1,7 +1,9 @@
 """The right to call the API: the shared rate, pauses of the account, waits of one model; on DynamoDB's conditions."""
 
 import random
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import moto
@@ -128,6 +130,48 @@ def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
     assert twin.permit_polls(1, NOW)[0] == 1
     monkeypatch.setattr(budget, "controls", lambda model="": seen)
     assert budget.permit_polls(1, NOW)[0] == 0
+
+
+class OneAtATime:
+    """DynamoDB takes the writes of one item one after another; moto does not."""
+
+    def __init__(self, client):
+        self.client, self.exceptions, self.lock = client, client.exceptions, threading.Lock()
+
+    def __getattr__(self, operation):
+        def call(**arguments):
+            with self.lock:
+                return getattr(self.client, operation)(**arguments)
+
+        return call
+
+
+@pytest.mark.parametrize("later", [0.0, 20.0])
+def test_many_functions_at_once_never_take_more_than_there_is_and_polls_find_their_share(budget, later):
+    budget.client = OneAtATime(budget.client)
+    twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
+    flown = int(later * 1_000 / budget.interval)
+
+    def use(number):
+        """Every third of them polls; all ask until they are refused for good."""
+        taken, refused = 0, 0
+        while refused < 10:
+            if number % 3:
+                got = int(isinstance(twins[number].permit_submit(MODEL, NOW + later), Permit))
+            else:
+                got = twins[number].permit_polls(4, NOW + later)[0]
+            taken, refused = taken + got, refused + (not got)
+        return number % 3 == 0, taken
+
+    if later:
+        budget.permit_polls(budget.burst, NOW)
+    with ThreadPoolExecutor(len(twins)) as functions:
+        taken = list(functions.map(use, range(len(twins))))
+
+    polls, submits = (sum(count for polling, count in taken if polling is which) for which in (True, False))
+    free = flown if later else budget.burst
+    assert polls + submits == free
+    assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
 def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):

@@ -11,9 +11,11 @@ import pytest
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
+from functions.poll.tick import HANDED, THREADS
 from shared.notices import JOB_OVER, SOURCE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
+from shared.spool import LARGEST_REPLY
 from tests import iam
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -634,3 +636,10 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
     for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
         assert template["Resources"][name]["Condition"] == "Notifies"
+
+
+def test_the_disks_hold_the_largest_replies_and_the_parts_made_of_them(source):
+    poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
+    assert max(THREADS, HANDED) * 2 * LARGEST_REPLY < poll["EphemeralStorage"]["Size"] << 20
+    assert "EphemeralStorage" not in submit
+    assert LARGEST_REPLY < 512 << 20

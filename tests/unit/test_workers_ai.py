@@ -465,6 +465,22 @@ def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
         assert kept.closed
 
 
+@pytest.mark.parametrize("submitting", [True, False])
+def test_an_answer_beyond_what_can_be_held_is_a_failed_batch_and_is_not_read_on(monkeypatch, submitting):
+    monkeypatch.setattr(module, "LARGEST_REPLY", 1_000)
+    taken = []
+
+    def pieces():
+        for number in range(100):
+            taken.append(number)
+            yield b" " * 300
+
+    api = Api(httpx.Response(200, stream=Stream(pieces())))
+    reply = (submit if submitting else ask)(api)
+    assert reply == Failed(None, "its answer has over 1,000 bytes, more than Dropbatch can hold")
+    assert len(taken) == 4
+
+
 def test_a_large_answer_may_be_let_go_while_views_of_it_live():
     body = json.dumps({"responses": ["x" * 2 * IN_MEMORY]}).encode()
     with client(Api(httpx.Response(200, content=body))).ask(MODEL, "id-1", 60) as reply:

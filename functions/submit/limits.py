@@ -1,0 +1,33 @@
+"""How many records a batch may have, by its model: an answer can be far larger than its request. Knows no service.
+
+The API answers a whole batch in one reply, which has to be stored and joined. What counts is what a typical answer of
+the task takes. Single replies may still be larger; `shared.spool.LARGEST_REPLY` says what becomes of them.
+"""
+
+from __future__ import annotations
+
+REPLY_AIM = 200_000_000
+"""Bytes that a typical reply stays within, however many requests a batch may have."""
+
+_EMBEDDINGS, _TRANSLATION, _GENERATION, _UNKNOWN = 24_000, 2_000, 20_000, 400_000
+"""Bytes of an answer: 1,024 numbers in full precision; a page of text; a long text with its reasoning and wrapping; and
+for models not listed enough for half a minute of speech."""
+
+ANSWER_BYTES: tuple[tuple[str, int], ...] = (
+    ("@cf/baai/bge-", _EMBEDDINGS),
+    ("@cf/meta/m2m100-", _TRANSLATION),
+    ("@cf/meta/llama-", _GENERATION),
+    ("@cf/qwen/qwen", _GENERATION),
+    ("@cf/google/gemma-", _GENERATION),
+    ("@cf/aisingapore/gemma-", _GENERATION),
+    ("@cf/openai/gpt-oss-", _GENERATION),
+    ("@cf/moonshotai/kimi-", _GENERATION),
+    ("@cf/deepseek-ai/deepseek-", _GENERATION),
+)
+"""Models that take batches, by how their ids begin; the first that fits counts."""
+
+
+def most_records(model: str) -> int:
+    """Records in a batch of a model, at most, whatever the operator allows."""
+    answer = next((size for prefix, size in ANSWER_BYTES if model.startswith(prefix)), _UNKNOWN)
+    return REPLY_AIM // answer

@@ -1,0 +1,56 @@
+"""Replies larger than can be held: the batch is halved, and only a record whose own answer is too large fails."""
+
+import pytest
+
+from functions.submit import limits
+from local.workers_ai import Fault
+from shared import workers_ai
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+VECTOR = 4_000
+"""Bytes that the local API's vector of 384 numbers has at least, and half of what it has at most."""
+
+
+@pytest.fixture
+def small_limit(monkeypatch):
+    """Two vectors fit in a reply, three do not."""
+    monkeypatch.setattr(workers_ai, "LARGEST_REPLY", 5 * VECTOR)
+
+
+def test_a_batch_whose_reply_is_too_large_is_halved_until_its_halves_fit(start, api, small_limit):
+    world = start()
+    world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(8)], model=BGE)
+
+    world.settle()
+
+    assert world.manifest()["counts"] == {"total": 8, "succeeded": 8, "failed": 0}
+    assert [line["id"] for line in world.lines()] == list(range(8))
+    assert all("." in entry["number"] for entry in world.manifest()["batches"])
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["polled", "answered at once"])
+def test_a_record_whose_answer_alone_is_too_large_fails_with_clear_words(start, api, small_limit, at_once):
+    if at_once:
+        api.inject(Fault(kind="sync_answer", times=0))
+    world = start()
+    world.upload_records("a.jsonl", [{"text": "one"}, {"text": ["a"] * 9}, {"text": "two"}], model=BGE)
+
+    world.settle()
+
+    good, bad, other = world.lines()
+    assert good["success"]
+    assert other["success"]
+    assert bad["error"]["code"] == "rejected"
+    assert "its answer has over 20,000 bytes, more than Dropbatch can hold" in bad["error"]["message"]
+    assert "None" not in bad["error"]["message"]
+    assert len(world.lines("retry.jsonl")) == 1
+
+
+def test_a_batch_has_no_more_records_than_answers_of_its_model_leave_room_for(start, api, monkeypatch):
+    monkeypatch.setattr(limits, "REPLY_AIM", 3 * 24_000)
+    world = start(MAX_REQUESTS_PER_BATCH=100_000)
+    world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(7)], model=BGE)
+
+    world.settle()
+
+    assert [entry["requests"] for entry in world.manifest()["batches"]] == [3, 3, 1]

@@ -1,0 +1,126 @@
+"""Ticks while very many batches are pending: what one does is bounded by the rate, not by how many there are."""
+
+import dataclasses
+from collections import Counter
+from contextlib import contextmanager
+
+import botocore.client
+import pytest
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.dynamodb.models import dynamodb_backends
+
+import functions.poll.handler
+from functions.poll.tick import HANDED, JOBS, bring_on, tick
+from shared.queues import decode_message
+from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
+from shared.workers_ai import Pending
+from tests.world import BUCKET, REGION, TABLE
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+JOB = "20261121T093000Z-0000000a"
+TIMEOUT = 150.0
+MINUTE = 60.0
+
+
+class PendingForever:
+    """The API, which finishes nothing."""
+
+    def __init__(self):
+        self.asked = Counter()
+
+    @contextmanager
+    def ask(self, model, request_id, seconds):
+        self.asked[request_id] += 1
+        yield Pending("queued")
+
+
+def items_of(world):
+    return {item["sk"]["S"]: item for item in world.items() if item["sk"]["S"].startswith("BATCH#")}
+
+
+@pytest.fixture
+def pending(start):
+    """Makes so many pending batches, each third one due; the world, and services with an API that finishes nothing."""
+
+    def make(count, calls_per_minute):
+        world = start(API_CALLS_PER_MINUTE=calls_per_minute)
+        services = functions.poll.handler.services()
+        now = services.now()
+        upload, plan = Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1), Plan(BGE, 500, 9_500_000, "a", "jsonl", "plain")
+        job = Job(JOB, JobState.IN_PROGRESS, upload, plan, now, due_at=now + 300, total=count)
+        services.ledger.create_job(job)
+        accepted = (Submission("request", 1, now - 600),)
+        held = {"created_at": now - 900, "work": Work.POLL, "attempt": 1}
+        batch = Batch(JOB, "00000000", BatchState.QUEUED, 0, 1, 1, 10, due_at=now, submissions=accepted, **held)
+        services.ledger.create_batch(batch)
+        (first,) = items_of(world).values()
+        backend = dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION]
+        for number in range(count):
+            name = f"{number:08d}"
+            due_at = now - 60 + number / count if number % 3 == 0 else now + 600
+            request = {"L": [{"M": {**first["submissions"]["L"][0]["M"], "request_id": {"S": name}}}]}
+            own = {"sk": {"S": f"BATCH#{name}"}, "number": {"S": name}, "due_at": {"N": repr(due_at)}}
+            backend.put_item(TABLE, {**first, **own, "submissions": request})
+        return world, dataclasses.replace(services, api=PendingForever())
+
+    return make
+
+
+@pytest.mark.parametrize(("count", "rate"), [(300, 40), pytest.param(10_000, 200, marks=pytest.mark.slow)])
+def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_else(pending, monkeypatch, count, rate):
+    world, services = pending(count, rate)
+    before, calls = items_of(world), Counter()
+    real = botocore.client.BaseClient._make_api_call
+
+    def counted(client, operation, arguments):
+        answer = real(client, operation, arguments)
+        calls[operation] += 1
+        calls["items read"] += len(answer.get("Items", [])) + ("Item" in answer)
+        return answer
+
+    began = services.now()
+    with monkeypatch.context() as patch:
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", counted)
+        tick(services, lambda: TIMEOUT - (services.now() - began))
+
+    rounds = MINUTE
+    allowed = services.budget.calls_in(MINUTE)
+    polls = sum(services.api.asked.values())
+    changed = [sk for sk, item in items_of(world).items() if item != before[sk]]
+    assert 0 < polls <= allowed
+    assert len(changed) <= allowed
+    assert all(float(before[sk]["due_at"]["N"]) <= services.now() for sk in changed)
+    # A claim and a note for each poll, a token for each call, a postponement for each one handed over.
+    assert calls["UpdateItem"] <= 3 * allowed + rounds
+    assert calls["items read"] <= 6 * allowed + rounds * (JOBS + 5)
+    assert calls["SendMessageBatch"] <= allowed / HANDED
+    longest_due = sorted((item for item in before.values()), key=lambda item: float(item["due_at"]["N"]))
+    assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
+
+
+def test_what_a_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_more(pending):
+    world, services = pending(300, 100)
+    began = services.now()
+    tick(services, lambda: 42.0 - (services.now() - began))
+    by_tick = sum(services.api.asked.values())
+
+    answer = world.sqs.receive_message(QueueUrl=world.queues["PollQueue"], MaxNumberOfMessages=10)
+    handed = [batch for message in answer["Messages"] for batch in decode_message(message["Body"]).batches]
+    bring_on(services, handed, lambda: TIMEOUT)
+
+    seconds = services.now() - began
+    asked = sum(services.api.asked.values())
+    assert len(set(handed)) == len(handed) > 0
+    assert asked > by_tick
+    assert services.budget.burst <= asked <= services.budget.burst + seconds * 1_000 / services.budget.interval
+
+
+def test_a_tick_without_a_token_looks_at_no_batch(pending):
+    world, services = pending(30, 200)
+    services.budget.hold(services.now(), 300)
+    before = items_of(world)
+
+    tick(services, lambda: TIMEOUT)
+
+    assert items_of(world) == before
+    assert not services.api.asked

@@ -1,0 +1,27 @@
+"""How many records a batch of a model may have."""
+
+import pytest
+
+from functions.submit.limits import ANSWER_BYTES, REPLY_AIM, most_records
+
+
+@pytest.mark.parametrize(
+    ("model", "records"),
+    [
+        ("@cf/baai/bge-m3", 8_333),
+        ("@cf/meta/m2m100-1.2b", 100_000),
+        ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", 10_000),
+        ("@cf/openai/gpt-oss-20b", 10_000),
+        ("@cf/deepgram/aura-2-en", 500),
+        ("@cf/somebody/something", 500),
+        ("", 500),
+    ],
+)
+def test_a_batch_has_as_many_records_as_their_answers_leave_room_for(model, records):
+    assert most_records(model) == records
+
+
+def test_no_listed_model_is_hidden_by_another_and_none_is_allowed_less_than_an_unknown_one():
+    prefixes = [prefix for prefix, _ in ANSWER_BYTES]
+    assert not [one for one in prefixes if any(one != other and one.startswith(other) for other in prefixes)]
+    assert all(REPLY_AIM // size >= most_records("") for _, size in ANSWER_BYTES)
