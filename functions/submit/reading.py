@@ -8,7 +8,7 @@ from functions.submit.form import HEAD, form_of
 from functions.submit.unpack import packing_of, refuse_foreign, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shared.store import Store
     from shared.words import Plan, Upload
@@ -28,8 +28,17 @@ def stored_blocks(store: Store, upload: Upload, start: int = 0) -> Iterator[byte
         yield store.read_upload(upload.key, upload.version, upload.etag, offset, min(RANGE, upload.size - offset))
 
 
-def unpacked_blocks(store: Store, upload: Upload, plan: Plan, start: int) -> Iterator[bytes]:
+def unpacked_blocks(
+    store: Store, upload: Upload, plan: Plan, start: int, check: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; of an archive everything before it is read and passed over.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        plan: its packing.
+        start: offset in the unpacked bytes.
+        check: called now and then while bytes are passed over; what it raises ends that.
 
     Raises:
         UploadError: `source_gone` or `broken_archive`.
@@ -42,6 +51,7 @@ def unpacked_blocks(store: Store, upload: Upload, plan: Plan, start: int) -> Ite
     for block in unpacked(plan.packing, stored_blocks(store, upload)):
         if ahead >= len(block):
             ahead -= len(block)
+            check()
             continue
         yield block[ahead:] if ahead else block
         ahead = 0

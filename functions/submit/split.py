@@ -7,7 +7,9 @@ no other checkpoint: split resumes behind the last batch item.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from functions.submit.cut import cut
@@ -27,7 +29,13 @@ if TYPE_CHECKING:
     from shared.services import Services
 
 TURN_SECONDS = 60.0
-"""How long one run splits before it gives up its turn."""
+"""How long one run splits before it gives up its turn; an archive, which each turn reads anew, as long as it can."""
+KEPT_SECONDS = 30.0
+"""Time a run keeps to stage its last batch and to give the job back."""
+SKIP_KEPT_SECONDS = 45.0
+"""Time that must be left when an archive has been passed over to where the last turn ended: for progress."""
+SKIP_TRIES = 3
+"""Turns in a row that fail at that, after which the archive is too large."""
 
 MESSAGE_GRACE = 60.0
 """Seconds that a batch's message has to come true before a tick looks after the batch."""
@@ -53,13 +61,12 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         if claimed is None:
             return
         job = claimed
-    turn_ends = services.now() + min(TURN_SECONDS, remaining() - 30)
     error: Fault | None = job.error
     place = Place()
     try:
         job = _planned(services, job)
         if error is None:
-            place, finished = _stage(services, job, turn_ends)
+            place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
                 return
@@ -95,13 +102,16 @@ def _resume_place(services: Services, job: Job) -> Place:
     return last.end
 
 
-def _stage(services: Services, job: Job, turn_ends: float) -> tuple[Place, bool]:
+def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Place, bool]:
     """Stage batches from the last one on: where it got to, and whether the upload was read to its end."""
+    longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
+    turn_ends = services.now() + min(longest, remaining() - KEPT_SECONDS)
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
     place = _resume_place(services, job)
     while True:
-        blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset)
+        check = partial(_check_time, job, place, remaining)
+        blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check)
         for piece in cut(job.plan, place, blocks):
             _check_model(job.plan.model)
             known = _write_down(services, job, number, piece)
@@ -113,6 +123,25 @@ def _stage(services: Services, job: Job, turn_ends: float) -> tuple[Place, bool]
                 break  # the batch that is there ends elsewhere: go on from its end
         else:
             return place, True
+
+
+def _check_time(job: Job, place: Place, remaining: Callable[[], float]) -> None:
+    """Called while an archive is passed over: there must be time for a batch after it.
+
+    Raises:
+        StorageError: there is none; perhaps S3 was slow, and the next turn is quicker.
+        UploadError: `broken_archive`: there was none several turns running.
+    """
+    if remaining() > SKIP_KEPT_SECONDS:
+        return
+    if job.claims < SKIP_TRIES:
+        raise StorageError(f"job {job.job_id}: no time left behind {place.offset} unpacked bytes")
+    raise UploadError(
+        "broken_archive",
+        f"The archive is too large: to go on behind {place.offset:,} unpacked bytes it would have to be unpacked for "
+        f"longer than a function may run. Records from {place.record:,} on were not read: pack these by themselves, "
+        "or upload everything unpacked or as several archives.",
+    )
 
 
 def _check_model(model: str) -> None:

@@ -1,0 +1,82 @@
+"""Archives that take longer to unpack than a function may run: each turn begins anew, and there is an end."""
+
+import gzip
+import json
+
+import pytest
+
+from functions.submit import reading
+from local.workers_ai import expected_result
+from shared.store import Store
+
+M2M = "@cf/meta/m2m100-1.2b"
+RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(12)]
+ARCHIVE = gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS), compresslevel=0)
+PIECES = 12
+
+
+@pytest.fixture
+def slow(start, monkeypatch):
+    """Makes reading the whole archive take so many seconds, and staging a batch some more."""
+    read, put = Store.read_upload, Store.put_once
+
+    def make(reading_it, staging=0.0):
+        world = start(MAX_REQUESTS_PER_BATCH=1)
+        monkeypatch.setattr(reading, "HEAD", 200)
+        monkeypatch.setattr(reading, "RANGE", -(-len(ARCHIVE) // PIECES))
+
+        def slow_read(*arguments):
+            world.pass_time(reading_it / PIECES)
+            return read(*arguments)
+
+        def slow_put(store, key, *arguments, **named):
+            world.pass_time(staging if key.endswith("/request") else 0)
+            return put(store, key, *arguments, **named)
+
+        monkeypatch.setattr(Store, "read_upload", slow_read)
+        monkeypatch.setattr(Store, "put_once", slow_put)
+        return world
+
+    return make
+
+
+def test_an_archive_is_read_in_as_many_turns_as_it_takes(slow):
+    world = slow(80, staging=12)
+    world.upload("a.jsonl", ARCHIVE, model=M2M)
+
+    world.settle(minutes=120)
+
+    assert world.manifest()["state"] == "completed"
+    assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
+
+
+def test_an_archive_that_no_turn_can_go_on_with_fails_and_keeps_what_was_read(slow):
+    world = slow(300)
+    world.upload("a.jsonl", ARCHIVE, model=M2M)
+
+    world.settle(minutes=240)
+
+    manifest = world.manifest()
+    done = manifest["counts"]["succeeded"]
+    assert manifest["state"] == "failed"
+    assert manifest["error"]["code"] == "broken_archive"
+    assert f"Records from {done:,} on were not read" in manifest["error"]["message"]
+    assert 3 < done < len(RECORDS)
+    assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS[:done]]
+
+
+def test_one_slow_turn_is_no_reason_to_fail(slow, monkeypatch):
+    world = slow(80, staging=12)
+    world.upload("a.jsonl", ARCHIVE, model=M2M)
+    world.deliver("UploadQueue")
+    read, stalls = Store.read_upload, iter([120] * 2)
+
+    def stalling(*arguments):
+        world.pass_time(next(stalls, 0))
+        return read(*arguments)
+
+    monkeypatch.setattr(Store, "read_upload", stalling)
+    world.settle(minutes=120)
+
+    assert next(stalls, None) is None
+    assert world.manifest()["state"] == "completed"
