@@ -120,7 +120,8 @@ def _finalize(services: Services, job: Job, ahead: Ahead, remaining: Callable[[]
         job = written
     now = services.now()
     job = replace(job, completed_at=now)
-    body = msgspec.json.format(msgspec.json.encode(_manifest(services, job)), indent=1) + b"\n"
+    manifest = _manifest(services, job)
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     services.store.put_once(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON)
     over = JobState.FAILED if job.error else JobState.COMPLETED
     status = status_of(replace(job, state=over), job.sums.succeeded, job.sums.failed, None)

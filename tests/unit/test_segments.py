@@ -166,6 +166,7 @@ class World:
             ledger=self.ledger,
             store=self.store,
             budget=SimpleNamespace(controls=lambda _: self.calls("read", lambda: controls)),
+            notices=SimpleNamespace(tell_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,
         )
 
