@@ -148,6 +148,8 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
     ours = (("aws:ResourceAccount", account),)
     if operation in S3_WRITES:
         action = "PutObject"
+    elif operation == "ListParts":
+        action = "ListMultipartUploadParts"
     elif operation in {"GetObject", "HeadObject"}:
         action = "GetObjectVersion" if "VersionId" in arguments else "GetObject"
     else:
