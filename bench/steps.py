@@ -7,10 +7,10 @@ every side, is left out (`bench.s3_client` measures it by itself). The plain one
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import tempfile
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ from functions.poll.collect import Stored, collect
 from functions.submit.cut import cut
 from functions.submit.reading import RANGE
 from shared.observability import metrics
-from shared.sidecar import Row, encode_rows
+from shared.replies import Answer
+from shared.sidecar import Rows, encode_rows
 from shared.words import Batch, BatchState, Job, JobState, Place, Plan, Upload
+from shared.workers_ai import understand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +116,8 @@ class Collected:
 
     def __init__(self, count: int) -> None:
         """Prepare for a reply of so many items."""
-        rows = [Row(number + 1, 1_000, msgspec.Raw(b'"row-%d"' % number)) for number in range(count)]
+        rows = Rows()
+        rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
         self.sidecar = encode_rows(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
         plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="jsonl", packing="plain")
@@ -132,10 +135,12 @@ class Collected:
         return True
 
     def collect(self, reply: Path) -> None:
-        """The product's: read the answers from the mapped reply, join, spool the part with its SHA-256."""
+        """The product's: the mapped reply told from others and read to its end, its items joined, the part spooled."""
         with reply.open("rb") as file:
             body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        assert collect(self.services, self.job, self.batch, Stored("staging/reply", body))
+        answer = understand(HTTPStatus.OK, None, body, submitting=False)
+        assert isinstance(answer, Answer)
+        assert collect(self.services, self.job, self.batch, Stored("staging/reply", answer))
         assert self.part_size > 0
         metrics.clear_metrics()
 
@@ -147,22 +152,10 @@ def collect_floor(reply: Path) -> None:
             spool.write(block)
 
 
-def collect_hashed_floor(reply: Path) -> None:
-    """The same with the SHA-256 that a part carries."""
-    digest = hashlib.sha256()
-    with reply.open("rb", buffering=0) as file, tempfile.TemporaryFile(buffering=0) as spool:
-        while block := file.read(COPIED):
-            digest.update(block)
-            spool.write(block)
-
-
 def collect_plainly(reply: Path) -> None:
-    """As one writes it: the reply loaded, a dict by id, one dumped line a record, and the file's SHA-256."""
-    digest = hashlib.sha256()
+    """As one writes it: the reply loaded, a dict by id, one dumped line a record."""
     with reply.open("rb") as file:
         answers = {item["id"]: item for item in json.load(file)["result"]["responses"]}
     with tempfile.TemporaryFile() as spool:
         for number in range(len(answers)):
-            line = json.dumps(answers[number]).encode() + b"\n"
-            digest.update(line)
-            spool.write(line)
+            spool.write(json.dumps(answers[number]).encode() + b"\n")

@@ -84,6 +84,11 @@ class Rows(msgspec.Struct, omit_defaults=True):
         self.faults[len(self.lengths)] = fault
         self.extend([0], line, [])
 
+    def sent_references(self) -> list[msgspec.Raw]:
+        """The `external_reference` of each record that is in the body, as JSON."""
+        references = self.references or [NO_REFERENCE] * len(self.lengths)
+        return [one for one, length in zip(references, self.lengths, strict=True) if length]
+
     def _line(self, index: int) -> int | None:
         if not self.lines:
             return None

@@ -170,7 +170,6 @@ class Part:
         output: bytes of the output lines, first in the object.
         errors: bytes of the error lines, after them.
         retry: bytes of the retry lines, last.
-        sha256: of the whole object.
     """
 
     key: str
@@ -180,7 +179,6 @@ class Part:
     retry_lines: int
     succeeded: int
     failed: int
-    sha256: str
     usage: Usage = field(default_factory=Usage)
 
 

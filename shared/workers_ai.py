@@ -18,6 +18,7 @@ import httpx
 import msgspec
 
 from shared.errors import StorageError
+from shared.replies import Answer, read_answer
 from shared.spool import LARGEST_REPLY, TooManyBytesError, spooled
 
 if TYPE_CHECKING:
@@ -40,13 +41,6 @@ class Accepted:
     """The API took the batch."""
 
     request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The batch's results: the reply's bytes, read to their end as JSON with `responses` or `results`."""
-
-    body: bytes | mmap.mmap
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +108,7 @@ class _Body(msgspec.Struct):
     internalCode: Any = None  # noqa: N815 - the API's own name
 
 
-class _DoneInner(msgspec.Struct):
-    responses: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
-    results: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
-
-
-class _Done(_DoneInner):
-    """A completed batch in either shape, with or without the envelope, as one pass over its bytes finds it."""
-
-    result: _DoneInner | msgspec.UnsetType = msgspec.UNSET
-    success: Any = None
-
-
 _decode = msgspec.json.Decoder(_Body).decode
-_decode_done = msgspec.json.Decoder(_Done).decode
 
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
 """An escaped backslash, a surrogate pair, or half of one: only the last is a group."""
@@ -301,8 +282,8 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     seconds = _number(retry_after)
     wait = None if seconds is None else float(seconds)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    if good and _is_done(content):
-        return Answer(content)
+    if good and (answer := _answer_in(content)):
+        return answer
     try:
         content, outer, inner = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -310,8 +291,8 @@ def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap,
     if not good or outer.success is False:
         return _no_answer(status, wait, outer)
     code, message = _problem(outer)
-    if _begins(inner.responses, b"[") or _begins(inner.results, b"["):
-        return Answer(content)
+    if answer := _answer_in(content):
+        return answer  # mended
     word = inner.status.lower() if isinstance(inner.status, str) else ""
     if word in _FAILED_WORDS:
         return Failed(*_problem(inner if inner is not outer and _problem(inner) != (None, "") else outer))
@@ -333,16 +314,12 @@ def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
     return Refused(status, code, message, wait, enveloped=body is not None)
 
 
-def _is_done(content: bytes | mmap.mmap) -> bool:
-    """Whether this is a completed batch as most are: seen in one pass, since such replies are the large ones."""
+def _answer_in(content: bytes | mmap.mmap) -> Answer | None:
+    """A completed batch's results, if that is what it is: looked for first, since such replies are the large ones."""
     try:
-        done = _decode_done(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False  # whatever it is, it is looked at more closely
-    if done.success is False:
-        return False
-    inner = done if done.result is msgspec.UNSET else done.result
-    return inner.responses is not msgspec.UNSET or inner.results is not msgspec.UNSET
+        return read_answer(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # whatever it is, it is looked at more closely
 
 
 def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:

@@ -19,10 +19,11 @@ from shared.cadence import LATEST, SOONEST
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
+from shared.replies import Answer, read_answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, Verdict, judge, refused_model
 from shared.words import Batch, Fault, Job, Submission
-from shared.workers_ai import Accepted, Answer, Failed, Lost, Pending, Refused, Reply
+from shared.workers_ai import Accepted, Failed, Lost, Pending, Refused, Reply
 
 if TYPE_CHECKING:
     import mmap
@@ -92,7 +93,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
             key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
             # The API may never give this answer again; that S3 is slow must not lose it.
             insist(lambda: services.store.put_once(key, _as_body(reply.body)), services, remaining)
-            done = collect(services, job, claimed, Stored(key, reply.body))
+            done = collect(services, job, claimed, Stored(key, reply))
             _remember(services, job, claimed, now)
         else:
             done = _unfinished(services, job, claimed, reply, permit)
@@ -113,12 +114,12 @@ def _stored_reply(
     """A reply that lies in S3 already: the submit's own, or the last poll's if its function died then."""
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
-        return Stored(key, services.store.spool(key, kept))
+        return Stored(key, read_answer(services.store.spool(key, kept)))
     if after_a_death:
         for attempt in {one.attempt for one in batch.asked_after}:
             key = keys.raw(batch.job_id, batch.number, attempt, batch.polls - 1)
             try:
-                return Stored(key, services.store.spool(key, kept))
+                return Stored(key, read_answer(services.store.spool(key, kept)))
             except NotThereError:
                 continue
     return None

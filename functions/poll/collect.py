@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import shutil
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
@@ -12,15 +12,15 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, add_round, join, read_answers, worth_a_retry
+from functions.poll.join import Answers, add_round, join, sort_answers, worth_a_retry
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger, of_batch
+from shared.replies import Answer, read_answer
 from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
 from shared.words import Batch, Job, Part, Usage
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable
 
     from shared.services import Services
@@ -42,7 +42,7 @@ COUNTED_AS = {
 IN_MEMORY = 1 << 20
 
 AT_ONCE = 256 << 10
-"""Bytes of lines that are written and hashed together, while a processor's cache holds them."""
+"""Bytes of lines that are written together, while a processor's cache holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Stored:
     """A complete reply and the key it is stored under."""
 
     key: str
-    body: bytes | mmap.mmap
+    answer: Answer
 
 
 def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) -> bool:
@@ -64,15 +64,15 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
 
     Raises:
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
-        msgspec.MsgspecError: the reply is not what it was taken for.
+        msgspec.MsgspecError: an earlier round's reply is not what it was taken for.
     """
     rows = decode_rows(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
-    references = [row.reference for row in rows if row.length]
+    references = rows.sent_references()
     with ExitStack() as kept:
         answers = _earlier_rounds(services, batch, references, kept)
         if reply is not None:
             places = _places(services, batch, batch.round) if batch.round else list(range(len(references)))
-            latest = read_answers(reply.body, [references[place] for place in places])
+            latest = sort_answers(reply.answer, [references[place] for place in places])
             if len(latest.items) < len(places) and batch.missing_asks < len(MISSING_ASKS):
                 missing = len(places) - len(latest.items)
                 logger.info("items missing", **of_batch(batch), missing=missing)
@@ -105,12 +105,12 @@ def _earlier_rounds(services: Services, batch: Batch, references: list[msgspec.R
     """What the rounds before this one were answered, merged; None in the first."""
     answers = None
     for ordinal, key in enumerate(batch.answered):
-        body = services.store.spool(key, kept)
+        answer = read_answer(services.store.spool(key, kept))
         if answers is None:
-            answers = read_answers(body, references)
+            answers = sort_answers(answer, references)
         else:
             places = _places(services, batch, ordinal)
-            add_round(answers, read_answers(body, [references[place] for place in places]), places)
+            add_round(answers, sort_answers(answer, [references[place] for place in places]), places)
     return answers
 
 
@@ -167,41 +167,31 @@ def _write_part(
     key = keys.part(job.job_id, batch.number, batch.attempt)
     ending = (batch.ending.code, batch.ending.message) if batch.ending else None
     usage = answers.usage if answers else Usage()
-    succeeded = retries = waiting = 0
+    retries = waiting = 0
     failed: Counter[str] = Counter()
-    digest = hashlib.sha256()
     with tempfile.TemporaryFile() as spool, _side() as errors, _side() as retry:
-
-        def put_down(block: bytes) -> None:
-            digest.update(block)
-            spool.write(block)
-
         ready: list[bytes] = []
         for line in join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows)):
-            ready.append(line.output)
-            waiting += len(line.output)
-            if waiting > AT_ONCE:
-                put_down(b"".join(ready))
-                ready, waiting = [], 0
-            if line.error:
+            if isinstance(line, bytes):
+                ready.append(line)
+            else:
                 failed[line.code] += 1
+                ready.append(line.output)
                 errors.write(line.error)
                 if line.retry:
                     retries += 1
                     retry.write(line.retry)
-            else:
-                succeeded += 1
-        put_down(b"".join(ready))
-        output_size = spool.tell()
-        errors_size, retry_size = errors.tell(), retry.tell()
+            waiting += len(ready[-1])
+            if waiting > AT_ONCE:
+                spool.write(b"".join(ready))
+                ready, waiting = [], 0
+        spool.write(b"".join(ready))
+        sizes = spool.tell(), errors.tell(), retry.tell()
         for side in (errors, retry):
             side.seek(0)
-            while block := side.read(AT_ONCE):
-                put_down(block)
+            shutil.copyfileobj(side, spool, AT_ONCE)
         spool.seek(0)
-        part = Part(
-            key, output_size, errors_size, retry_size, retries, succeeded, failed.total(), digest.hexdigest(), usage
-        )
+        part = Part(key, *sizes, retries, len(rows) - failed.total(), failed.total(), usage)
         if services.store.put_once(key, spool, {"part": msgspec.json.encode(part).decode()}):
             return part, failed
     there = services.store.head(key)

@@ -8,56 +8,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from shared.replies import Item, value_of
+from shared.sidecar import NO_REFERENCE
 from shared.verdicts import RETRYABLE_ITEM_CODES
 from shared.words import Usage
 
 if TYPE_CHECKING:
-    import mmap
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from shared.sidecar import Row
-
-Item = dict[str, msgspec.Raw]
+    from shared.replies import Answer
+    from shared.sidecar import Row, Rows
 
 LONGEST_WORDS = 1_000
 """Characters of the API's words in an error line."""
 
-_NULL, _TRUE = b"null", msgspec.Raw(b"true")
+_NULL = b"null"
+_LF, _CR = b"\n\r"  # numbers: looked for at a fraction of what `in` costs with bytes
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _LONGEST_ID = 18
-_OWN = frozenset({"id", "index", "external_reference", "success", "result"})
 
-
-class _Inner(msgspec.Struct):
-    responses: list[Item] | msgspec.UnsetType = msgspec.UNSET
-    results: list[Item] | msgspec.UnsetType = msgspec.UNSET
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class _Reply(_Inner):
-    result: _Inner | msgspec.UnsetType = msgspec.UNSET
-
-
-class _OddInner(msgspec.Struct):
-    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class _OddReply(_OddInner):
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_decode_reply = msgspec.json.Decoder(_Reply).decode
-_decode_odd_reply = msgspec.json.Decoder(_OddReply).decode
-_decode_odd_inner = msgspec.json.Decoder(_OddInner).decode
-_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_item = msgspec.json.Decoder(Item).decode
-_decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,35 +54,32 @@ class Answers:
     usage: Usage = field(default_factory=Usage)
 
 
-def read_answers(body: bytes | mmap.mmap, references: list[msgspec.Raw]) -> Answers:
+def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
     """Sort a complete reply's items by the record they answer.
 
     Args:
-        body: the reply, of either shape, with or without the envelope.
+        answer: the reply.
         references: each submitted record's `external_reference`, in the order of submission.
-
-    Raises:
-        msgspec.MsgspecError: no reply with `responses` or `results`.
     """
-    items, usage = _items_of(body)
-    answers = Answers(usage=_usage(usage))
-    for item in items:
-        place = _place(item)
-        if place is None or not 0 <= place < len(references):
+    answers = Answers(usage=_usage(answer.usage))
+    sent, sorted_ = len(references), answers.items
+    for item in answer.items:
+        place = item.id if type(item.id) is int else _place(item)
+        if place is None or not 0 <= place < sent:
             answers.foreign += 1
-        elif place in answers.items:
-            if answers.items[place] == item:
+        elif place in sorted_:
+            if sorted_[place] == item:
                 answers.repeated += 1
             else:
                 answers.contradicted.add(place)
         else:
-            answers.items[place] = item
-            if _contradicts(item.get("external_reference"), references[place]):
+            sorted_[place] = item
+            if item.external_reference != references[place] and _contradicts(item, references[place]):
                 answers.contradicted.add(place)
     for place in answers.contradicted:
-        answers.items.pop(place, None)
+        sorted_.pop(place, None)
     if answers.usage == Usage():
-        for item in answers.items.values():
+        for item in sorted_.values():
             answers.usage = answers.usage.plus(_item_usage(item))
     return answers
 
@@ -122,31 +93,30 @@ def add_round(answers: Answers, later: Answers, places: list[int]) -> None:
 
 def worth_a_retry(answers: Answers) -> list[int]:
     """Places of records that failed because the service was short of something."""
-    complaining = [(place, item) for place, item in answers.items.items() if not _OWN.issuperset(item)]
     return sorted(
         place
-        for place, item in complaining
-        if _result(item) is None and _complaint(item).partition(":")[0] in _RETRYABLE
+        for place, item in answers.items.items()
+        if item.others() and _result(item) is None and _complaint(item).partition(":")[0] in _RETRYABLE
     )
 
 
-class Line(NamedTuple):
-    """One record's result: its output line; of a failed one its error line, if it can be sent its request, and why."""
+class Failure(NamedTuple):
+    """A failed record: its output line, its error line, if it can be sent its request, and the code."""
 
     output: bytes
-    error: bytes = b""
-    retry: bytes = b""
-    code: str = ""
+    error: bytes
+    retry: bytes
+    code: str
 
 
 def join(
-    rows: Iterable[Row],
+    rows: Rows,
     first_id: int,
     answers: Answers | None,
     ending: tuple[str, str] | None,
     request_of: Callable[[int], bytes],
-) -> Iterator[Line]:
-    """One line for each record, in order.
+) -> Iterator[bytes | Failure]:
+    """One output line for each record, in order; more for a failed one.
 
     Args:
         rows: the sidecar.
@@ -156,103 +126,76 @@ def join(
         request_of: gives a row's request on one line; asked only for records that failed.
     """
     place = -1
-    for index, row in enumerate(rows):
-        head = b'{"id":%d,"external_reference":%b,"success":' % (first_id + index, row.reference)
-        if row.code:
-            yield _failed(head, row, row.code, row.message, bytes(row.request), b"")
+    items = answers.items if answers else {}
+    for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905
+        if index in rows.faults:
+            row = rows[index]
+            yield _failed(first_id + index, row, row.code, row.message, bytes(row.request), b"")
             continue
         place += 1
-        item = answers.items.get(place) if answers else None
+        item = items.get(place)
         if item is not None and (result := _result(item)) is not None:
-            yield Line(b"".join((head, b'true,"result":', result, *_rest(item), b"}\n")))
+            head = b'{"id":%d,"external_reference":' % (first_id + index)
+            yield b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
             continue
-        request = request_of(index)
         if item is not None:
             code, words = "inference_failed", _complaint(item) or "Workers AI gave no reason."
         elif answers and place in answers.contradicted:
             code, words = "missing_response", "Workers AI sent answers that contradict each other."
         else:
             code, words = ending or ("missing_response", "Workers AI sent no answer for this record.")
-        yield _failed(head, row, code, words, request, request)
+        request = request_of(index)
+        yield _failed(first_id + index, rows[index], code, words, request, request)
 
 
 def one_line(raw: msgspec.Raw | bytes) -> bytes:
     """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
     json = bytes(raw)
-    return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
+    return msgspec.json.format(json, indent=-1) if _LF in json or _CR in json else json
 
 
-def _failed(head: bytes, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Line:
-    told = b'%bfalse,"error":%b' % (head, _encode({"code": code, "message": message[:LONGEST_WORDS]}))
+def _failed(id_: int, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Failure:
+    error = _encode({"code": code, "message": message[:LONGEST_WORDS]})
+    told = b'{"id":%d,"external_reference":%b,"success":false,"error":%b' % (id_, row.reference, error)
     line = _NULL if row.line is None else b"%d" % row.line
-    error = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
-    return Line(told + b"}\n", error, retry + b"\n" if retry else b"", code)
+    with_request = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
+    return Failure(told + b"}\n", with_request, retry + b"\n" if retry else b"", code)
 
 
-def _rest(item: Item) -> list[bytes]:
+def _rest(item: Item) -> bytes:
     """The members of a good item that are the API's own and not in every line."""
-    if _OWN.issuperset(item):
-        return []  # nearly always
-    others = ((name, _text(raw)) for name, raw in item.items() if name not in _OWN)
-    return [b",%b:%b" % (_encode(name), text) for name, text in others if text is not None]
-
-
-def _items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | msgspec.UnsetType]:
-    """A reply's items and its usage, in one pass over its bytes: nearly all of the work of reading a reply."""
-    try:
-        outer = _decode_reply(body)
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        return _odd_items_of(body)
-    bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
-    inner = outer if bare or outer.result is msgspec.UNSET else outer.result
-    items = inner.results if inner.responses is msgspec.UNSET else inner.responses
-    if items is msgspec.UNSET:
-        raise msgspec.ValidationError("a reply without responses or results")
-    return items, inner.usage
-
-
-def _odd_items_of(body: bytes | mmap.mmap) -> tuple[list[Item], msgspec.Raw | msgspec.UnsetType]:
-    """The same where something is not of the type it should be, say an item that is no object: in four passes."""
-    outer = _decode_odd_reply(body)
-    inner: _OddInner = outer
-    if not (_begins(outer.responses, b"[") or _begins(outer.results, b"[")) and _begins(outer.result, b"{"):
-        inner = _decode_odd_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-    array = inner.responses if _begins(inner.responses, b"[") else inner.results
-    if not _begins(array, b"["):
-        raise msgspec.ValidationError("a reply without responses or results")
-    return [_read_item(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
-
-
-def _read_item(raw: msgspec.Raw) -> Item:
-    try:
-        return _decode_item(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        return {}  # no object, or its keys are no text: it answers nobody
+    others = item.others()
+    if not others:
+        return b""
+    texts = ((name, _text(raw)) for name, raw in others.items())
+    return b"".join(b",%b:%b" % (_encode(name), text) for name, text in texts if text is not None)
 
 
 def _place(item: Item) -> int | None:
-    for name in ("id", "index"):
-        raw = bytes(item.get(name, b"")).strip(b'"')
-        if raw.isdigit() and len(raw) <= _LONGEST_ID:
-            return int(raw)
+    """The place of the record that an item names."""
+    for told in (item.id, item.index):
+        if type(told) is int:
+            return told
+        if type(told) is str and told.isascii() and told.isdigit() and len(told) <= _LONGEST_ID:
+            return int(told)
     return None
 
 
-def _contradicts(theirs: msgspec.Raw | None, ours: msgspec.Raw) -> bool:
-    """Whether both are strings, and not the same."""
-    if theirs is None or theirs == ours:
-        return False
-    told, wanted = bytes(theirs), bytes(ours)
+def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
+    """Whether both references are strings, and not the same."""
+    told, wanted = bytes(item.external_reference), bytes(ours)
     if not (told.startswith(b'"') and wanted.startswith(b'"')):
         return False
-    return bool(_value(told) != _value(wanted))
+    return bool(value_of(told) != value_of(wanted))
 
 
 def _result(item: Item) -> bytes | None:
     """A good item's result on one line; None for a failed item, and for one whose bytes are no text."""
-    if item.get("success", _TRUE) != _TRUE:
+    if item.success is not True:
         return None
-    result = _text(item.get("result", _NULL))
+    result = bytes(item.result)
+    if not result.isascii() or _LF in result or _CR in result:
+        return _text(result)
     return None if result == _NULL else result
 
 
@@ -267,18 +210,11 @@ def _text(raw: msgspec.Raw | bytes) -> bytes | None:
     return json
 
 
-def _value(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # whatever the API sent
-    """A member's value; None if it has none: no text, or a number beyond all bounds."""
-    try:
-        return _decode_any(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def _complaint(item: Item) -> str:
     """The words of a failed item, with its code; the API's place for them is not documented."""
+    others = item.others()
     for name in ("error", "errors", "message"):
-        value = _value(item.get(name, _NULL))
+        value = value_of(others.get(name, _NULL))
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
@@ -290,14 +226,10 @@ def _complaint(item: Item) -> str:
     return ""
 
 
-def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
-
-
-def _usage(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Usage:
+def _usage(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     if raw is msgspec.UNSET:
         return Usage()
-    value = _value(raw)
+    value = value_of(raw)
     if not isinstance(value, dict):
         return Usage()
     told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
@@ -313,7 +245,6 @@ _decode_result_usage = msgspec.json.Decoder(_ResultUsage).decode
 
 def _item_usage(item: Item) -> Usage:
     """Usage inside one item's result, as chat models tell it."""
-    result = item.get("result")
-    if result is None or bytes(memoryview(result)[:1]) != b"{":
+    if bytes(memoryview(item.result)[:1]) != b"{":
         return Usage()
-    return _usage(_decode_result_usage(result).usage)
+    return _usage(_decode_result_usage(item.result).usage)

@@ -19,10 +19,11 @@ from shared.errors import StorageError
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import PROMPT_BATCHES, AskMessage
+from shared.replies import Answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
 from shared.words import Batch, BatchState, Fault, Job, Submission, Work
-from shared.workers_ai import Accepted, Answer, Failed, Lost, Refused, Reply
+from shared.workers_ai import Accepted, Failed, Lost, Refused, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,6 +33,7 @@ PURE = {
     "shared.errors",
     "shared.items",
     "shared.keys",
+    "shared.replies",
     "shared.s3_events",
     "shared.settings",
     "shared.sidecar",

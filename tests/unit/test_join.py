@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from functions.poll.join import join, read_answers
-from shared.sidecar import Row
+from functions.poll.join import Failure, join, sort_answers
+from shared.replies import read_answer
+from shared.sidecar import Row, rows_of
 from shared.words import Usage
 
 ENDING = ("expired", "Workers AI did not finish it in time.")
@@ -57,13 +58,15 @@ def row_of(number, reference, code):
     return Row(number, 20, raw(reference))
 
 
-def lines_of(rows, answers, first_id=0, ending=None):
-    return list(join(rows, first_id, answers, ending, request_of))
+def lines_of(rows, answers, first_id=0, ending=None, request_of=request_of):
+    """All lines, a good record's too as output, error and request."""
+    lines = join(rows_of(rows), first_id, answers, ending, request_of)
+    return [Failure(line, b"", b"", "") if isinstance(line, bytes) else line for line in lines]
 
 
 def answers_of(rows, reply):
     body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-    return read_answers(body, [row.reference for row in rows if row.length])
+    return sort_answers(read_answer(body), [row.reference for row in rows if row.length])
 
 
 def items_reply(items):
@@ -325,7 +328,7 @@ def test_a_request_is_asked_for_only_when_its_record_failed():
         return b"{}"
 
     rows = [row_of(number, None, code) for number, code in ((1, ""), (2, ""), (3, "invalid_json"))]
-    list(join(rows, 0, answers_of(rows, items_reply([good(0)])), None, reader))
+    lines_of(rows, answers_of(rows, items_reply([good(0)])), request_of=reader)
     assert asked == [1]
 
 
@@ -379,7 +382,7 @@ def test_a_deep_result_is_put_on_one_line(depth):
 )
 def test_what_holds_no_results_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
-        read_answers(body, [])
+        read_answer(body)
 
 
 @pytest.mark.parametrize(
