@@ -31,6 +31,7 @@ def _small_limits():
         patch.setattr(windows, "EXCERPT", EXCERPT)
         patch.setattr(windows, "TOGETHER", 200)
         patch.setattr(module, "FEW", 2)
+        patch.setattr(windows, "FEW", 2)
         yield
 
 
@@ -401,6 +402,32 @@ def test_where_documents_are_cut_does_not_depend_on_the_blocks_and_every_end_can
     assert seen(cuts_of(plan, data, size)) == seen(cuts)
     for done, one in enumerate(cuts, 1):
         assert seen(cuts_of(plan, data, size, one.end)) == seen(cuts[done:])
+
+
+@st.composite
+def alike(draw):
+    """A document as programs write it: elements and separators are mostly alike, now and then one is not."""
+    texts = st.text(alphabet='ab {}[],"\\', max_size=12)
+    like = st.builds(lambda text: json.dumps({"text": text}).encode(), texts)
+    nested = st.builds(lambda text: json.dumps({"text": [{"text": text}, {"text": text}]}).encode(), texts)
+    another = st.sampled_from(
+        [b"1", b'{"a":}', b'{"text":"\xff"}', b'{"text":1e400}', b'{"text":"', b"}", b'{"text":[']
+    )
+    elements = draw(st.lists(st.one_of(like, like, like, nested, another), max_size=40))
+    separator = draw(st.sampled_from([b",", b", ", b",\n", b"\n  , "]))
+    spaces = draw(st.lists(st.sampled_from([b"", b"", b"", b"", b" "]), min_size=len(elements), max_size=len(elements)))
+    array = separator.join(space + element for space, element in zip(spaces, elements, strict=True))
+    return b"[" + array + draw(st.sampled_from([b"]", b" ]\n", b",]", b""]))
+
+
+@given(data=alike(), limits=limits, size=blocks_of)
+@settings(max_examples=200)
+def test_elements_found_together_are_those_that_their_tokens_tell(data, limits, size):
+    plan = plan_of(limits, "array", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "_elements_alike", lambda *_: None)
+        expected = told(plan, data, 1 << 20)
+    assert told(plan, data, size) == expected
 
 
 def told(plan, data, size):
