@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import inputs, steps
-from bench.report import Memory, Speed, Table, readme
+from bench.report import Growth, Speed, Table, readme
 from bench.timing import ALLOCATOR, Spread, in_fresh_process, ratio, take_turns
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Extent:
     rounds: int
     upload: int
     reply: int
-    split_memory: tuple[int, ...]
-    collect_memory: tuple[int, ...]
+    split_growth: tuple[int, ...]
+    collect_growth: tuple[int, ...]
     processes: int
 
 
-FULL = Extent(5, 120 * MB, 30 * MB, (10 * MB, 200 * MB, 2_000 * MB), (10 * MB, 100 * MB, 200 * MB), 7)
-QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (10 * MB, 50 * MB), 2)
+FULL = Extent(5, 80 * MB, 30 * MB, (10 * MB, 200 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
+QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
@@ -56,7 +56,11 @@ def split_rows(extent: Extent, folder: Path) -> list[Speed]:
             "lowest": steps.split_lowest_floor,
         }
         if not document:  # a document loaded whole is no plain way to read 2 GB
-            ways["plain"] = steps.split_plainly
+            ways |= {
+                "json": steps.split_json_alone,
+                "plain": steps.split_plainly,
+                "filesplit": steps.split_by_filesplit,
+            }
         times = take_turns({name: partial(_into, written, upload, way) for name, way in ways.items()}, extent.rounds)
         name = f"{kind}, as the API's document" if document else kind
         found.append(_speed(name, times, upload.stat().st_size))
@@ -78,8 +82,7 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
         ways = {
             "ours": collected.collect,
             "floor": steps.collect_floor,
-            "lowest": steps.collect_floor,
-            "hashed": steps.collect_hashed_floor,
+            "json": steps.collect_json_alone,
             "plain": steps.collect_plainly,
         }
         times = take_turns({name: partial(way, reply) for name, way in ways.items()}, extent.rounds)
@@ -90,30 +93,32 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
 
 def _speed(name: str, times: dict[str, list[float]], size: int) -> Speed:
     per_gb = {step: Spread.of([one / size * GB for one in values]) for step, values in times.items()}
-    ratios = {step: ratio(times, "ours", step) for step in times if step not in {"ours", "plain"}}
-    faster = ratio(times, "plain", "ours") if "plain" in times else None
-    return Speed(name, per_gb, ratios, faster)
+    floors = {step: ratio(times, step, "floor") for step in times if step != "floor"}
+    faster = {step: ratio(times, step, "ours") for step in times if step != "ours"}
+    return Speed(name, per_gb, floors, faster)
 
 
-def memory_rows(extent: Extent, folder: Path) -> list[Memory]:
-    """Peak memory of both steps by the size of what they are given, each in a process of its own."""
+def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
+    """Memory and CPU of both steps by the size of what they are given, each in a process of its own."""
     found = []
     seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
-    inputs.write_upload(seed, "1 KB records", extent.split_memory[0])
-    for size in extent.split_memory:
+    inputs.write_upload(seed, "1 KB records", extent.split_growth[0])
+    for size in extent.split_growth:
         inputs.repeat_upload(upload, seed, size)
-        found.append(_memory("split", size, partial(in_fresh_process, "split_memory", upload)))
+        found.append(_growth("split", size, partial(in_fresh_process, "split_memory", upload)))
         print(found[-1].line())
-    for size in extent.collect_memory:
+    for size in extent.collect_growth:
         count = inputs.write_reply(reply, "embeddings of 384 floats", size)
-        found.append(_memory("collect", size, partial(in_fresh_process, "collect_memory", reply, count)))
+        found.append(_growth("collect", size, partial(in_fresh_process, "collect_memory", reply, count)))
         print(found[-1].line())
     return found
 
 
-def _memory(step: str, size: int, measure: Callable[[], dict[str, float]]) -> Memory:
+def _growth(step: str, size: int, measure: Callable[[], dict[str, float]]) -> Growth:
     runs = [measure() for _ in range(3)]
-    return Memory(step, size, Spread.of([one["before"] for one in runs]), Spread.of([one["peak"] for one in runs]))
+    spreads = {what: Spread.of([one[what] for one in runs]) for what in runs[0]}
+    per_gb = Spread.of([one["seconds"] / size * GB for one in runs])
+    return Growth(step, size, spreads["before"], spreads["peak"], spreads.get("anonymous"), per_gb)
 
 
 def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
@@ -167,7 +172,7 @@ def main() -> None:
             reply=extent.reply,
             split=split_rows(extent, folder),
             collect=collect_rows(extent, folder),
-            memory=memory_rows(extent, folder),
+            growth=growth_rows(extent, folder),
             imports=import_rows(extent),
             processes=extent.processes,
             allocator=allocator_row(extent, folder),

@@ -48,22 +48,24 @@ def peak() -> float:
 
 
 def split_memory(upload: str) -> dict[str, float]:
-    """Peak memory before and after a split."""
+    """Peak memory before and after a split, and its CPU seconds."""
     from bench.steps import split  # noqa: PLC0415 - `imports` must not find it loaded
 
-    before = peak()
+    before, begun = peak(), time.process_time()
     with Path(os.devnull).open("wb") as nowhere:
         split(Path(upload), nowhere)
-    return {"before": before, "peak": peak()}
+    return {"before": before, "peak": peak(), "seconds": time.process_time() - begun}
 
 
 def collect_memory(reply: str, count: str) -> dict[str, float]:
-    """Peak memory before and after a collect; the reply is mapped, and its pages count as long as there is room."""
+    """The same of a collect; the reply is mapped, and its pages count as long as there is room."""
     from bench.steps import Collected  # noqa: PLC0415
 
-    before = peak()
-    Collected(int(count)).collect(Path(reply))
-    return {"before": before, "peak": peak()}
+    collected = Collected(int(count))
+    before, begun = peak(), time.process_time()
+    collected.collect(Path(reply))
+    seconds = time.process_time() - begun
+    return {"before": before, "peak": peak(), "seconds": seconds, "anonymous": collected.anonymous}
 
 
 def split_times(upload: str, rounds: str) -> list[float]:

@@ -99,9 +99,16 @@ def _label(dice: random.Random) -> str:
     return f'[{{"label":"NEGATIVE","score":{1 - good:.10f}}},{{"label":"POSITIVE","score":{good:.10f}}}]'
 
 
+def _generated(dice: random.Random) -> str:
+    told = {"response": dice.choice(PARAGRAPHS), "usage": {"prompt_tokens": 90, "completion_tokens": 70}}
+    return json.dumps(told)
+
+
+PARAGRAPHS = texts(400)
 REPLIES: dict[str, Callable[[random.Random], str]] = {
     "embeddings of 384 floats": _embedding(384),
     "embeddings of 1,024 floats": _embedding(1024),
+    "generated text of 400 characters": _generated,
     "two labels": _label,
 }
 
