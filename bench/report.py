@@ -132,17 +132,16 @@ _REASONS = {
 it is judged by its own bytes alone, and to values, since the reader checks numbers and UTF-8 only of what it makes
 values of. It would need a reader that checks everything and makes nothing. orjson was tried and is no quicker.""",
     ("split", "plain"): """\
-*Split, times faster than plain.* The floor itself is only {plain_of_floor} times faster than plain, and reading the JSON
-alone {plain_of_json} times: reading and writing the bytes and telling the lines apart cost a fifth of all that the
-plain way does. It would need the same reader, and no line an object of its own.""",
+*Split, times faster than plain.* The floor itself is only {plain_of_floor} times faster than plain, and reading the
+JSON alone {plain_of_json} times. It would need the same reader, and lines that are not told apart as objects.""",
     ("collect", "floor"): """\
-*Collect, times its floor.* msgspec takes {json_of_floor} floors to find where the numbers end, whatever is made of them,
-and a reply must be read to its end before any state says that it came. It would need a reader that scans numbers
-several at a time.""",
+*Collect, times its floor.* msgspec takes {json_of_floor} floors to find where the numbers end, whatever is made of
+them, and a reply must be read to its end before any state says that it came. It would need a reader that scans
+numbers several at a time.""",
     ("collect", "plain"): """\
-*Collect, times faster than plain.* Reading the JSON alone is {plain_of_json} times faster than plain, that and the floor
-together {plain_of_both}. The rest checks each result for line breaks and bytes that are no text and copies it into its
-line. It would need the same quicker reader.""",
+*Collect, times faster than plain.* Reading the JSON alone is {plain_of_json} times faster than plain, that and the
+floor together {plain_of_both} times. The rest looks in each result for line breaks and for bytes that are no text, and
+copies it into its line. It would need the same quicker reader.""",
 }
 """Why a target is missed, by step and what it is measured against; the numbers are one for each kind that misses it."""
 
