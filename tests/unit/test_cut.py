@@ -294,6 +294,14 @@ def test_a_record_keeps_its_own_external_reference_on_one_line(written, kept):
     assert bytes(one.rows[0].reference) == kept
 
 
+@pytest.mark.parametrize(
+    "key", [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"]
+)
+def test_an_external_reference_is_found_however_its_key_is_spelt(key):
+    (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)
+    assert [bytes(row.reference) for row in one.rows] == [b"null", b'"row-2"']
+
+
 def test_an_upload_without_records_has_no_batches():
     assert cuts_of(plan_of((10, 300)), b"") == []
     assert cuts_of(plan_of((10, 300)), b"\n \n\r\n\t") == []
