@@ -150,12 +150,12 @@ class WorkersAI:
 
     def token_is_good(self) -> bool:
         """Whether the API takes the token for this account, by a call that costs nothing."""
-        token = self.token(False)  # noqa: FBT003 - the token's one question
-        if not _can_be_sent(token):
-            return False
         try:
+            token = self.token(False)  # noqa: FBT003 - the token's one question
+            if not _can_be_sent(token):
+                return False
             answer = self.http.get(f"{self.base}/models/search?per_page=1", headers=_headers(token))
-        except httpx.HTTPError:
+        except (StorageError, httpx.HTTPError):
             return False
         return answer.status_code == HTTPStatus.OK
 

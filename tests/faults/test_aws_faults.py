@@ -3,6 +3,8 @@
 A proxy between the functions and the local AWS gives AWS's own errors to a share of their calls.
 """
 
+import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,7 +26,7 @@ FAULTS = {
     "S3 503 SlowDown": ({"service": "s3", "kind": "throttle"}, (0.05, 0.3)),
     "S3 500 InternalError": ({"service": "s3", "kind": "error_500"}, (0.1,)),
     "SQS RequestThrottled": ({"service": "sqs", "kind": "throttle"}, (0.3,)),
-    "Secrets Manager ThrottlingException": ({"service": "secretsmanager", "kind": "throttle"}, (0.3,)),
+    "Secrets Manager ThrottlingException": ({"service": "secretsmanager", "kind": "throttle"}, (0.5,)),
     "connection reset before the call": ({"kind": "reset"}, (0.01, 0.1)),
     "answer lost after the call": ({"kind": "lost"}, (0.01, 0.1)),
     "connection reset in mid-answer": ({"kind": "cut"}, (0.1,)),
@@ -61,6 +63,9 @@ def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, ra
     records = requests(2_000, fault)
     path = f"{MODEL}/{fault.replace(' ', '-')}-{rate}.jsonl"
     paid, (calls, broken) = len(stack.bill()), stack.broken_calls()
+    if "Secrets" in fault:  # A process reads the token at its first call.
+        for pid in stack.workers():
+            os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     stack.break_aws({**FAULTS[fault][0], "rate": rate})
     stack.drop(path, as_lines(records))
@@ -71,7 +76,7 @@ def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, ra
     took = time.monotonic() - began
     calls, broken = (after - before for after, before in zip(stack.broken_calls(), (calls, broken), strict=True))
 
-    assert broken > 0 or rate < 0.05 or "Secrets" in fault
+    assert broken > 0 or rate < 0.05
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
     bill = Counter(one["sha256"] for one in stack.bill()[paid:])
