@@ -34,6 +34,7 @@ class Case:
         rates: chances by call and kind.
         switches: of the local Workers AI.
         settings: of Dropbatch.
+        begin_at: the hour of the day, UTC; 0: any.
         until_mended: seconds after which faults and bad switches are taken away; 0: never.
         mended: the switches then.
         failing: numbers of the records that may fail, and with which codes.
@@ -47,6 +48,7 @@ class Case:
     rates: dict[str, float] = field(default_factory=dict)
     switches: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    begin_at: int = 0
     until_mended: float = 0
     mended: dict[str, Any] = field(default_factory=dict)
     failing: frozenset[int] = frozenset()
@@ -74,8 +76,8 @@ CASES = {
     "3040 out of capacity, every second submit": Case(
         rates={"submit:3040": 0.5}, observed="the model waits, one batch probes"
     ),
-    "3040 out of capacity, 30 submits running": Case(
-        faults=(Fault(kind="3040", on="submit", times=30),), observed="the model waits, one batch probes"
+    "3040 out of capacity, 10 submits running": Case(
+        faults=(Fault(kind="3040", on="submit", times=10),), observed="the model waits, one batch probes"
     ),
     "3021 model's minute limit, every third submit": Case(rates={"submit:3021": 0.33}, observed="the model waits"),
     "3021 with retry-after": Case(
@@ -90,23 +92,25 @@ CASES = {
     "bare 429": Case(rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call holds for a minute"),
     "3036 quota spent, until midnight": Case(
         faults=(Fault(kind="3036", on="submit", nth=5, times=0),),
-        until_mended=DAY,
+        begin_at=22,
+        until_mended=2 * 3600,
         observed="submits pause until 00:00 UTC",
     ),
     "4006 quota spent, until midnight": Case(
         faults=(Fault(kind="4006", on="submit", nth=5, times=0),),
-        until_mended=DAY,
+        begin_at=22,
+        until_mended=2 * 3600,
         observed="submits pause until 00:00 UTC",
     ),
-    "401 token refused, mended after 3 hours": Case(
+    "401 token refused, mended after an hour": Case(
         switches={"tokens": ("another",)},
-        until_mended=3 * 3600,
+        until_mended=3600,
         mended={"tokens": ("local-token",)},
         observed="everything pauses, one call probes",
     ),
-    "403 no access to the account, mended after 3 hours": Case(
+    "403 no access to the account, mended after an hour": Case(
         switches={"tokens": (), "foreign_tokens": ("local-token",)},
-        until_mended=3 * 3600,
+        until_mended=3600,
         mended={"tokens": ("local-token",), "foreign_tokens": ()},
         observed="everything pauses, one call probes",
     ),
@@ -217,6 +221,8 @@ CASES = {
 def test_a_job_ends_whole_and_is_paid_as_told(start, api, name):
     case = CASES[name]
     world = start(MAX_REQUESTS_PER_BATCH=BATCH, **case.settings)
+    if case.begin_at:
+        world.pass_time(DAY - time.time() % DAY + 3600 * case.begin_at)
     api.switch(fault_rates=case.rates, **case.switches)
     api.inject(*case.faults)
     world.upload_records("a.jsonl", RECORDS, model=M2M)

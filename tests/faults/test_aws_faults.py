@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 
 FAULTS = {
-    "DynamoDB ProvisionedThroughputExceededException": ({"service": "dynamodb", "kind": "throttle"}, (0.05, 0.3)),
+    "DynamoDB ProvisionedThroughputExceededException": ({"service": "dynamodb", "kind": "throttle"}, (0.05, 0.2)),
     "DynamoDB ThrottlingException": ({"service": "dynamodb", "kind": "throttling_exception"}, (0.1,)),
     "DynamoDB 500 InternalServerError": ({"service": "dynamodb", "kind": "error_500"}, (0.1,)),
     "S3 503 SlowDown": ({"service": "s3", "kind": "throttle"}, (0.05, 0.3)),
