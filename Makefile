@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build deploy lock clean
+.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -27,15 +27,13 @@ test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what 
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.fault_table
 
-soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and deaths on a stack, then every line checked
-	$(DEV) -m tests.soak
-
-lint: .venv/.stamp $(LOCAL) ## style, types and the template
+.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy lock clean
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/cfn-lint template.yaml
 	.local/sam/bin/sam validate --lint
+	.local/checkov/bin/checkov --file template.yaml --framework cloudformation --skip-download --compact --quiet
 
 bench: .venv/.stamp $(LOCAL) ## measurements, each beside a baseline in the same run
 	$(DEV) -m bench
@@ -52,6 +50,13 @@ dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## docs/dashboard.png: 
 
 build: .venv/.stamp .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
+	@$(MAKE) --no-print-directory sbom
+
+SBOM := .aws-sam/sbom.json
+sbom: .venv/.stamp ## the packages that both functions are packed with, in CycloneDX, as .aws-sam/sbom.json
+	@mkdir -p $(dir $(SBOM))
+	@$(DEV) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file $(SBOM) requirements.txt
 
 deploy: .venv/.stamp .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
 	$(DEV) -m local.deploy
@@ -95,6 +100,12 @@ install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --r
 	@$(call install,.local/dashboard,requirements-dashboard.txt)
 	@touch $@
 
+.local/checkov/.stamp: requirements-checkov.txt .venv/.stamp
+	@echo "Installing the policy scanner (.local/checkov) ..."
+	@$(PYTHON) -m venv .local/checkov
+	@$(call install,.local/checkov,requirements-checkov.txt)
+	@touch $@
+
 # The locks hold names, versions and hashes for every platform, and no address. What is newer is taken only with
 # `make lock UPGRADE=--upgrade`. boto3's packages stay out of requirements.txt: the Lambda runtime brings them.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
@@ -106,6 +117,7 @@ lock: .venv/.stamp ## make the requirements files again from pyproject.toml
 	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group aws -o requirements-local.txt
 	$(COMPILE) --group sam -o requirements-sam.txt
+	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -57,6 +57,11 @@ def receipt(job: str, number: str, attempt: int) -> str:
     return f"staging/{job}/{number}/receipt-{attempt}"
 
 
+def said(job: str, number: str, attempt: int) -> str:
+    """What the API said when it refused a submit, or failed what it had accepted."""
+    return f"staging/{job}/{number}/said-{attempt}"
+
+
 def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
     """A finished reply as the API sent it; ordinal 0 is the submit itself, others are polls."""
     return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"

@@ -117,6 +117,6 @@ def judge(status: int, code: int | None, message: str, *, polling: bool = False)
     return verdict
 
 
-def refused_model(model: str, code: str, message: str) -> str:
+def refused_model(model: str, code: str) -> str:
     """Words for a user whose model cannot be had, with the mend."""
-    return f"Workers AI refuses the model {model} ({code}: {message}). Choose a model with the Batch property."
+    return f"Workers AI refuses the model {model} (it said {code}). Choose a model with the Batch property."

@@ -47,10 +47,17 @@ class Work(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why something ended other than well: a documented code and words for the user."""
+    """Why something ended other than well.
+
+    Attributes:
+        code: one of the documentation's.
+        message: words of ours for the user.
+        said: key of the object that holds the API's own words, which may quote a prompt (`shared.quoted`); or empty.
+    """
 
     code: str
     message: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class Joined:
         growing_size: its bytes.
         size: bytes joined, in all segments.
         lines: lines joined, in all segments.
-        sha: state of the running SHA-256 over these bytes, hexadecimal; empty before the first.
+        sha: state of the running SHA-256 over these bytes, which holds none of them; empty before the first.
         upload: id of the multipart upload that joins the segments; empty until it has begun.
     """
 

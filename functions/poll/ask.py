@@ -19,6 +19,7 @@ from shared.cadence import LATEST, SOONEST
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import BatchMessage
+from shared.quoted import quoting
 from shared.replies import Answer, read_answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, Verdict, judge, refused_model
@@ -169,7 +170,7 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
                 return _start_over(services, job, batch, "expired", "Workers AI no longer knew the batch.")
             ledger.note_answer(batch, now + 15, misses=batch.misses + 1, missed_at=since, failures=0)
         case Verdict.MODEL:
-            words = refused_model(job.plan.model, code, reply.message)
+            words = refused_model(job.plan.model, code)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             return _end(services, job, batch, Fault("rejected", words))
         case Verdict.TRY_LATER if reply.enveloped and reply.code is not None and reply.status >= 500:  # noqa: PLR2004
@@ -207,8 +208,8 @@ def _end(services: Services, job: Job, batch: Batch, fault: Fault) -> bool:
 
 def _halve(services: Services, batch: Batch, code: int | None, message: str) -> None:
     """Failed after acceptance: the submit function halves it, and a record that stands alone fails by itself."""
-    told = message if code is None else f"{code}: {message}"
-    reason = Fault("rejected", f"Workers AI accepted this request and then failed it ({told})")
+    words = "Workers AI accepted this request and then failed it"
+    reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     now = services.now()
     if batch.sendable == 1 or batch.round:
         services.ledger.end_unanswered(batch, reason, now)

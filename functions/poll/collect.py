@@ -16,6 +16,7 @@ from functions.poll.join import Answers, add_round, join, sort_answers, worth_a_
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger, of_batch
+from shared.quoted import in_full
 from shared.replies import Answer, read_answer
 from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
 from shared.words import Batch, Job, Part, Usage
@@ -165,7 +166,7 @@ def _write_part(
         The part, and how many records failed with which code.
     """
     key = keys.part(job.job_id, batch.number, batch.attempt)
-    ending = (batch.ending.code, batch.ending.message) if batch.ending else None
+    ending = (batch.ending.code, in_full(services.store, batch.ending)) if batch.ending else None
     usage = answers.usage if answers else Usage()
     retries = waiting = 0
     failed: Counter[str] = Counter()

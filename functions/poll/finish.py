@@ -178,7 +178,7 @@ def _manifest(services: Services, job: Job) -> dict[str, Any]:
         },
         "cost": None,
         "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
-        "files": [entry_of(job, kind) for kind in _wanted(job)],
+        "files": [entry_of(services, job, kind) for kind in _wanted(job)],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),
     }

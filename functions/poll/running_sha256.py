@@ -1,39 +1,67 @@
 """A SHA-256 that can be put down and taken up again, so that a file joined over many runs has one digest.
 
 Python's own hash objects cannot be stored. This uses three calls of the very libcrypto that Python's `_hashlib` is
-linked with; their context is a plain struct whose bytes are the whole state.
+linked with; their context is a plain struct whose bytes are the whole state. What is stored of it holds none of the
+bytes taken in: those of the last, unfinished block are given again when the digest is taken up.
 """
 
 from __future__ import annotations
 
 import _hashlib
 import ctypes
+import sys
 
 _crypto = ctypes.CDLL(_hashlib.__file__)
-_STATE = 112
-"""Bytes of OpenSSL's SHA256_CTX: eight words of hash, two of length, sixteen of data, two more."""
+BLOCK = 64
+"""Bytes that are hashed at once."""
+_WORDS, _LENGTH = 32, 8
+"""Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
+_REST = bytes(BLOCK + 4) + (32).to_bytes(4, sys.byteorder)
+"""What follows between two blocks: no data, the count of its bytes, and the digest's size."""
 
 
 class RunningSha256:
     """A digest in the making."""
 
-    def __init__(self, state: str = "") -> None:
-        """Begin anew, or go on from a stored state (hexadecimal)."""
-        self._context = ctypes.create_string_buffer(bytes.fromhex(state) if state else bytes(_STATE), _STATE)
-        if not state:
+    def __init__(self, state: str = "", tail: bytes = b"") -> None:
+        """Begin anew, or go on.
+
+        Args:
+            state: what `state` told, or empty.
+            tail: the last bytes taken in before, as many as `unfinished` says of all of them.
+
+        Raises:
+            ValueError: the tail is longer or shorter than that.
+        """
+        self._context = ctypes.create_string_buffer(_WORDS + _LENGTH + len(_REST))
+        self._length = 0
+        if state:
+            words, length = bytes.fromhex(state)[:_WORDS], int(state[2 * _WORDS :], 16)
+            if len(tail) != unfinished(length):
+                raise ValueError(f"{len(tail)} bytes of an unfinished block, expected {unfinished(length)}")
+            self._length = length - len(tail)
+            self._context.raw = words + (8 * self._length).to_bytes(_LENGTH, sys.byteorder) + _REST
+            self.update(tail)
+        else:
             _crypto.SHA256_Init(self._context)
 
     def update(self, data: bytes) -> None:
         """Take in more bytes."""
         _crypto.SHA256_Update(self._context, data, ctypes.c_size_t(len(data)))
+        self._length += len(data)
 
     def state(self) -> str:
-        """The state, hexadecimal, for the constructor."""
-        return self._context.raw.hex()
+        """The state, hexadecimal, for the constructor: hash words and length, none of the bytes."""
+        return self._context.raw[:_WORDS].hex() + f"{self._length:016x}"
 
     def hexdigest(self) -> str:
         """The digest of all bytes taken in so far."""
-        copy = ctypes.create_string_buffer(self._context.raw, _STATE)
-        digest = ctypes.create_string_buffer(32)
+        copy = ctypes.create_string_buffer(self._context.raw, len(self._context))
+        digest = ctypes.create_string_buffer(_WORDS)
         _crypto.SHA256_Final(digest, copy)
         return digest.raw.hex()
+
+
+def unfinished(length: int) -> int:
+    """How many of so many bytes lie in the last, unfinished block."""
+    return length % BLOCK

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from functions.poll.running_sha256 import RunningSha256
+from functions.poll.running_sha256 import RunningSha256, unfinished
 from shared import keys
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
 from shared.observability import count
@@ -134,9 +134,9 @@ def take_in(services: Services, job: Job, kind: Kind, ahead: Ahead, *, final: bo
     joined: Joined = getattr(job, kind)
     moved, sums = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
-        digest = RunningSha256(joined.sha)
         if joined.growing:
             spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
+        digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
         for block in _bytes_of(services, kind, ahead.leaves):
             digest.update(block)
             spool.write(block)
@@ -148,6 +148,24 @@ def take_in(services: Services, job: Job, kind: Kind, ahead: Ahead, *, final: bo
     if changed is None:
         raise LeaseLostError(job.job_id)
     return changed
+
+
+def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
+    """The last bytes joined, that fill no block of the digest; they are read again, for no item holds any of them."""
+    joined: Joined = getattr(job, kind)
+    wanted = unfinished(joined.size)
+    growing.seek(max(joined.growing_size - wanted, 0))
+    tail = growing.read()
+    for ordinal in reversed(range(joined.segments)):
+        if len(tail) == wanted:
+            break
+        key = keys.segment(job.job_id, kind, ordinal)
+        stored = services.store.head(key)
+        if stored is None:
+            raise StorageError(f"{key} is gone")
+        take = min(stored.size, wanted - len(tail))
+        tail = services.store.get(key, stored.size - take, take) + tail
+    return tail
 
 
 def _after(job: Job, kind: Kind, ahead: Ahead) -> tuple[Joined, Sums]:
@@ -308,12 +326,14 @@ def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
     return {"model": job.plan.model} if kind == "retry" else {}
 
 
-def entry_of(job: Job, kind: Kind) -> dict[str, Any]:
-    """A file as the manifest tells of it."""
+def entry_of(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
+    """A file that is there, as the manifest tells of it."""
     joined: Joined = getattr(job, kind)
+    rest = unfinished(joined.size)
+    tail = services.store.get(file_key(job, kind), joined.size - rest, rest)
     return {
         "name": f"{kind}.jsonl",
         "bytes": joined.size,
-        "sha256": RunningSha256(joined.sha).hexdigest(),
+        "sha256": RunningSha256(joined.sha, tail).hexdigest(),
         "lines": joined.lines,
     }

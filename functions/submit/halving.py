@@ -23,7 +23,6 @@ SAME_REFUSALS = 8
 """Lone records refused with one code, and nothing accepted, after which a job tries no further."""
 
 MESSAGE_GRACE = 60.0
-NOT_ALONE = "Not tried alone: "
 
 
 def halve(services: Services, batch: Batch, reason: Fault) -> None:
@@ -34,7 +33,7 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
     """
     now = services.now()
     if _spent(services, batch):
-        services.ledger.end_unanswered(batch, Fault("rejected", NOT_ALONE + reason.message), now)
+        services.ledger.end_unanswered(batch, _not_alone(reason), now)
         return
     staged = services.store.get(keys.staged(batch.job_id, batch.number))
     rows = decode_rows(staged[batch.body_size :])
@@ -79,7 +78,11 @@ def refuse_alone(services: Services, job: Job, batch: Batch, code: str, reason: 
         and not noted.seen_accepted
         and sum(1 for one in noted.refused_alone if one.startswith(f"{code}/")) >= SAME_REFUSALS
     ):
-        services.ledger.stop_job(job.job_id, Fault("rejected", NOT_ALONE + reason.message), now)
+        services.ledger.stop_job(job.job_id, _not_alone(reason), now)
+
+
+def _not_alone(reason: Fault) -> Fault:
+    return Fault("rejected", f"Not tried alone: {reason.message}", reason.said)
 
 
 def _middle(rows: Rows) -> int:

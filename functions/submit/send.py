@@ -8,6 +8,7 @@ receipt or a reply of that attempt before it calls the outcome unknown.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from shared.errors import StorageError
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
 from shared.queues import PROMPT_BATCHES, AskMessage
+from shared.quoted import quoting
 from shared.replies import Answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
@@ -75,7 +77,7 @@ def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[
         return
     if (fault := job.error or job.stopped) is not None:
         services.ledger.end_unanswered(
-            batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}"), now
+            batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}", fault.said), now
         )
     elif batch.halving:
         halve(services, batch, batch.halving)
@@ -188,7 +190,7 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
             budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case Verdict.MODEL:
-            words = refused_model(job.plan.model, code, reply.message)
+            words = refused_model(job.plan.model, code)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             ledger.refuse(batch, now, ending=Fault("rejected", words), work=Work.POLL)
         case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
@@ -199,9 +201,10 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
 
 def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
     """The API refused what is in the batch: only the bad record shall fail."""
-    reason = Fault("rejected", f"Workers AI refused this request ({message if code is None else f'{code}: {message}'})")
+    words = "Workers AI refused this request"
+    reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     if batch.round:
-        ending = Fault("inference_failed", reason.message)
+        ending = replace(reason, code="inference_failed")
         services.ledger.refuse(batch, services.now(), ending=ending, work=Work.POLL)
     elif batch.sendable == 1:
         refuse_alone(services, job, batch, str(code), reason)

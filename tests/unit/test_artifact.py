@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import json
 import os
 import re
 import struct
@@ -128,8 +129,32 @@ def test_every_line_of_the_runtime_lock_is_for_lambda():
 def test_locks_hold_hashes_and_no_address():
     locks = list(ROOT.glob("requirements*.txt"))
 
-    assert len(locks) == 5
+    assert len(locks) == 6
     for lock in locks:
         text = lock.read_text()
         assert "://" not in text
         assert text.count("--hash=sha256:") >= len(re.findall("^[a-z]", text, re.MULTILINE))
+
+
+def test_the_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
+    made = subprocess.run(
+        ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    told = json.loads((tmp_path / "sbom.json").read_text())
+
+    def plain(name):
+        return re.sub("[-_.]+", "-", name).lower()
+
+    folders = [folder.name.removesuffix(".dist-info").rpartition("-") for folder in arm64.glob("*.dist-info")]
+    packed = {plain(name): version for name, _, version in folders}
+    assert told["bomFormat"] == "CycloneDX"
+    assert {plain(one["name"]): one["version"] for one in told["components"]} == packed
+    assert all(one["purl"].startswith("pkg:pypi/") for one in told["components"])
+    assert all(one["externalReferences"][0]["hashes"] for one in told["components"])
+    assert told["metadata"]["component"]["name"] == "dropbatch"

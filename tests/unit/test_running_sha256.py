@@ -2,10 +2,11 @@
 
 import hashlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.poll.running_sha256 import RunningSha256
+from functions.poll.running_sha256 import RunningSha256, unfinished
 
 blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(bytes)), max_size=8)
 
@@ -15,7 +16,8 @@ def test_it_goes_on_from_a_stored_state(before, after):
     digest = RunningSha256()
     for block in before:
         digest.update(block)
-    digest = RunningSha256(digest.state())
+    taken = b"".join(before)
+    digest = RunningSha256(digest.state(), taken[len(taken) - unfinished(len(taken)) :])
     for block in after:
         digest.update(block)
     assert digest.hexdigest() == hashlib.sha256(b"".join(before + after)).hexdigest()
@@ -34,10 +36,33 @@ def test_the_state_is_short_enough_for_an_item():
     assert len(RunningSha256().state()) < 256
 
 
+@given(content=st.binary(min_size=8, max_size=300))
+def test_the_state_holds_none_of_the_bytes(content):
+    """All that end in the same place of a block have states of one form: eight words and a length."""
+    digest = RunningSha256()
+    digest.update(content)
+
+    words, length = bytes.fromhex(digest.state())[:32], bytes.fromhex(digest.state())[32:]
+
+    whole = len(content) - unfinished(len(content))
+    same = RunningSha256()
+    same.update(content[:whole] + bytes(unfinished(len(content))))
+    assert (words, length) == (bytes.fromhex(same.state())[:32], len(content).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize("tail", [b"", b"12", b"1234"])
+def test_it_does_not_go_on_with_another_tail(tail):
+    digest = RunningSha256()
+    digest.update(b"123")
+
+    with pytest.raises(ValueError, match="expected 3"):
+        RunningSha256(digest.state(), tail)
+
+
 def test_more_than_two_to_the_32_bits_do_not_wrap():
     digest, block = RunningSha256(), bytes(1 << 20)
     expected = hashlib.sha256()
     for _ in range(520):  # more than 2^32 bits
         digest.update(block)
         expected.update(block)
-    assert RunningSha256(digest.state()).hexdigest() == expected.hexdigest()
+    assert RunningSha256(digest.state(), b"").hexdigest() == expected.hexdigest()
