@@ -1,0 +1,156 @@
+"""The life of a stack: it is deployed again under load, its token changes, dead letters come back, it is deleted.
+
+One stack for the file, in a folder and on ports of its own; the tests stand in the order of that life.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+
+from local import aws
+from tests.stack_helpers import MODEL, Stack, as_lines, assert_every_line_answers_its_request, requests, running_stack
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOME = aws.Home(aws.ROOT / ".local/test-life")
+
+
+@dataclass
+class Operator:
+    """What an operator does to the stack that is up."""
+
+    stack: Stack
+    told: dict[str, str]
+    events: str = ""
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=self.told["endpoint_url"],
+            region_name=self.told["region"],
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+
+    def deploy(self, parameters: str) -> None:
+        """`sam deploy` over what is there."""
+        port = self.told["endpoint_url"].rpartition(":")[2]
+        self.told = aws.up({"LOCAL_PORT": port, "LOCAL_PARAMETERS": parameters}, HOME)
+
+    def resources(self) -> dict[str, str]:
+        """Names by logical ids."""
+        found = self.client("cloudformation").describe_stack_resources(StackName=aws.STACK_NAME)["StackResources"]
+        return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in found}
+
+    def listen(self) -> None:
+        """From now on every notice goes to a queue."""
+        self.events = self.stack.sqs.create_queue(QueueName="events")["QueueUrl"]
+        asked = self.stack.sqs.get_queue_attributes(QueueUrl=self.events, AttributeNames=["QueueArn"])
+        bus = self.client("events")
+        bus.put_rule(Name="listen", EventPattern=json.dumps({"source": ["dropbatch"]}))
+        bus.put_targets(Rule="listen", Targets=[{"Id": "queue", "Arn": asked["Attributes"]["QueueArn"]}])
+
+    def told_of(self) -> dict[str, str]:
+        """Job ids by the path of their upload, of all notices so far."""
+        found = {}
+        while messages := self.stack.sqs.receive_message(QueueUrl=self.events, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                detail = json.loads(message["Body"])["detail"]
+                found[detail["source"]["key"].removeprefix("inbox/")] = detail["job_id"]
+                self.stack.sqs.delete_message(QueueUrl=self.events, ReceiptHandle=message["ReceiptHandle"])
+        return found
+
+
+@pytest.fixture(scope="module")
+def operator():
+    with running_stack(HOME, "MaxRequestsPerBatch=100") as stack:
+        made = Operator(stack, json.loads(HOME.stack_file.read_text()))
+        made.listen()
+        yield made
+
+
+@pytest.fixture
+def stack(operator):
+    return operator.stack
+
+
+def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
+    """The local AWS kills the functions that are at work, where AWS lets them end: a harder deploy than a real one."""
+    records = requests(2_000, "flight")
+    stack.local("behaviour", "PUT", {"latency": 15.0})
+    stack.drop(f"{MODEL}/flight.jsonl", as_lines(records))
+    while len(stack.bill()) < 3:
+        time.sleep(0.2)
+    before = operator.resources()
+
+    operator.deploy("MaxRequestsPerBatch=50 LogLevel=DEBUG")
+
+    assert operator.resources() == before, "a deploy of new settings replaces nothing"
+    environment = stack.functions.get_function_configuration(FunctionName=before["SubmitFunction"])["Environment"]
+    assert environment["Variables"]["MAX_REQUESTS_PER_BATCH"] == "50"
+    folder, manifest = stack.wait(f"{MODEL}/flight.jsonl", seconds=600)
+    assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
+    assert_every_line_answers_its_request(stack.lines(folder), records)
+    assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the plan it began with"
+    again = len(stack.bill()) - 20
+    assert again <= sum(batch["unknowable_submits"] for batch in manifest["batches"])
+    stack.local("behaviour", "PUT", {"latency": 2.0})
+
+
+def test_a_changed_token_is_used_at_once_without_a_deploy(operator, stack):
+    stack.drop(f"{MODEL}/old-token.jsonl", as_lines(requests(10, "old")))
+    stack.wait(f"{MODEL}/old-token.jsonl")  # Both functions have read the old one by now.
+    secret = operator.resources()["ApiToken"]
+    operator.client("secretsmanager").put_secret_value(SecretId=secret, SecretString="changed")
+    stack.local("behaviour", "PUT", {"tokens": ["changed"]})
+
+    stack.drop(f"{MODEL}/new-token.jsonl", as_lines(requests(10, "new")))
+
+    assert stack.wait(f"{MODEL}/new-token.jsonl")[1]["counts"]["succeeded"] == 10
+    key = {"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}}
+    pause = operator.client("dynamodb").get_item(TableName=operator.told["table"], Key=key).get("Item", {})
+    assert pause.get("reason") != {"S": "token_refused"}
+
+
+def test_a_dead_letter_that_is_sent_back_becomes_its_job(stack):
+    """An upload whose notification never came through: what is left of it is in the dead-letter queue."""
+    notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
+    notifications.pop("ResponseMetadata")
+    stack.s3.put_bucket_notification_configuration(Bucket=stack.bucket, NotificationConfiguration={})
+    version = stack.drop(f"{MODEL}/lost.jsonl", as_lines(requests(10, "lost")))
+    stack.s3.put_bucket_notification_configuration(Bucket=stack.bucket, NotificationConfiguration=notifications)
+    told = {"bucket": {"name": stack.bucket}, "object": {"key": f"inbox/{MODEL}/lost.jsonl", "versionId": version}}
+    dead, queue = stack.queues["UploadDeadLetterQueue"], stack.queues["UploadQueue"]
+    event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": told}]}
+    stack.sqs.send_message(QueueUrl=dead, MessageBody=json.dumps(event))
+    assert stack.folders(f"{MODEL}/lost.jsonl") == set()
+
+    (letter,) = stack.sqs.receive_message(QueueUrl=dead)["Messages"]
+    stack.sqs.send_message(QueueUrl=queue, MessageBody=letter["Body"])
+    stack.sqs.delete_message(QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"])
+
+    manifest = stack.wait(f"{MODEL}/lost.jsonl")[1]
+    assert (manifest["source"]["version"], manifest["counts"]["succeeded"]) == (version, 10)
+
+
+def test_each_job_that_is_over_was_told_of(operator, stack):
+    """The poll function's role may tell of nothing else; the local AWS enforces it."""
+    paths = [f"{MODEL}/{name}.jsonl" for name in ("flight", "old-token", "new-token", "lost")]
+
+    assert operator.told_of() == {path: stack.wait(path)[1]["job_id"] for path in paths}
+
+
+def test_a_deleted_stack_leaves_bucket_and_table(operator, stack):
+    formation = operator.client("cloudformation")
+    formation.delete_stack(StackName=aws.STACK_NAME)
+    formation.get_waiter("stack_delete_complete").wait(StackName=aws.STACK_NAME, WaiterConfig={"Delay": 1})
+
+    folder, _ = stack.wait(f"{MODEL}/lost.jsonl")
+    assert len(stack.lines(folder)) == 10
+    assert operator.client("dynamodb").scan(TableName=operator.told["table"])["Count"] > 0
+    assert stack.functions.list_functions()["Functions"] == []
+    assert stack.sqs.list_queues()["QueueUrls"] == [operator.events]
