@@ -16,7 +16,7 @@ from functions.submit.cut import cut
 from functions.submit.jobs import LEASE_SECONDS, is_model
 from functions.submit.reading import look, unpacked_blocks
 from shared import keys
-from shared.errors import LawBrokenError, StorageError, UploadError
+from shared.errors import LawBrokenError, LeaseLostError, StorageError, UploadError
 from shared.observability import count, logger
 from shared.queues import PROMPT_BATCHES, AskMessage, BatchMessage
 from shared.sidecar import Staged, encode_rows
@@ -36,6 +36,9 @@ SKIP_KEPT_SECONDS = 45.0
 """Time that must be left when an archive has been passed over to where the last turn ended: for progress."""
 SKIP_TRIES = 3
 """Turns in a row that fail at that, after which the archive is too large."""
+
+KEEP_EVERY, KEPT_FOR = 5.0, 45.0
+"""Seconds between two renewals of a run's lease, and how long each holds: a run that dies is gone on with so soon."""
 
 MESSAGE_GRACE = 60.0
 """Seconds that a batch's message has to come true before a tick looks after the batch."""
@@ -66,7 +69,7 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     try:
         job = _planned(services, job)
         if error is None:
-            place, finished = _stage(services, job, remaining)
+            job, place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
                 return
@@ -75,6 +78,9 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error, place = Fault(fault.code, fault.message), _resume_place(services, job)
+    except LeaseLostError:
+        logger.info("lease lost", job_id=job.job_id)
+        return
     if services.ledger.end_split(job, place.record, error, services.now()):
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
@@ -102,10 +108,15 @@ def _resume_place(services: Services, job: Job) -> Place:
     return last.end
 
 
-def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Place, bool]:
-    """Stage batches from the last one on: where it got to, and whether the upload was read to its end."""
+def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Place, bool]:
+    """Stage batches from the last one on: where it got to, and whether the upload was read to its end.
+
+    Raises:
+        LeaseLostError: another run goes on in this one's place.
+    """
     longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
-    turn_ends = services.now() + min(longest, remaining() - KEPT_SECONDS)
+    kept_at = services.now()
+    turn_ends = kept_at + min(longest, remaining() - KEPT_SECONDS)
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
     place = _resume_place(services, job)
@@ -117,12 +128,23 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
             known = _write_down(services, job, number, piece)
             number += 1
             place = known.end or piece.end
-            if services.now() > turn_ends:
-                return place, False
+            now = services.now()
+            if now > turn_ends:
+                return job, place, False
+            if now >= kept_at + KEEP_EVERY:
+                job, kept_at = _kept(services, job, now), now
             if place != piece.end:
                 break  # the batch that is there ends elsewhere: go on from its end
         else:
-            return place, True
+            return job, place, True
+
+
+def _kept(services: Services, job: Job, now: float) -> Job:
+    until = now + KEPT_FOR
+    kept = services.ledger.move_job(job, {"lease_until": until, "due_at": until, "claims": 0})
+    if kept is None:
+        raise LeaseLostError(job.job_id)
+    return kept
 
 
 def _check_time(job: Job, place: Place, remaining: Callable[[], float]) -> None:

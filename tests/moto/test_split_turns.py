@@ -1,0 +1,81 @@
+"""A run of split holds its job by a lease that is short while it gets on: what dies is gone on with soon."""
+
+import json
+
+import pytest
+
+from functions.submit import split
+from functions.submit.split import KEPT_FOR
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from shared.store import Store
+from tests.world import TABLE
+
+M2M = "@cf/meta/m2m100-1.2b"
+RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
+BODY = b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS)
+
+
+@pytest.fixture
+def slow(start, monkeypatch):
+    """Makes staging a batch take six seconds, and something happen at one of them."""
+    put = Store.put_once
+
+    def make(at, happens):
+        world = start(MAX_REQUESTS_PER_BATCH=1)
+        staged = []
+
+        def slow_put(store, key, *arguments, **named):
+            if key.endswith("/request"):
+                staged.append(key)
+                world.pass_time(6)
+                if len(staged) == at:
+                    happens(world, key.split("/")[1])
+            return put(store, key, *arguments, **named)
+
+        monkeypatch.setattr(Store, "put_once", slow_put)
+        return world
+
+    return make
+
+
+def break_off(_world, _job_id):
+    raise StorageError("S3 broke off")
+
+
+def job_item(world):
+    (item,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    return item
+
+
+def test_a_run_that_dies_after_some_batches_is_gone_on_with_within_a_minute(slow):
+    world = slow(5, break_off)
+    world.upload("a.jsonl", BODY, model=M2M)
+
+    world.deliver("UploadQueue")
+
+    assert job_item(world)["state"]["S"] == "splitting"
+    assert float(job_item(world)["due_at"]["N"]) - world.now() <= KEPT_FOR
+    world.settle(minutes=10)
+    assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
+    assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
+
+
+def test_a_run_whose_lease_ran_out_lets_go_once_another_has_the_job(slow, monkeypatch):
+    said = []
+    monkeypatch.setattr(split.logger, "info", lambda words, **_: said.append(words))
+
+    def another_has_it(world, job_id):
+        ledger = Ledger(world.dynamodb, TABLE)
+        job = ledger.job(job_id)
+        world.pass_time(KEPT_FOR)
+        assert ledger.lease_job(job, world.now(), world.now() + 150)
+
+    world = slow(2, another_has_it)
+    world.upload("a.jsonl", BODY, model=M2M)
+
+    world.settle(minutes=10)
+
+    assert said.count("lease lost") == said.count("upload read to its end") == 1
+    assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
+    assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
