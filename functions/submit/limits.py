@@ -9,9 +9,9 @@ from __future__ import annotations
 REPLY_AIM = 200_000_000
 """Bytes that a typical reply stays within, however many requests a batch may have."""
 
-_EMBEDDINGS, _TRANSLATION, _GENERATION, _UNKNOWN = 24_000, 2_000, 20_000, 400_000
-"""Bytes of an answer: 1,024 numbers in full precision; a page of text; a long text with its reasoning and wrapping; and
-for models not listed enough for half a minute of speech."""
+_EMBEDDINGS, _TRANSLATION, _GENERATION, _UNKNOWN = 24_000, 8_000, 20_000, 400_000
+"""Bytes of an answer: 1,024 numbers in full precision; some pages of text; a long text with its reasoning and wrapping;
+and for models that are not listed, enough for half a minute of speech."""
 
 ANSWER_BYTES: tuple[tuple[str, int], ...] = (
     ("@cf/baai/bge-", _EMBEDDINGS),

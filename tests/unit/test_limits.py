@@ -9,7 +9,7 @@ from functions.submit.limits import ANSWER_BYTES, REPLY_AIM, most_records
     ("model", "records"),
     [
         ("@cf/baai/bge-m3", 8_333),
-        ("@cf/meta/m2m100-1.2b", 100_000),
+        ("@cf/meta/m2m100-1.2b", 25_000),
         ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", 10_000),
         ("@cf/openai/gpt-oss-20b", 10_000),
         ("@cf/deepgram/aura-2-en", 500),
