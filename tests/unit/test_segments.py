@@ -181,7 +181,7 @@ class World:
         for number in numbers:
             name, failed = f"{number:08d}", self.is_bad(number)
             output, error = self.line(number), b'{"error":%d}\n' % number if failed else b""
-            part = Part(name, len(output), len(error), 0, 0, int(not failed), int(failed), "")
+            part = Part(name, len(output), len(error), 0, 0, int(not failed), int(failed))
             self.store.put_quietly(name, output + error)
             self.ledger.leaves[name] = replace(
                 self.ledger.leaves[name], state=BatchState.DONE, part=part, completed_at=self.now, due_at=None
