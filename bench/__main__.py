@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; prints and writes nothing")
     quick = parser.parse_args().quick
     if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
-        os.environ.update(ALLOCATOR)  # glibc reads them when a process starts
+        os.environ.update({**ALLOCATOR, "POWERTOOLS_LOG_LEVEL": "WARNING"})  # both are read when a process starts
         arguments = [sys.executable, "-m", "bench", *sys.argv[1:]]
         os.execv(sys.executable, arguments)  # noqa: S606 - this very program, with them set
     extent = QUICK if quick else FULL
