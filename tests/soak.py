@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -182,11 +183,15 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
 
 
 def kill_one(stack: Stack, chance: random.Random, seen: Seen) -> None:
-    """Kill a process of a function, whatever it is doing."""
+    """Kill a process of a function, whatever it is doing; what it had unpacked, nobody else clears away."""
     if workers := stack.workers():
-        with suppress(ProcessLookupError):  # It may have ended by itself just now.
-            os.kill(chance.choice(workers), signal.SIGKILL)
+        chosen = chance.choice(workers)
+        with suppress(OSError):  # It may have ended by itself just now.
+            folder = Path(f"/proc/{chosen}/cwd").readlink()
+            os.kill(chosen, signal.SIGKILL)
             seen.killed += 1
+            if folder.parent == stack.home.scratch:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def look(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
@@ -239,13 +244,22 @@ def main() -> int:
         calls, broken = stack.broken_calls()
         struck = sum(stack.local("struck").values())
         batches = len(stack.bill())
+        return tell(
+            seen,
+            minutes,
+            took,
+            {"AWS calls, broken": f"{calls:,}, {broken:,}", "batches paid, API faults": f"{batches:,}, {struck:,}"},
+        )
+
+
+def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) -> int:
+    """Print the summary; keep it in the document if all is well. The process's exit code."""
     memory = "; ".join(f"{name}: {memory_told(samples)}" for name, samples in sorted(seen.memory.items()))
     row = {
         "minutes": f"{minutes:g}, and {max(took / 60 - minutes, 0):.1f} to finish",
         "uploads": f"{seen.uploads:,}",
         "records": f"{seen.records:,}",
-        "AWS calls, broken": f"{calls:,}, {broken:,}",
-        "batches paid, API faults": f"{batches:,}, {struck:,}",
+        **other_side,
         "functions killed": f"{seen.killed:,}",
         "lost": f"{seen.lost:,}",
         "answered twice": f"{seen.twice:,}",
@@ -255,9 +269,9 @@ def main() -> int:
         "memory of functions": memory,
     }
     for name, value in row.items():
-        print(f"{name:30} {value}")
+        print(f"{name:30} {value}", flush=True)
     for fault in seen.wrong[:20]:
-        print(f"WRONG: {fault}")
+        print(f"WRONG: {fault}", flush=True)
     if seen.wrong or seen.lost or seen.twice:
         return 1
     write_between_marks("soak", "\n".join(["| | |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in row.items())]))
