@@ -306,6 +306,22 @@ class Ledger:
                 "refusals": 0,
                 "misses": 0,
                 "failures": 0,
+                "paused": 0.0,
+            },
+        )
+
+    def ask_on(self, batch: Batch, last_word: Fault, now: float, **learned: object) -> Batch | None:
+        """Back to `queued`: it is submitted no more, but the ids it has may still bring the answer."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {
+                "state": BatchState.QUEUED,
+                "last_word": last_word,
+                "work": Work.POLL,
+                "due_at": now,
+                "claims": 0,
+                **learned,
             },
         )
 
@@ -321,12 +337,12 @@ class Ledger:
         """Move a batch's `due_at` without claiming it."""
         return self._change_batch(batch, _seen(batch), {"due_at": due_at, **learned})
 
-    def end_unanswered(self, batch: Batch, ending: Fault, now: float) -> Batch | None:
+    def end_unanswered(self, batch: Batch, ending: Fault, now: float, **learned: object) -> Batch | None:
         """Settle how all records of a batch end without an answer; collecting writes their lines."""
         return self._change_batch(
             batch,
             _seen(batch),
-            {"state": BatchState.READY, "ending": ending, "work": Work.POLL, "due_at": now, "claims": 0},
+            {"state": BatchState.READY, "ending": ending, "work": Work.POLL, "due_at": now, "claims": 0, **learned},
         )
 
     def claim_poll(self, batch: Batch, until: float) -> Batch | None:
@@ -339,9 +355,12 @@ class Ledger:
 
     def note_answer(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """An asked batch is not finished: when to ask again, and what was learned."""
-        return self._change_batch(batch, _seen(batch), {"due_at": due_at, "claims": 0, **learned})
+        settled = {"due_at": due_at, "claims": 0, "polls_settled": batch.polls}
+        return self._change_batch(batch, _seen(batch), {**settled, **learned})
 
-    def begin_round(self, batch: Batch, answered: str, requests: int, size: int, due_at: float) -> Batch | None:
+    def begin_round(
+        self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
+    ) -> Batch | None:
         """`queued` back to `ready`: the answer is in, but some of its records are tried again by themselves."""
         return self._change_batch(
             batch,
@@ -358,6 +377,9 @@ class Ledger:
                 "missing_asks": 0,
                 "misses": 0,
                 "failures": 0,
+                "ready_at": now,
+                "paused": 0.0,
+                "polls_settled": batch.polls,
             },
         )
 
@@ -373,6 +395,9 @@ class Ledger:
                 "claims": 0,
                 "misses": 0,
                 "failures": 0,
+                "ready_at": now,
+                "paused": 0.0,
+                "polls_settled": batch.polls,
             },
         )
 
@@ -399,6 +424,15 @@ class Ledger:
             batch,
             {"state": batch.state, "attempt": batch.attempt},
             {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            remove=("due_at", "work"),
+        )
+
+    def abandon(self, batch: Batch, now: float) -> Batch | None:
+        """To `done` without a part: not even its failed lines could be written; its job cannot finish."""
+        return self._change_batch(
+            batch,
+            _seen(batch),
+            {"state": BatchState.DONE, "completed_at": now, "ttl": int(now) + JOB_LIFE},
             remove=("due_at", "work"),
         )
 

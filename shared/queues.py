@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 PROMPT_BATCHES = 20
 """Batches of a job asked after, or ended, by message, so that small jobs are quick; a tick looks after the others."""
 
+SUBMIT_GRACE = 60.0
+"""Seconds that a batch's first message has to come true before a tick sends another."""
+ASK_GRACE = 10.0
+"""Seconds by which a message to ask may be late before a tick asks in its place: two polls at once are one too many."""
+
 LONGEST_DELAY = 900
 """Seconds SQS can hold a message back."""
 

@@ -110,7 +110,8 @@ class Store:
         except NotThereError as error:
             raise UploadError(
                 "source_gone",
-                f"s3://{self.bucket}/{key} (version {version}) was removed while it was read. Upload it again.",
+                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was read. "
+                "Upload it again.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -154,14 +155,22 @@ class Store:
                 yield ahead.popleft().result()
 
     def put_once(
-        self, key: str, body: bytes | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
+        self, key: str, body: bytes | mmap.mmap | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
     ) -> bool:
         """Write an object unless one is there; whether this call wrote it.
+
+        Args:
+            key: the new object.
+            body: bytes, or what can be read from its beginning on: a file or a mapping.
+            metadata: of the new object.
+            kind: its content type.
 
         Raises:
             StorageError: S3 refused or broke off.
         """
         for attempt in range(_TRIES):
+            if not isinstance(body, bytes):
+                body.seek(0)
             try:
                 self._call("put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind))
             except ThereAlreadyError:
@@ -169,8 +178,6 @@ class Store:
             except MetAnotherWriteError:
                 if attempt == _TRIES - 1:
                     raise
-                if not isinstance(body, bytes):
-                    body.seek(0)
             else:
                 return True
         raise AssertionError("unreachable")

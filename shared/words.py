@@ -258,6 +258,7 @@ class Batch:
         claims: claims since the last change of state or answer.
         submissions: every request_id the batch ever had, oldest first.
         polls: polls begun.
+        polls_settled: the last poll of which it is known that it stored no reply that is still to be taken in.
         pending_at: when the API last said that it is pending.
         api_status: the API's own word for a pending batch.
         round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
@@ -268,8 +269,10 @@ class Batch:
         refusals: refusals in a row, for the back-off.
         missing_asks: times the answer was asked for again because items were missing.
         unknowable: submits whose outcome nobody can know.
-        paused: seconds that pauses kept the batch waiting.
+        ready_at: since when it waits to be accepted anew; 0 until it was accepted once.
+        paused: seconds that pauses kept it waiting, since then or since it was accepted.
         halving: why the API refused the batch as a whole, while it waits to be halved.
+        last_word: how its records end if the ids it has bring no answer: nothing more is submitted.
         ending: how all its records end, when no answer is to come.
     """
 
@@ -289,6 +292,7 @@ class Batch:
     claims: int = 0
     submissions: tuple[Submission, ...] = ()
     polls: int = 0
+    polls_settled: int = 0
     round: int = 0
     round_requests: int = 0
     round_size: int = 0
@@ -303,8 +307,10 @@ class Batch:
     refusals: int = 0
     missing_asks: int = 0
     unknowable: int = 0
+    ready_at: float = 0.0
     paused: float = 0.0
     halving: Fault | None = None
+    last_word: Fault | None = None
     ending: Fault | None = None
     part: Part | None = None
     completed_at: float | None = None
@@ -313,6 +319,11 @@ class Batch:
     def accepted_at(self) -> float | None:
         """When the API last accepted the batch."""
         return self.submissions[-1].at if self.submissions else None
+
+    @property
+    def waits_since(self) -> float:
+        """Since when it waits to be accepted; pauses come off."""
+        return (self.ready_at or self.created_at) + self.paused
 
     @property
     def asked_after(self) -> tuple[Submission, ...]:

@@ -12,6 +12,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
@@ -76,7 +77,7 @@ class World:
         """Put an upload under `inbox/`; its version id."""
         content = body.encode() if isinstance(body, str) else body
         answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
-        return answer["VersionId"]
+        return answer.get("VersionId", "null")
 
     def upload_records(self, path: str, records: list[dict[str, Any]], **metadata: str) -> str:
         """Put an upload of JSON Lines."""
@@ -245,6 +246,18 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
     }
 
 
+class Session:
+    """boto3's session, but a client is built once for all worlds: that takes longer than a small job."""
+
+    @staticmethod
+    @cache
+    def _client(name: str) -> Any:
+        return boto3.client(name)
+
+    def client(self, name: str, config: object = None) -> Any:
+        return self._client(name)
+
+
 def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
     """Build resources and services; call it under moto's mock.
 
@@ -259,7 +272,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         "AWS_DEFAULT_REGION": REGION,
     }.items():
         monkeypatch.setenv(name, value)
-    s3, sqs, dynamodb, secrets = (boto3.client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+    s3, sqs, dynamodb, secrets = (Session().client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
     urls = {}
     for name in QUEUES:
         wanted = properties(name)
@@ -327,6 +340,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     whole_second = math.floor(time.time())
     with time_machine.travel(whole_second, tick=False) as traveller:
         monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
+        monkeypatch.setattr(boto3.session, "Session", Session)
         composition.services.cache_clear()
         everything = dataclasses.replace(composition.services(), sleep=traveller.shift)
         for module in (functions.submit.handler, functions.poll.handler):

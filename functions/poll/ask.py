@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from functions.poll.collect import Stored, collect
 from shared import keys
@@ -18,6 +18,7 @@ from shared.budget import PauseReason, Permit
 from shared.cadence import LATEST, SOONEST
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
+from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.queues import BatchMessage
 from shared.quoted import quoting
 from shared.replies import Answer, read_answer
@@ -27,7 +28,6 @@ from shared.words import Batch, Fault, Job, Submission
 from shared.workers_ai import Accepted, Failed, Lost, Pending, Refused, Reply
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable
 
     from shared.services import Services
@@ -41,8 +41,7 @@ MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
 """Likewise for polls answered with one and the same 5xx code."""
-PATIENT_CLAIMS, PATIENT_SECONDS, HOURS_AFTER = 20, 3_600.0, 72
-"""Claims in a row that came to nothing before a batch waits hourly, and hours after which it ends."""
+INTERNAL = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,60 +64,61 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
     now = services.now()
-    until = now + (
-        min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10 if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
-    )
+    until = now + wait_for(batch.claims, min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10)
     claimed = services.ledger.claim_poll(batch, until)
     if claimed is None:
         return Asked(job.job_id, done=False)
-    if claimed.claims > PATIENT_CLAIMS:
-        logger.error("batch keeps failing", **of_batch(claimed), claims=claimed.claims)
-        count("StuckItems")
-    if claimed.claims > PATIENT_CLAIMS + HOURS_AFTER and claimed.ending is None:
-        ending = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
-        ended = services.ledger.end_unanswered(claimed, ending, now)
-        return Asked(job.job_id, done=ended is not None and collect(services, job, ended, None))
-    if claimed.ending is not None:
-        return Asked(job.job_id, done=collect(services, job, claimed, None))
-    candidates = claimed.asked_after
-    submission = candidates[-1 - (claimed.polls - 1) % len(candidates)]
+    alarm_if_stuck(claimed.claims, job.job_id, batch.number)
+    if claimed.claims > LAST_CLAIM:
+        return Asked(job.job_id, _give_up(services, job, claimed))
+    return Asked(job.job_id, _bring_on(services, job, claimed, permit, remaining))
+
+
+def _bring_on(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> bool:
+    """Write down what is known already, else ask the API; whether the batch is done by it."""
+    if batch.ending is not None:
+        return collect(services, job, batch, None)
+    candidates = batch.asked_after
+    submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
     with ExitStack() as kept:
-        stored = _stored_reply(services, claimed, submission, kept, after_a_death=claimed.claims > 1)
+        stored = _stored_reply(services, batch, submission, kept)
         if stored is not None:
-            return Asked(job.job_id, done=collect(services, job, claimed, stored))
+            return collect(services, job, batch, stored)
+    now = services.now()
     count("PollCalls")
     with services.api.ask(
         job.plan.model, submission.request_id, min(ASK_SECONDS, remaining() - COLLECT_SECONDS)
     ) as reply:
         if isinstance(reply, Answer):
-            key = keys.raw(job.job_id, batch.number, submission.attempt, claimed.polls)
+            key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again; that S3 is slow must not lose it.
-            insist(lambda: services.store.put_once(key, _as_body(reply.body)), services, remaining)
-            done = collect(services, job, claimed, Stored(key, reply))
-            _remember(services, job, claimed, now)
+            insist(lambda: services.store.put_once(key, reply.body), services, remaining)
+            done = collect(services, job, batch, Stored(key, reply))
+            _remember(services, job, batch, now)
         else:
-            done = _unfinished(services, job, claimed, reply, permit)
+            done = _unfinished(services, job, batch, reply, permit)
         _lift(services, job, permit, reply)
-    return Asked(job.job_id, done=done)
+    return done
 
 
-def _as_body(body: bytes | mmap.mmap) -> bytes | IO[bytes]:
-    if isinstance(body, bytes):
-        return body
-    body.seek(0)
-    return body  # type: ignore[return-value]  # a mapping reads and seeks as a file does
+def _give_up(services: Services, job: Job, batch: Batch) -> bool:
+    """The records end `internal`; or the batch without a line, if they cannot be written either.
+
+    Its job cannot finish then, and ends by the same law. All that was answered stays in staging.
+    """
+    if batch.ending is None:
+        return _end(services, job, batch, batch.last_word or INTERNAL)
+    return services.ledger.abandon(batch, services.now()) is not None
 
 
-def _stored_reply(
-    services: Services, batch: Batch, submission: Submission, kept: ExitStack, *, after_a_death: bool
-) -> Stored | None:
-    """A reply that lies in S3 already: the submit's own, or the last poll's if its function died then."""
+def _stored_reply(services: Services, batch: Batch, submission: Submission, kept: ExitStack) -> Stored | None:
+    """A reply that lies in S3 already: the submit's own, or that of a poll whose function died then."""
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return Stored(key, read_answer(services.store.spool(key, kept)))
-    if after_a_death:
+    for ordinal in range(batch.polls - 1, batch.polls_settled, -1):
         for attempt in {one.attempt for one in batch.asked_after}:
-            key = keys.raw(batch.job_id, batch.number, attempt, batch.polls - 1)
+            key = keys.raw(batch.job_id, batch.number, attempt, ordinal)
             try:
                 return Stored(key, read_answer(services.store.spool(key, kept)))
             except NotThereError:
@@ -141,9 +141,7 @@ def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit
         case Lost(reason):
             logger.info("no answer to a poll", **of_batch(batch), reason=reason)
             count("ApiErrors")
-            # No answer: the claim counts, so that a reply that never becomes readable comes to its end.
-            wait = back_off(batch, now) if batch.claims < PATIENT_CLAIMS else PATIENT_SECONDS
-            services.ledger.note_answer(batch, now + wait, claims=batch.claims)
+            _unanswered(services, batch, now)
         case Refused():
             return _refused(services, job, batch, reply, permit)
     return False
@@ -181,8 +179,13 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
             else:
                 ledger.note_answer(batch, now + 10, failures=times, failing_code=reply.code, failing_at=since, misses=0)
         case _:
-            ledger.note_answer(batch, now + back_off(batch, now))
+            _unanswered(services, batch, now)
     return False
+
+
+def _unanswered(services: Services, batch: Batch, now: float) -> None:
+    """No answer: the claim counts, so that a reply that never becomes readable comes to its end."""
+    services.ledger.note_answer(batch, now + wait_for(batch.claims, back_off(batch, now)), claims=batch.claims)
 
 
 def _overdue(services: Services, batch: Batch, now: float) -> bool:
@@ -193,8 +196,9 @@ def _overdue(services: Services, batch: Batch, now: float) -> bool:
 def _start_over(services: Services, job: Job, batch: Batch, code: str, words: str) -> bool:
     """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done."""
     now = services.now()
-    if services.settings.ambiguous_submit == "fail" or len(batch.asked_after) >= MOST_SUBMITS:
-        return _end(services, job, batch, Fault(code, words))
+    submits = len(batch.asked_after) + batch.unknowable
+    if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MOST_SUBMITS:
+        return _end(services, job, batch, batch.last_word or Fault(code, words))
     if services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", **of_batch(batch), reason=words)
         services.queues.send(BatchMessage(job.job_id, batch.number))

@@ -143,7 +143,8 @@ def _begin_round(services: Services, batch: Batch, rows: Rows, places: list[int]
     logger.info("records tried again", **of_batch(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
     requests, size = int(metadata["requests"]), int(metadata["body-size"])
-    services.ledger.begin_round(batch, answered, requests, size, services.now() + wait)
+    now = services.now()
+    services.ledger.begin_round(batch, answered, requests, size, now, now + wait)
 
 
 def _log_odd_items(batch: Batch, answers: Answers) -> None:

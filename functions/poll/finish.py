@@ -15,10 +15,12 @@ import msgspec
 from functions.poll.segments import STEP_SECONDS, Kind, batch_entry, entry_of, join, look_ahead, take_in, untiled
 from shared import keys
 from shared.budget import WORDS
-from shared.errors import LeaseLostError
+from shared.errors import LawBrokenError, LeaseLostError
 from shared.observability import count, logger
+from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.status import JSON, digest_of, encode_status, moment, status_of
-from shared.words import FINAL_JOB_STATES, BatchState, Job, JobState, Usage
+from shared.store import NotThereError
+from shared.words import FINAL_JOB_STATES, BatchState, Fault, Job, JobState, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +37,6 @@ VISIT_SOON, VISIT_LATE = 10.0, 300.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 TOLD_SECONDS = 10.0
 """Seconds a status stands before a part that came in between is told."""
-PATIENT_CLAIMS, PATIENT_SECONDS = 20, 3_600.0
-"""Visits in a row that died before a job waits hourly."""
 
 
 def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> None:
@@ -55,18 +55,17 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
         ahead = look_ahead(services, job, "output", GLANCE)
         if not _is_all(job, ahead) and not ahead.is_worth_a_step(job):
             return
-    patient = job.claims >= PATIENT_CLAIMS
-    leased = services.ledger.lease_job(
-        job, now, now + (PATIENT_SECONDS if patient else min(LEASE_SECONDS, remaining() + 10))
-    )
+    until = now + wait_for(job.claims, min(LEASE_SECONDS, remaining() + 10))
+    leased = services.ledger.lease_job(job, now, until)
     if leased is None:
         return
     count("OldestJobAge", now - leased.created_at)
-    if patient:
-        logger.error("job keeps failing", job_id=job_id, claims=leased.claims)
-        count("StuckItems")
+    alarm_if_stuck(leased.claims, job_id)
     try:
-        _advance(services, leased, remaining)
+        if leased.claims > LAST_CLAIM and leased.total is not None:
+            _give_up(services, leased, remaining)
+        else:
+            _advance(services, leased, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
 
@@ -118,9 +117,15 @@ def _finalize(services: Services, job: Job, ahead: Ahead, remaining: Callable[[]
         if written is None:
             return False
         job = written
+    _close(services, job, _wanted(job))
+    return True
+
+
+def _close(services: Services, job: Job, kinds: list[Kind]) -> None:
+    """The files are there: manifest, status, notice, and the ledger's last word."""
     now = services.now()
     job = replace(job, completed_at=now)
-    manifest = _manifest(services, job)
+    manifest = _manifest(services, job, kinds)
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     services.store.put_once(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON)
     over = JobState.FAILED if job.error else JobState.COMPLETED
@@ -131,7 +136,43 @@ def _finalize(services: Services, job: Job, ahead: Ahead, remaining: Callable[[]
     if services.ledger.end_job(job, over, now):
         count("JobsFailed" if job.error else "JobsCompleted")
         logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
-    return True
+
+
+def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    """What stood in the way for days is taken for good: the job ends `failed`, with the lines up to the fault.
+
+    Nothing that was paid for is lost: answers and parts stay in staging as long as any.
+    """
+    job = services.ledger.job(job.job_id) or job
+    if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
+        # All is written, only nobody takes the notice of it.
+        services.ledger.end_job(job, JobState.FAILED if job.error else JobState.COMPLETED, services.now())
+        return
+    words = (
+        "Dropbatch could not finish this job; the poll function's log says why. output.jsonl holds the lines up to the "
+        f"fault, and what else was answered is kept under staging/{job.job_id}/. Please report it."
+    )
+    moved = services.ledger.move_job(job, {"state": JobState.FINALIZING, "error": Fault("internal", words)})
+    if moved is None:
+        raise LeaseLostError(job.job_id)
+    job = moved
+    while remaining() > STEP_SECONDS:
+        ahead = look_ahead(services, job, "output", up_to_fault=True)
+        if not ahead.leaves:
+            break
+        job = take_in(services, job, "output", ahead, final=False)
+    kinds = []
+    for kind in _wanted(job):
+        try:
+            written = _write_file(services, job, kind, remaining)
+        except (LawBrokenError, NotThereError):
+            logger.exception("file not written", job_id=job.job_id, kind=kind)
+            continue
+        if written is None:
+            return
+        job = written
+        kinds.append(kind)
+    _close(services, job, kinds)
 
 
 def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
@@ -155,7 +196,7 @@ def _wanted(job: Job) -> list[Kind]:
     return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
-def _manifest(services: Services, job: Job) -> dict[str, Any]:
+def _manifest(services: Services, job: Job, kinds: list[Kind]) -> dict[str, Any]:
     listed = services.ledger.batches(job.job_id) if job.sums.batches <= MANIFEST_BATCHES else ()
     usage: Usage = job.sums.usage
     return {
@@ -178,7 +219,7 @@ def _manifest(services: Services, job: Job) -> dict[str, Any]:
         },
         "cost": None,
         "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
-        "files": [entry_of(services, job, kind) for kind in _wanted(job)],
+        "files": [entry_of(services, job, kind) for kind in kinds],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),
     }

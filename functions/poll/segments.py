@@ -72,7 +72,7 @@ class Ahead:
         return len(self.leaves) >= STEP or self.size >= _grown(SEGMENT, job.output)
 
 
-def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE) -> Ahead:
+def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE, *, up_to_fault: bool = False) -> Ahead:
     """Look at the batches behind a mark; for other files than the output, up to the output's mark.
 
     Args:
@@ -80,6 +80,7 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE) -> Ah
         job: as read just now.
         kind: which file.
         page: how many batches to look at, at least, when one is not final.
+        up_to_fault: look no further than the batches tile, instead of raising.
 
     Raises:
         LawBrokenError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
@@ -89,12 +90,15 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE) -> Ah
     leaves: list[Batch] = []
     contiguous = True
     for seen, batch in enumerate(services.ledger.batches(job.job_id, after=joined.mark, page_size=page), 1):
-        if batch.part is not None:
-            succeeded += batch.part.succeeded
-            failed += batch.part.failed
+        if batch.state is BatchState.DONE:
+            if contiguous and (fault := _fault(batch, covered)):
+                if up_to_fault:
+                    break
+                raise untiled(job, fault)
+            part = _part(batch)
+            succeeded += part.succeeded
+            failed += part.failed
             if contiguous:
-                if batch.first_id != covered or batch.part.succeeded + batch.part.failed != batch.requests:
-                    raise untiled(job, f"batch {batch.number} begins with record {batch.first_id}, expected {covered}")
                 covered += batch.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
@@ -106,6 +110,15 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE) -> Ah
         if len(leaves) == LONGEST_STEP or size >= _grown(SEGMENT, joined) or (seen >= page and not contiguous):
             return Ahead(leaves, size, succeeded, failed, last=False)
     return Ahead(leaves, size, succeeded, failed, last=contiguous)
+
+
+def _fault(batch: Batch, expected: int) -> str:
+    """Why a final batch does not follow the records before it; empty where it does."""
+    if batch.part is None:
+        return f"batch {batch.number} is done and names no part"
+    if batch.first_id != expected or batch.part.succeeded + batch.part.failed != batch.requests:
+        return f"batch {batch.number} begins with record {batch.first_id}, expected {expected}"
+    return ""
 
 
 def untiled(job: Job, words: str) -> LawBrokenError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger, of_batch
-from shared.queues import BatchMessage
+from shared.queues import SUBMIT_GRACE, BatchMessage
 from shared.sidecar import Rows, Staged, body_of, decode_rows, encode_rows, spans
 from shared.words import Batch, BatchState, Fault, Job, Work
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 SAME_REFUSALS = 8
 """Lone records refused with one code, and nothing accepted, after which a job tries no further."""
-
-MESSAGE_GRACE = 60.0
 
 
 def halve(services: Services, batch: Batch, reason: Fault) -> None:
@@ -40,7 +38,8 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
     places = spans(rows)
     middle = _middle(rows)
     pause = 8 * services.budget.interval / 1000  # a quarter of the submit rate, itself half of all calls
-    for half, (begin, end) in enumerate(((0, middle), (middle, len(rows)))):
+    # The second half first: it holds the end behind which split goes on, whatever happens in between.
+    for half, (begin, end) in ((1, (middle, len(rows))), (0, (0, middle))):
         number = f"{batch.number}.{half}"
         requests = [staged[start : start + length] for start, length in places[begin:end] if length]
         body = body_of(requests)
@@ -55,9 +54,9 @@ def halve(services: Services, batch: Batch, reason: Fault) -> None:
             requests=held.requests,
             sendable=held.sendable,
             body_size=held.body_size,
-            created_at=batch.created_at,
+            created_at=now,
             end=held.end,
-            due_at=now + half * pause + MESSAGE_GRACE,
+            due_at=now + half * pause + SUBMIT_GRACE,
             work=Work.SUBMIT,
         )
         services.ledger.create_batch(child)

@@ -19,12 +19,12 @@ from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
-from shared.queues import PROMPT_BATCHES, AskMessage
+from shared.queues import ASK_GRACE, PROMPT_BATCHES, AskMessage
 from shared.quoted import quoting
 from shared.replies import Answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
-from shared.words import Batch, BatchState, Fault, Job, Submission, Work
+from shared.words import Batch, BatchState, Fault, Job, Submission
 from shared.workers_ai import Accepted, Failed, Lost, Refused, Reply
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ FENCE_MARGIN = 30.0
 LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
-MESSAGE_GRACE = 10.0
-"""Seconds for which a message may be late before a tick asks in its place; two polls at once are one too many."""
 
 
 def submit(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
@@ -72,17 +70,16 @@ def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
-        _recover(services, batch)
-    if batch.state is not BatchState.READY or batch.ending:
+        batch = _recover(services, job, batch)
+    if batch is None or batch.state is not BatchState.READY or batch.ending:
         return
     if (fault := job.error or job.stopped) is not None:
-        services.ledger.end_unanswered(
-            batch, Fault("rejected", f"Not sent, because the job was stopped: {fault.message}", fault.said), now
-        )
+        words = f"Not sent, because the job was stopped: {fault.message}"
+        _end(services, batch, Fault("rejected", words, fault.said))
+    elif now - batch.waits_since > LONGEST_WAIT_FOR_ACCEPTANCE:
+        _end(services, batch, batch.halving or Fault("expired", "The API did not accept it within 7 days."))
     elif batch.halving:
         halve(services, batch, batch.halving)
-    elif now - batch.created_at - batch.paused > LONGEST_WAIT_FOR_ACCEPTANCE:
-        services.ledger.end_unanswered(batch, Fault("expired", "The API did not accept it within 7 days."), now)
     elif remaining() > POST_SECONDS + SETTLE_SECONDS:
         _try(services, job, batch, remaining)
 
@@ -123,7 +120,7 @@ def _settle(
             _accepted(services, job, batch, request_id, first_ask, remaining)
         case Answer(answer):
             key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
-            insist(lambda: services.store.put_once(key, bytes(answer)), services, remaining)
+            insist(lambda: services.store.put_once(key, answer), services, remaining)
             _accepted(services, job, batch, "", 0.0, remaining)
         case Refused(code=code, message=message):
             verdict = judge(reply.status, code, message)
@@ -139,10 +136,10 @@ def _settle(
             insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
         case Lost(reason):
             logger.warning("submit unknowable", **of_batch(batch), reason=reason)
-            insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            insist(lambda: _unknowable(services, batch, permit, services.now()), services, remaining)
             return
         case _:  # Pending is no answer to a submit
-            insist(lambda: _unknowable(services, batch, permit), services, remaining)
+            insist(lambda: _unknowable(services, batch, permit, services.now()), services, remaining)
             return
     services.budget.lift(permit, job.plan.model)
 
@@ -154,7 +151,7 @@ def _accepted(
     now = services.now()
     submission = Submission(request_id, batch.attempt, now, batch.round)
     prompt = int(batch.number[:8]) < PROMPT_BATCHES
-    due_at = now + first_ask + (MESSAGE_GRACE if prompt and request_id else 0.0)
+    due_at = now + first_ask + (ASK_GRACE if prompt and request_id else 0.0)
     try:
         taken = insist(lambda: services.ledger.accept(batch, submission, due_at), services, remaining)
     except StorageError:
@@ -166,10 +163,15 @@ def _accepted(
         return
     count("BatchesAccepted")
     logger.info("batch accepted", **of_batch(taken), attempt=taken.attempt, requests=taken.requests)
+    _ask_soon(services, job, batch, first_ask)
+
+
+def _ask_soon(services: Services, job: Job, batch: Batch, delay: float) -> None:
+    """What follows an acceptance: the job knows of it, and the first batches are asked after by message."""
     if not job.seen_accepted:
         services.ledger.note_accepted(job.job_id)
-    if prompt:
-        services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=first_ask)
+    if int(batch.number[:8]) < PROMPT_BATCHES:
+        services.queues.send(AskMessage(((job.job_id, batch.number),)), delay=delay)
 
 
 def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:
@@ -192,7 +194,7 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
         case Verdict.MODEL:
             words = refused_model(job.plan.model, code)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
-            ledger.refuse(batch, now, ending=Fault("rejected", words), work=Work.POLL)
+            _end(services, batch, Fault("rejected", words))
         case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
             _halve_or_end(services, job, batch, reply.code or reply.status, reply.message)
         case Verdict.TRY_LATER:
@@ -204,43 +206,51 @@ def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, 
     words = "Workers AI refused this request"
     reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     if batch.round:
-        ending = replace(reason, code="inference_failed")
-        services.ledger.refuse(batch, services.now(), ending=ending, work=Work.POLL)
+        _end(services, batch, replace(reason, code="inference_failed"))
     elif batch.sendable == 1:
         refuse_alone(services, job, batch, str(code), reason)
     elif marked := services.ledger.begin_halving(batch, reason, services.now()):
         halve(services, marked, reason)
 
 
-def _unknowable(services: Services, batch: Batch, permit: Permit) -> None:
-    """Nobody can know whether the API took the batch: the owner's choice decides."""
+def _unknowable(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:
+    """Nobody can know whether the API took the batch, since a time: the owner's choice decides; the batch after it."""
     now = services.now()
     count("AmbiguousSubmits")
-    services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+    services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit)
     times = batch.unknowable + 1
     if services.settings.ambiguous_submit == "fail" or times >= MOST_UNKNOWABLE:
         ending = Fault(
             "submit_unknown",
             "Whether Workers AI took this request could not be known, so it was not sent again.",
         )
-        services.ledger.refuse(batch, now, unknowable=times, ending=ending, work=Work.POLL)
-    else:
-        services.ledger.refuse(batch, now + back_off(0), unknowable=times)
+        return _end(services, batch, ending, unknowable=times)
+    return services.ledger.refuse(batch, now + back_off(0), unknowable=times)
 
 
-def _recover(services: Services, batch: Batch) -> None:
-    """A submit whose function died: settle it by what it left behind."""
+def _end(services: Services, batch: Batch, ending: Fault, **learned: object) -> Batch | None:
+    """No further submit: its records end so, unless an id that the batch has still brings its answer."""
+    settle = services.ledger.ask_on if batch.asked_after else services.ledger.end_unanswered
+    return settle(batch, ending, services.now(), **learned)
+
+
+def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
+    """A submit whose function died: settle it by what it left behind; the batch as it is then."""
     now = services.now()
     try:
         receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
     except NotThereError:
-        if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)):
-            services.ledger.accept(batch, Submission("", batch.attempt, now, batch.round), now)
-        else:
+        if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
             logger.warning("submit unknowable", **of_batch(batch), reason="its function died")
-            _unknowable(services, batch, Permit())
+            # It died some time ago, so that this batch is the one that is tried, now.
+            return _unknowable(services, batch, Permit(), batch.fence - FENCE_MARGIN)
+        submission = Submission("", batch.attempt, now, batch.round)
     else:
-        services.ledger.accept(batch, msgspec.json.decode(receipt, type=Submission), now)
+        submission = msgspec.json.decode(receipt, type=Submission)
+    accepted = services.ledger.accept(batch, submission, now)
+    if accepted:
+        _ask_soon(services, job, batch, 0)
+    return accepted
 
 
 def _lifts(pause: Pause, verdict: Verdict, *, reached: bool) -> bool:

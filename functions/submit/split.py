@@ -18,7 +18,8 @@ from functions.submit.reading import look, unpacked_blocks
 from shared import keys
 from shared.errors import LawBrokenError, LeaseLostError, StorageError, UploadError
 from shared.observability import count, logger
-from shared.queues import PROMPT_BATCHES, AskMessage, BatchMessage
+from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
+from shared.queues import PROMPT_BATCHES, SUBMIT_GRACE, AskMessage, BatchMessage
 from shared.sidecar import Staged, encode_rows
 from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
 
@@ -40,9 +41,6 @@ SKIP_TRIES = 3
 KEEP_EVERY, KEPT_FOR = 5.0, 45.0
 """Seconds between two renewals of a run's lease, and how long each holds: a run that dies is gone on with so soon."""
 
-MESSAGE_GRACE = 60.0
-"""Seconds that a batch's message has to come true before a tick looks after the batch."""
-
 
 def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
     """Split a job's upload, or go on with it, for one turn.
@@ -60,15 +58,18 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         return
     if not leased:
         now = services.now()
-        claimed = services.ledger.lease_job(job, now, now + LEASE_SECONDS)
+        claimed = services.ledger.lease_job(job, now, now + wait_for(job.claims, LEASE_SECONDS))
         if claimed is None:
             return
         job = claimed
+        alarm_if_stuck(job.claims, job.job_id)
     error: Fault | None = job.error
+    if error is None and job.claims > LAST_CLAIM:
+        error = Fault("internal", "Dropbatch could not read the upload to its end; the submit function's log says why.")
     place = Place()
     try:
-        job = _planned(services, job)
         if error is None:
+            job = _planned(services, job)
             job, place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
@@ -208,7 +209,7 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
         body_size=staged.body_size,
         created_at=now,
         end=staged.end,
-        due_at=now + MESSAGE_GRACE if prompt else turn if staged.sendable else now,
+        due_at=now + SUBMIT_GRACE if prompt else turn if staged.sendable else now,
         work=Work.SUBMIT if staged.sendable else Work.POLL,
         ending=None if staged.sendable else Fault("internal", "no record of this batch could be sent"),
     )

@@ -4,8 +4,8 @@ import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
-from functions.poll import finish
 from local.workers_ai import Fault
+from shared import patience
 
 M2M = "@cf/meta/m2m100-1.2b"
 GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]
@@ -91,7 +91,7 @@ def test_a_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
 
 
 def test_while_nobody_takes_notices_users_have_their_results_and_the_job_stays_due(world, event_bus, monkeypatch):
-    monkeypatch.setattr(finish, "PATIENT_CLAIMS", 3)
+    monkeypatch.setattr(patience, "PATIENT_CLAIMS", 3)
     event_bus += [down() for _ in range(10)]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 

@@ -2,10 +2,17 @@
 
 import json
 import time
+from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 
+import functions.submit.split
 from local.workers_ai import Fault, expected_result
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from shared.store import Store
+from tests.mortal import SUBMIT, Boundaries, mortal_world
 from tests.world import TOKEN
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -409,3 +416,308 @@ def test_a_retry_that_is_refused_leaves_the_first_answers(world, api):
 
     assert codes(world) == [None, "inference_failed", None]
     assert "3040" in world.lines()[1]["error"]["message"]
+
+
+# ── each code of the design's table ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"kind": code, "status": 403} for code in ("10000", "9106", "9109", "6003", "3023", "7003")),
+        {"kind": "bare", "status": 401},
+        {"kind": "bare", "status": 403},
+        {"kind": "redirect"},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
+)
+def test_a_refused_token_or_account_pauses_everything_and_goes_on_by_itself(world, api, fault):
+    api.inject(Fault(on="submit", times=3, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    world.settle(minutes=30)
+
+    assert all_good(world, 3)
+    assert submits(api) == 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"kind": code, "status": 400} for code in ("5007", "3042", "5016", "5018", "3041", "5035", "5005", "7000")),
+        {"kind": "error", "code": 8007, "status": 400, "message": "Model does not support request queuing"},
+        {"kind": "bare", "status": 410},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
+)
+def test_a_model_that_cannot_be_had_fails_its_whole_job_and_no_other(start, api, fault):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(on="submit", model=M2M, times=0, **fault))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
+
+    world.settle()
+
+    told = {one["model"]: (one["state"], (one["error"] or {}).get("code")) for one in world.manifests().values()}
+    assert told == {M2M: ("failed", "unknown_model"), BGE: ("completed", None)}
+    assert submits(api) == 2
+
+
+def test_7000_is_believed_of_a_model_only_with_a_good_token(world, api):
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(kind="7000", on="submit", status=400))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    api.switch(tokens=(TOKEN,))
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"kind": code, "status": 400} for code in ("5006", "5004", "3003", "3006", "8007")),
+        {"kind": "bare", "status": 413},
+        {"kind": "bare", "status": 400},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault['status']}",
+)
+def test_a_refused_request_fails_alone_whatever_the_code(world, api, fault):
+    api.inject(Fault(on="submit", contains="hello 1", times=0, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "rejected", None]
+
+
+@pytest.mark.parametrize("fault", [{"kind": "bare", "status": 429}, {"kind": "971", "retry_after": 0}], ids=str)
+def test_a_429_that_does_not_say_how_long_holds_for_a_minute_and_burns_nothing(world, api, fault):
+    api.inject(Fault(on="submit", **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert submits(api) == 2
+    assert world.manifest()["batches"][0]["attempts"] == 1
+
+
+def test_polls_go_on_while_a_spent_quota_pauses_submits(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="4006", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=10, until=lambda: world.status()["counts"]["succeeded"] == 1)
+
+    assert world.status()["waiting_for"]["code"] == "quota_spent"
+
+
+def test_a_pause_that_an_operator_deletes_is_over_within_five_minutes(world, api):
+    api.inject(Fault(kind="3036", on="submit"))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.dynamodb.delete_item(TableName="ledger", Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}})
+
+    world.settle(minutes=7)
+
+    assert all_good(world, 3)
+
+
+@pytest.mark.faults
+def test_halving_after_acceptance_keeps_to_its_budget(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=128)
+    api.inject(Fault(kind="batch_fails", contains="},{", times=0, code=3030))
+    world.upload_records("a.jsonl", greetings(128), model=M2M)
+
+    world.settle(minutes=6 * 60)
+
+    # 4·log2(128)+16 submits, and those that were under way: no bad record is ever found.
+    assert len(api.accepted) <= 2 * 44
+    assert set(codes(world)) <= {None, "rejected"}
+    assert all("Not tried alone" in line["error"]["message"] for line in world.lines() if not line["success"])
+
+
+# ── the one window ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def mortal(api):
+    """A world in which a function can die; starts as `start` does."""
+    with ExitStack() as kept:
+        yield lambda **settings: kept.enter_context(mortal_world(api, Boundaries(), **settings))
+
+
+def die_after_the_submit(world, mode="after"):
+    """Upload, and let the function die between the API's yes and the table's."""
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue")
+    world.boundaries.strike_first(SUBMIT, mode)
+    world.deliver("SubmitQueue", most=1)
+    assert world.boundaries.struck == SUBMIT
+
+
+def message_of_the_batch(world):
+    """A message for the first batch, as a duplicate or a tick would send it."""
+    (batch,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
+    body = {"do": "submit", "job_id": batch["job_id"]["S"], "number": "00000000"}
+    world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(body))
+    return float(batch["fence"]["N"])
+
+
+def test_nobody_tries_a_batch_again_before_its_fence_and_the_next_message_behind_it_does_at_once(mortal, api):
+    world = mortal()
+    die_after_the_submit(world)
+    fence = message_of_the_batch(world)
+    while time.time() < fence - 20:
+        world.deliver_all()
+        world.tick()
+        world.pass_time(5)
+    assert len(api.accepted) == 1
+    assert fence - world.now() < 400
+
+    world.pass_time(fence - world.now())
+    message_of_the_batch(world)
+    world.deliver("SubmitQueue")
+
+    assert len(api.accepted) == 2, "settled and sent again by the same message"
+    world.settle()
+    assert all_good(world, 3)
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 1
+
+
+def test_a_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
+    world = mortal()
+    die_after_the_submit(world, "before")
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_request_id_that_the_table_refuses_is_found_in_its_receipt(world, api, monkeypatch):
+    def refuses(*_):
+        raise StorageError("the table is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "accept", refuses)
+        world.upload_records("a.jsonl", greetings(3), model=M2M)
+        world.deliver("UploadQueue")
+        world.deliver("SubmitQueue")
+    assert [key.rpartition("/")[2] for key in world.objects("staging/") if "receipt" in key] == ["receipt-1"]
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+    assert world.manifest()["batches"][0]["request_id"] == api.accepted[0]["request_id"]
+
+
+def test_an_answer_at_once_whose_function_died_is_found_and_used(world, api, monkeypatch):
+    def refuses(*_):
+        raise StorageError("the table is away")
+
+    api.inject(Fault(kind="sync_answer"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "accept", refuses)
+        patch.setattr(Store, "put_once", once_then_refuse(Store.put_once))
+        world.upload_records("a.jsonl", greetings(3), model=M2M)
+        world.deliver("UploadQueue")
+        world.deliver("SubmitQueue")
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+
+
+def once_then_refuse(real):
+    """Receipts are refused: only the raw answer is there to tell of the submit."""
+
+    def put(store, key, body, metadata=None, kind=""):
+        if "receipt" in key:
+            raise StorageError("S3 is away")
+        return real(store, key, body, metadata, kind)
+
+    return put
+
+
+def test_an_answer_at_once_larger_than_memory_should_hold_is_used(world, api):
+    api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert [line["success"] for line in world.lines()] == [True] * 3
+    assert len(world.read(f"{world.only_folder()}/output.jsonl")) > 1 << 20
+
+
+@pytest.mark.faults
+def test_while_submits_are_unknowable_one_batch_at_a_time_is_tried_backing_off_to_five_minutes(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="accept_then_reset", times=0))
+    world.upload_records("a.jsonl", greetings(40), model=M2M)
+    seen = []
+    until = world.now() + 3_600
+    while world.now() < until:
+        world.deliver_all()
+        world.tick()
+        seen += [world.now()] * (len(api.accepted) - len(seen))
+        world.pass_time(20)
+
+    pauses = [later - earlier for earlier, later in pairwise(seen)]
+    assert len(seen) <= 6 + 3_600 / 300
+    assert max(pauses) <= 420
+    assert pauses[-1] >= 270
+    assert world.status()["waiting_for"]["code"] == "outage"
+
+
+def test_of_several_ids_the_first_complete_answer_wins(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", seconds=4_500), Fault(kind="stuck", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=120)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+    assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+def test_an_upload_is_read_on_while_its_last_batch_so_far_is_being_halved(start, api, monkeypatch):
+    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    records = greetings(5)
+    records[1]["target_lang"] = 7
+    world.upload_records("a.jsonl", records, model=M2M)
+    world.deliver("UploadQueue")
+    real = Ledger.create_batch
+
+    def only_one_half(ledger, batch):
+        if len(batch.number) > 8 and any(len(one.number) > 8 for one in ledger.batches(batch.job_id)):
+            raise StorageError("the table is away")
+        return real(ledger, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "create_batch", only_one_half)
+        world.deliver("SubmitQueue")
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=body)
+    refused = len(world.refused)
+    world.deliver("UploadQueue")
+    assert len(world.refused) == refused
+
+    world.settle()
+
+    assert codes(world) == [None, "rejected", None, None, None]

@@ -1,0 +1,26 @@
+"""How long an item is tried that does not move: law 5, everything ends. Counts claims; knows no item.
+
+A claim is a try that has not come to anything yet: a change of state, or an answer, sets the count back. After 20 an
+item waits hourly and alarms, for an operator to see; 72 hours later it ends.
+"""
+
+from __future__ import annotations
+
+from shared.observability import count, logger
+
+PATIENT_CLAIMS = 20
+HOUR = 3_600.0
+LAST_CLAIM = PATIENT_CLAIMS + 72
+"""The last claim that is tried: if it comes to nothing as well, the item ends."""
+
+
+def wait_for(claims: int, usual: float) -> float:
+    """Seconds that a claim after so many others is given: the usual ones, or an hour."""
+    return usual if claims < PATIENT_CLAIMS else HOUR
+
+
+def alarm_if_stuck(claims: int, job_id: str, number: str = "") -> None:
+    """Say and count that an item is taken up again and again and does not move."""
+    if claims > PATIENT_CLAIMS:
+        logger.error("item keeps failing", job_id=job_id, number=number, claims=claims)
+        count("StuckItems")

@@ -1,0 +1,353 @@
+"""Everything ends, and when: law 5 on a moved clock. What was paid for is kept, whatever the end."""
+
+import time
+from collections import Counter
+
+import pytest
+
+import functions.poll.ask
+import functions.poll.finish
+import functions.poll.tick
+import functions.submit.send
+import functions.submit.split
+from local.workers_ai import Fault, expected_result
+from shared import observability
+from shared.errors import StorageError
+from tests.mortal import Boundaries, DiedError, Mortal
+
+pytestmark = pytest.mark.faults  # days pass, hour by hour
+
+M2M = "@cf/meta/m2m100-1.2b"
+HOUR, DAY = 3_600, 86_400
+
+
+@pytest.fixture(autouse=True)
+def days_pass_quickly(monkeypatch):
+    """A tick looks once, and a job at which nothing changes is seldom told of: neither decides about an end."""
+    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(functions.poll.finish, "VISIT_LATE", 6 * HOUR)
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The metrics, added up."""
+    counter = Counter()
+    monkeypatch.setattr(
+        observability.metrics, "add_metric", lambda name, unit, value: counter.update({name: int(value)})
+    )
+    return counter
+
+
+def codes(world):
+    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
+
+
+def all_good(world, count):
+    wanted = [expected_result(M2M, record) for record in greetings(count)]
+    return [line.get("result") for line in world.lines()] == wanted
+
+
+def mortal(world):
+    """The same world, but a death in it is the end of one invocation only."""
+    made = Mortal(**vars(world))
+    made.boundaries, made.delivered = Boundaries(), []
+    return made
+
+
+def hours_to_end(world, *, most):
+    """Hours until every job was over; fails beyond `most`."""
+    began = time.time()
+    world.settle(minutes=60 * most)
+    return (time.time() - began) / HOUR
+
+
+def hours(world, some):
+    """Let hours pass."""
+    until = time.time() + some * HOUR
+    world.settle(minutes=60 * some + 60, until=lambda: time.time() >= until)
+
+
+def ledger_item(world, sk):
+    (item,) = [item for item in world.items() if item["sk"]["S"] == sk]
+    return item
+
+
+# ── 20 claims, then hourly and an alarm, then 72 hours ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
+def test_a_batch_whose_polls_bring_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
+    api.inject(Fault(kind=kind, on="poll", times=0, status=503))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert 72 <= hours_to_end(world, most=90) <= 80
+
+    assert codes(world) == ["internal"] * 3
+    assert len(world.lines("retry.jsonl")) == 3
+    assert 72 <= counted["StuckItems"] <= 74
+    assert sum(api.calls["poll"].values()) <= 92
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("death", [DiedError, RuntimeError])
+def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
+    real = functions.poll.ask.collect
+
+    def broken(services, job, batch, reply):
+        if reply is not None:
+            raise death
+        return real(services, job, batch, reply)
+
+    monkeypatch.setattr(functions.poll.ask, "collect", broken)
+    world = mortal(world)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert 72 <= hours_to_end(world, most=90) <= 80
+
+    assert codes(world) == ["internal"] * 3
+    (raw,) = [key for key in world.objects("staging/") if "/raw-" in key]
+    assert b"hello 2" in world.read(raw)
+    assert sum(api.calls["poll"].values()) <= 2
+
+
+def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
+    api.switch(answers_per_batch=1)
+    real = functions.poll.ask.collect
+    mended_at = time.time() + 2 * DAY
+
+    def broken(services, job, batch, reply):
+        if time.time() < mended_at:
+            raise StorageError("S3 is away")
+        return real(services, job, batch, reply)
+
+    monkeypatch.setattr(functions.poll.ask, "collect", broken)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert 48 <= hours_to_end(world, most=60) <= 50
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert api.calls["poll"]["200"] <= 2
+
+
+def test_a_job_whose_batches_do_not_tile_ends_failed_with_the_lines_up_to_the_gap(start, api, counted):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.deliver("UploadQueue")
+    job = ledger_item(world, "META")
+    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
+
+    assert 72 <= hours_to_end(world, most=90) <= 80
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "internal")
+    assert [line["id"] for line in world.lines()] == [0, 1]
+    assert manifest["counts"] == {"total": 6, "succeeded": 2, "failed": 0}
+    assert world.status()["state"] == "failed"
+    assert any("00000002/part-" in key for key in world.objects("staging/"))
+    assert counted["LawsBroken"] >= 92
+    assert 72 <= counted["StuckItems"] <= 74
+
+
+def test_a_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.deliver("UploadQueue")
+    job = ledger_item(world, "META")
+    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
+
+    assert 72 <= hours_to_end(world, most=90) <= 80
+
+    assert world.manifest()["error"]["code"] == "internal"
+    assert [line["id"] for line in world.lines()] == [0, 1]
+    assert counted["LawsBroken"] >= 92
+
+
+def test_a_batch_whose_requests_are_gone_ends_and_its_job_with_what_the_others_brought(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.deliver("UploadQueue")
+    (staged,) = [key for key in world.objects("staging/") if "00000001/request" in key]
+    world.s3.delete_object(Bucket="dropbatch-test", Key=staged)
+
+    hours(world, 1)
+    world.pass_time(7 * DAY)  # unsent
+
+    # Three days in which its lines cannot be written, three in which its job cannot finish.
+    assert 24 * 6 <= hours_to_end(world, most=24 * 8) <= 24 * 7
+
+    assert world.manifest()["error"]["code"] == "internal"
+    assert [line["id"] for line in world.lines()] == [0, 1]
+    assert all("due_at" not in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+
+
+def test_an_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(start, monkeypatch, counted):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    real = functions.submit.split.cut
+
+    def breaks_off(plan, place, blocks):
+        for piece in real(plan, place, blocks):
+            if piece.first_id >= 2:
+                raise StorageError("S3 breaks off")
+            yield piece
+
+    monkeypatch.setattr(functions.submit.split, "cut", breaks_off)
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+
+    assert 72 <= hours_to_end(world, most=90) <= 80
+
+    assert world.manifest()["error"]["code"] == "internal"
+    assert [line["id"] for line in world.lines()] == [0, 1]
+    assert 72 <= counted["StuckItems"] <= 74
+
+
+# ── what is never accepted, and what is never answered ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["3040", "json_500", "refuse"])
+def test_a_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
+    api.inject(Fault(kind=kind, on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+    hours(world, 2)
+    world.pass_time(7 * DAY - 3 * HOUR)
+    hours(world, 0.5)
+    assert not world.all_over()
+
+    hours_to_end(world, most=2)
+
+    assert 7 * DAY <= time.time() - began <= 7 * DAY + 2 * HOUR
+    assert codes(world) == ["expired"] * 3
+    assert len(world.lines("retry.jsonl")) == 3
+    assert len(api.accepted) == 0
+
+
+def test_a_batch_that_cannot_be_halved_for_want_of_its_requests_ends_as_well(world, api, monkeypatch):
+    monkeypatch.setattr(functions.submit.send, "halve", lambda *_: None)
+    api.inject(Fault(kind="5006", on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    hours(world, 1)
+    world.pass_time(7 * DAY)
+
+    assert hours_to_end(world, most=2) <= 1
+
+    assert codes(world) == ["rejected"] * 2
+    assert len(world.lines("retry.jsonl")) == 2
+
+
+def test_an_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="accept_then_reset"), Fault(kind="stuck", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert 2 <= hours_to_end(world, most=6) <= 4
+
+    assert codes(world) == ["expired"] * 3
+    assert len(api.accepted) == 3
+    assert world.manifest()["batches"][0]["attempts"] == 3
+
+
+def test_an_overdue_batch_that_is_not_taken_again_is_still_asked_after_at_its_end(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.switch(retention=0)
+    api.inject(Fault(kind="stuck", seconds=5 * HOUR), Fault(kind="3040", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    hours(world, 3)
+    world.pass_time(7 * DAY)
+
+    assert hours_to_end(world, most=3) <= 1
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_an_overdue_batch_whose_further_submits_are_unknowable_is_still_asked_after(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", seconds=2 * HOUR), Fault(kind="accept_then_reset", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert hours_to_end(world, most=24) <= 4
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 3
+
+
+def test_a_stopped_jobs_accepted_batches_are_collected_even_where_one_waited_to_be_sent_again(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", seconds=2 * HOUR), Fault(kind="5035", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert hours_to_end(world, most=24) <= 4
+
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_model")
+    assert all_good(world, 3)
+
+
+# ── pauses stop the clock ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mend_token(world, api):
+    world.secrets.put_secret_value(
+        SecretId=world.secrets.list_secrets()["SecretList"][0]["ARN"], SecretString="new-token"
+    )
+
+
+def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_goes_on(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.switch(tokens=("new-token",))
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    hours(world, 2)
+    world.pass_time(9 * DAY)
+    hours(world, 1)
+
+    mend_token(world, api)
+
+    assert hours_to_end(world, most=2) < 1
+    assert all_good(world, 4)
+    assert len(api.accepted) == 2
+
+
+def test_a_batch_that_was_accepted_before_a_token_was_refused_for_a_week_is_collected_not_sent_again(world, api):
+    api.switch(retention=0)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    api.switch(tokens=("new-token",))
+    hours(world, 2)
+    world.pass_time(9 * DAY)
+    hours(world, 1)
+
+    mend_token(world, api)
+
+    assert hours_to_end(world, most=2) < 1
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_pause_before_acceptance_does_not_move_the_deadline_after_it(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(kind="stuck", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    hours(world, 2)
+    world.pass_time(3 * DAY)
+    hours(world, 1)
+
+    mend_token(world, api)
+
+    assert 3 <= hours_to_end(world, most=6) <= 5
+    assert codes(world) == ["expired"] * 3
+
+
+def test_missing_items_are_waited_for_some_minutes_and_no_longer(world, api):
+    api.inject(Fault(kind="missing", items=(1,)))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    assert hours_to_end(world, most=1) <= 10 / 60
+
+    assert codes(world) == [None, "missing_response", None]
+    assert api.calls["poll"]["200"] <= 4

@@ -1,0 +1,159 @@
+"""Uploads that change under our feet: overwritten, deleted, restored or copied while they are read."""
+
+from io import BytesIO
+
+import pytest
+
+import functions.submit.split
+from local.workers_ai import expected_result
+from tests.world import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+ODD = "a b+c%2F漢 & ü?.jsonl"
+
+
+def greetings(count, word="hello"):
+    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
+
+
+@pytest.fixture
+def world(start, monkeypatch):
+    """Splits a batch of two records at a turn, and then gives up its turn."""
+    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    return start(MAX_REQUESTS_PER_BATCH=2)
+
+
+def begin(world, key, word="hello", count=6):
+    """Upload, and read the first two records."""
+    version = world.upload_records(key, greetings(count, word), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    return version
+
+
+def folders_by_word(world):
+    """The folder of the job that answered a word; each must have answered that word alone."""
+    found = {}
+    for folder in world.manifests():
+        words = {line["result"]["translated_text"].split()[1] for line in world.lines(folder=folder)}
+        (word,) = words
+        found[word] = folder
+    return found
+
+
+def is_right(world, folder, word, count=6):
+    wanted = [expected_result(M2M, record) for record in greetings(count, word)]
+    return [line.get("result") for line in world.lines(folder=folder)] == wanted
+
+
+@pytest.mark.parametrize("key", ["a.jsonl", ODD])
+def test_an_upload_overwritten_while_it_is_read_is_two_jobs_each_with_its_own_content(world, key):
+    first = begin(world, key)
+    second = world.upload_records(key, greetings(4, "bye"), model=M2M)
+
+    world.settle()
+
+    folders = folders_by_word(world)
+    assert set(folders) == {"hello", "bye"}
+    assert all(folder.startswith(f"results/{key}/") for folder in folders.values())
+    assert is_right(world, folders["hello"], "hello", 6)
+    assert is_right(world, folders["bye"], "bye", 4)
+    assert [world.manifest(folders[word])["source"]["version"] for word in ("hello", "bye")] == [first, second]
+    assert {one["state"] for one in world.manifests().values()} == {"completed"}
+
+
+def test_a_delete_marker_laid_on_an_upload_while_it_is_read_disturbs_nothing(world):
+    begin(world, "a.jsonl")
+    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl")
+
+    world.settle()
+
+    assert world.manifest()["state"] == "completed"
+    assert is_right(world, world.only_folder(), "hello")
+
+
+def test_a_version_deleted_while_it_is_read_is_told_and_what_was_accepted_is_collected(world, api):
+    version = begin(world, "a.jsonl")
+    assert len(api.accepted) == 1
+    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
+
+    world.settle()
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "source_gone")
+    assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert is_right(world, world.only_folder(), "hello", 2)
+    assert len(api.accepted) == 1
+
+
+def test_a_version_deleted_before_its_job_began_leaves_nothing_behind(world, api):
+    version = world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
+    world.deliver_all()
+
+    assert world.objects() == []
+    assert world.refused == []
+    assert api.accepted == []
+
+
+def test_an_upload_overwritten_in_a_bucket_without_versions_is_told_and_the_new_one_is_answered(world):
+    world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
+    begin(world, "a.jsonl")
+    world.pass_time(5)
+    world.upload_records("a.jsonl", greetings(4, "bye"), model=M2M)
+
+    world.settle()
+
+    failed, completed = sorted(world.manifests().items(), key=lambda one: one[1]["state"], reverse=True)
+    assert (failed[1]["state"], failed[1]["error"]["code"]) == ("failed", "source_gone")
+    assert "overwritten" in failed[1]["error"]["message"]
+    assert is_right(world, failed[0], "hello", 2)
+    assert completed[1]["state"] == "completed"
+    assert is_right(world, completed[0], "bye", 4)
+
+
+def test_a_version_restored_by_a_copy_onto_its_own_key_is_a_job_of_its_own(world, api):
+    first = begin(world, "a.jsonl")
+    world.upload_records("a.jsonl", greetings(2, "bye"), model=M2M)
+    world.settle()
+    world.pass_time(60)
+    source = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "VersionId": first}
+    world.s3.copy_object(Bucket=BUCKET, Key="inbox/a.jsonl", CopySource=source)
+
+    world.settle(until=lambda: len(world.manifests()) == 3 and world.all_over())
+
+    assert len(api.accepted) == 3 + 1 + 3
+    assert {one["state"] for one in world.manifests().values()} == {"completed"}
+
+
+def test_a_copy_by_multipart_upload_is_one_job_whatever_events_come_of_it(world, api):
+    content = "".join(f'{{"text":"hello {number}","target_lang":"es"}}\n' for number in range(6)).encode()
+    world.s3.put_object(Bucket=BUCKET, Key="elsewhere", Body=BytesIO(content))
+    where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl"}
+    upload = world.s3.create_multipart_upload(**where, Metadata={"model": M2M})["UploadId"]
+    part = world.s3.upload_part_copy(
+        **where, UploadId=upload, PartNumber=1, CopySource={"Bucket": BUCKET, "Key": "elsewhere"}
+    )
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["CopyPartResult"]["ETag"]}]}
+    world.s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
+
+    for _ in range(2):
+        world.settle()
+
+    assert is_right(world, world.only_folder(), "hello")
+    assert len(api.accepted) == 3
+    assert "-" in world.manifest()["source"]["etag"]
+
+
+def test_a_file_of_records_to_retry_is_tried_again_by_copying_it_into_the_inbox(world, api):
+    records = greetings(3)
+    records[1]["target_lang"] = 7
+    world.upload_records("a.jsonl", records, model=M2M)
+    world.settle()
+    retry = f"{world.only_folder()}/retry.jsonl"
+    world.s3.copy_object(Bucket=BUCKET, Key="inbox/again.jsonl", CopySource={"Bucket": BUCKET, "Key": retry})
+
+    world.settle(until=lambda: len(world.manifests()) == 2)
+
+    (again,) = [one for folder, one in world.manifests().items() if "again" in folder]
+    assert again["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
