@@ -159,7 +159,8 @@ def wrong(line: dict[str, Any], record: dict[str, Any] | None, model: str) -> st
 def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waiting: dict[str, Upload]) -> None:
     """Uploads, faults and deaths for so many seconds."""
     ends = time.monotonic() + seconds
-    next_upload = next_kill = next_look = time.monotonic()
+    next_look = time.monotonic()
+    next_kill = next_look + 10
     stack.local("behaviour", "PUT", {"latency": 5.0, "latency_kind": "lognormal", "fault_rates": API_FAULTS})
     stack.local("faults", "POST", {"kind": "missing", "share": 0.0003, "first": 1, "times": 0})
     stack.break_aws(*AWS_FAULTS)
