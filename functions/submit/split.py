@@ -24,10 +24,13 @@ from shared.sidecar import Staged, encode_rows
 from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from functions.submit.cut import Cut
     from shared.services import Services
+
+MOST_BARREN = 4 << 30
+"""Unpacked bytes without the end of a batch: far more than 500 requests are, and read well within one turn."""
 
 TURN_SECONDS = 60.0
 """How long one run splits before it gives up its turn; an archive, which each turn reads anew, as long as it can."""
@@ -121,10 +124,21 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
     place = _resume_place(services, job)
+    barren = 0
+
+    def fertile(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal barren
+        for block in blocks:
+            barren += len(block)
+            if barren > MOST_BARREN:
+                raise _barren(job)
+            yield block
+
     while True:
         check = partial(_check_time, job, place, remaining)
         blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check)
-        for piece in cut(job.plan, place, blocks):
+        for piece in cut(job.plan, place, fertile(blocks)):
+            barren = 0
             _check_model(job.plan.model)
             known = _write_down(services, job, number, piece)
             number += 1
@@ -146,6 +160,15 @@ def _kept(services: Services, job: Job, now: float) -> Job:
     if kept is None:
         raise LeaseLostError(job.job_id)
     return kept
+
+
+def _barren(job: Job) -> UploadError:
+    """Blank lines or one endless line, packed a thousandfold perhaps: else each turn would read them anew, for ever."""
+    return UploadError(
+        "unknown_format" if job.plan.packing == "plain" else "broken_archive",
+        f"Over {MOST_BARREN >> 20:,} MB of the upload's content running end no batch of requests. "
+        "Upload JSON Lines, one request a line, without long stretches of blank or broken lines.",
+    )
 
 
 def _check_time(job: Job, place: Place, remaining: Callable[[], float]) -> None:
