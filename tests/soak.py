@@ -11,7 +11,6 @@ import gzip
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -184,15 +183,11 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
 
 
 def kill_one(stack: Stack, chance: random.Random, seen: Seen) -> None:
-    """Kill a process of a function, whatever it is doing; what it had unpacked, nobody else clears away."""
+    """Kill a process of a function, whatever it is doing."""
     if workers := stack.workers():
-        chosen = chance.choice(workers)
-        with suppress(OSError):  # It may have ended by itself just now.
-            folder = Path(f"/proc/{chosen}/cwd").readlink()
-            os.kill(chosen, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # It may have ended by itself just now.
+            os.kill(chance.choice(workers), signal.SIGKILL)
             seen.killed += 1
-            if folder.parent == stack.home.scratch:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def look(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
