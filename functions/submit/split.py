@@ -119,11 +119,11 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
         LeaseLostError: another run goes on in this one's place.
     """
     longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
-    kept_at = services.now()
-    turn_ends = kept_at + min(longest, remaining() - KEPT_SECONDS)
+    turn_ends = services.now() + min(longest, remaining() - KEPT_SECONDS)
+    kept_at = 0.0
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
-    place = _resume_place(services, job)
+    begun = place = _resume_place(services, job)
     barren = 0
 
     def fertile(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -140,14 +140,14 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
         for piece in cut(job.plan, place, fertile(blocks)):
             barren = 0
             _check_model(job.plan.model)
+            if place != begun and services.now() >= kept_at + KEEP_EVERY:
+                kept_at = services.now()
+                job = _kept(services, job, kept_at)
             known = _write_down(services, job, number, piece)
             number += 1
             place = known.end or piece.end
-            now = services.now()
-            if now > turn_ends:
+            if services.now() > turn_ends:
                 return job, place, False
-            if now >= kept_at + KEEP_EVERY:
-                job, kept_at = _kept(services, job, now), now
             if place != piece.end:
                 break  # the batch that is there ends elsewhere: go on from its end
         else:
