@@ -483,7 +483,7 @@ def test_7000_is_believed_of_a_model_only_with_a_good_token(world, api):
 @pytest.mark.parametrize(
     "fault",
     [
-        *({"kind": code, "status": 400} for code in ("5006", "5004", "3003", "3006", "8007")),
+        *({"kind": code, "status": 400, "message": "bad"} for code in ("5006", "5004", "3003", "3006", "8007")),
         {"kind": "bare", "status": 413},
         {"kind": "bare", "status": 400},
     ],
