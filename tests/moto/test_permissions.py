@@ -117,9 +117,14 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
     world.permissions.before = None
     world.settle(minutes=240)
 
+    # Somebody has suspended versioning: uploads and their events have no version.
+    world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
+    world.upload_records("versionless.jsonl", greetings("versionless", 2), model=M2M)
+    world.settle(minutes=240)
+
     told = world.manifests()
-    assert len(told) == 11
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key] == [0] * 10
+    assert len(told) == 12
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key] == [0] * 11
     assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
     assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")

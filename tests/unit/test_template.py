@@ -383,6 +383,7 @@ JOB = "20261121T093000Z-5f3a9c1e"
     ("role", "action", "key", "may"),
     [
         ("SubmitRole", "s3:GetObjectVersion", "inbox/a.jsonl", True),
+        ("SubmitRole", "s3:GetObject", "inbox/a.jsonl", True),
         ("PollRole", "s3:GetObjectVersion", "inbox/a.jsonl", False),
         ("PollRole", "s3:GetObject", "inbox/a.jsonl", False),
         ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/status.json", True),
