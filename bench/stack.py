@@ -94,9 +94,9 @@ class Watch:
                 self.peaks[name] = max(self.peaks.get(name, 0), peak)
                 if name == "submit":
                     mine.append(pid)
-            if self.kill_every and mine and time.monotonic() >= next_kill:
-                next_kill = time.monotonic() + self.kill_every
-                with suppress(ProcessLookupError):  # It may have ended by itself just now.
+            if self.kill_every and time.monotonic() >= next_kill:
+                next_kill += self.kill_every
+                with suppress(ProcessLookupError, IndexError):  # None is there, or it ended by itself just now.
                     os.kill(dice.choice(mine), signal.SIGKILL)
                     self.killed += 1
 
