@@ -27,7 +27,10 @@ test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what 
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.fault_table
 
-.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy lock clean
+soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and deaths on a stack, then every line checked
+	$(DEV) -m tests.soak
+
+lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp ## style, types, the template and its policies
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy

@@ -160,3 +160,10 @@ def test_boto3_is_not_imported_when_a_module_is():
     top = ast.parse((ROOT / "shared" / "services.py").read_text("utf-8")).body
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
     assert "boto3" not in names
+
+
+def test_every_verb_of_the_makefile_has_its_rule():
+    makefile = (ROOT / "Makefile").read_text()
+    (verbs,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    rules = re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)
+    assert sorted(verbs.split()) == sorted(rules)
