@@ -1,6 +1,7 @@
 """Which module may know which: read from the source, so that an import inside a function counts too."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
