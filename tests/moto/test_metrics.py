@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from local.workers_ai import Fault
-from shared.observability import METRICS, logger
+from shared.observability import METRICS, logger, metrics
 
 M2M = "@cf/meta/m2m100-1.2b"
 
@@ -47,6 +47,7 @@ class Log:
 def log(capsys, monkeypatch):
     stream = io.StringIO()
     (handler,) = logger.handlers
+    metrics.clear_metrics()  # A test before, whose process "died", may have left some.
     monkeypatch.setattr(handler, "stream", stream)
     return Log(capsys, stream)
 
