@@ -23,7 +23,7 @@ def small_bound(monkeypatch):
     [
         (BLANKS, "unknown_format"),
         (ENDLESS, "unknown_format"),
-        (gzip.compress(BLANKS), "broken_archive"),
+        pytest.param(gzip.compress(BLANKS), "broken_archive", marks=pytest.mark.slow),
         (gzip.compress(ENDLESS), "broken_archive"),
     ],
     ids=["blank lines", "one line", "packed blank lines", "one packed line"],
@@ -38,6 +38,7 @@ def test_it_fails_as_a_whole_with_the_mend(world, content, code):
     assert "one request a line" in error["message"]
 
 
+@pytest.mark.slow
 def test_each_record_read_before_has_its_line(start, monkeypatch):
     monkeypatch.setattr(functions.submit.split, "MOST_BARREN", 24 << 20)
     world = start(MAX_REQUESTS_PER_BATCH=2)

@@ -25,6 +25,7 @@ def small_segments(monkeypatch):
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 
+@pytest.mark.slow
 def test_a_large_output_is_joined_from_segments_by_server_side_copy(start, api, small_segments):
     world = start(MAX_REQUESTS_PER_BATCH=5)
     records = greetings(120)

@@ -42,7 +42,7 @@ def codes(world):
 # ── on a submit ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["3040", "3021"])
+@pytest.mark.parametrize("kind", ["3040", pytest.param("3021", marks=pytest.mark.slow)])
 def test_a_model_without_capacity_waits_while_one_batch_of_it_tries(start, api, kind):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind=kind, on="submit", model=M2M, times=6))
