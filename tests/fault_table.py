@@ -63,7 +63,7 @@ class Note:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("why", "observed"):
             mine, theirs = getattr(self, name), getattr(other, name)
-            if theirs and theirs not in mine.split("; "):
+            if theirs and theirs not in mine:
                 setattr(self, name, f"{mine}; {theirs}" if mine else theirs)
 
     def row(self) -> str:
@@ -95,13 +95,13 @@ def note(
 
 
 def merged(lines: list[str]) -> list[Note]:
-    """One note for each fault and place, in the alphabet's order."""
+    """One note for each fault and place that some job met, in the alphabet's order."""
     notes: dict[tuple[str, str], Note] = {}
     for told in sorted(Note(**json.loads(line)) for line in lines):
         notes.setdefault((told.where, told.fault), told)
         if notes[told.where, told.fault] is not told:
             notes[told.where, told.fault].add(told)
-    return [notes[key] for key in sorted(notes)]
+    return [notes[key] for key in sorted(notes) if notes[key].jobs]
 
 
 def write_between_marks(name: str, content: str, document: Path = DOCUMENT) -> None:

@@ -100,6 +100,7 @@ CALLS = {
     "AbortMultipartUpload": lambda client, resource, _: client.abort_multipart_upload(
         **_object(resource), UploadId="x"
     ),
+    "ListMultipartUploadParts": lambda client, resource, _: client.list_parts(**_object(resource), UploadId="x"),
     "ListBucket": lambda client, resource, _: client.list_objects_v2(
         Bucket=resource.rpartition(":::")[2], Prefix="staging/"
     ),
