@@ -1,6 +1,6 @@
 """The deployed thing: template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
 
-The stack is this session's own, in a folder and on ports of its own, so that one left running by `make up` is not met.
+The stack is this run's own, in a folder and on ports of its own, so that one left running by `make up` is not met.
 What the whole path does under every fault is proved in tests/moto, where time can be moved; here it is seen to work.
 """
 
