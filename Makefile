@@ -91,23 +91,15 @@ install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --r
 	@$(call install,.local/aws,requirements-local.txt)
 	@touch $@
 
-.local/sam/.stamp: requirements-sam.txt .venv/.stamp
-	@echo "Installing the SAM CLI (.local/sam) ..."
-	@$(PYTHON) -m venv .local/sam
-	@$(call install,.local/sam,requirements-sam.txt)
+.local/%/.stamp: requirements-%.txt .venv/.stamp
+	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
+	@$(PYTHON) -m venv .local/$*
+	@$(call install,.local/$*,$<)
 	@touch $@
 
-.local/dashboard/.stamp: requirements-dashboard.txt .venv/.stamp
-	@echo "Installing what draws (.local/dashboard) ..."
-	@$(PYTHON) -m venv .local/dashboard
-	@$(call install,.local/dashboard,requirements-dashboard.txt)
-	@touch $@
-
-.local/checkov/.stamp: requirements-checkov.txt .venv/.stamp
-	@echo "Installing the policy scanner (.local/checkov) ..."
-	@$(PYTHON) -m venv .local/checkov
-	@$(call install,.local/checkov,requirements-checkov.txt)
-	@touch $@
+INSTALLS_sam       := the SAM CLI
+INSTALLS_dashboard := what draws
+INSTALLS_checkov   := the policy scanner
 
 # The locks hold names, versions and hashes for every platform, and no address. What is newer is taken only with
 # `make lock UPGRADE=--upgrade`. boto3's packages stay out of requirements.txt: the Lambda runtime brings them.

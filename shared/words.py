@@ -34,7 +34,6 @@ class BatchState(StrEnum):
 
 
 FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED})
-FINAL_BATCH_STATES = frozenset({BatchState.HALVED, BatchState.DONE})
 
 
 class Work(StrEnum):

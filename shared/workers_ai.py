@@ -87,11 +87,6 @@ class Lost:
 Reply = Accepted | Answer | Pending | Refused | Failed | Lost
 
 
-class _Problem(msgspec.Struct):
-    code: Any = None
-    message: Any = None
-
-
 class _Body(msgspec.Struct):
     """Every key of any known reply, with or without the envelope; arrays and results stay bytes."""
 
