@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy lock clean
+.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy destroy lock clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -61,8 +61,11 @@ sbom: .venv/.stamp ## the packages that both functions are packed with, in Cyclo
 	@$(DEV) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file $(SBOM) requirements.txt
 
-deploy: .venv/.stamp .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
-	$(DEV) -m local.deploy
+deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
+	.local/sam/bin/python -m local.deploy
+
+destroy: .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
+	.local/sam/bin/python -m local.destroy
 
 clean: ## remove what the other verbs made, environments included
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi

@@ -176,7 +176,7 @@ def is_ringing(alarm: dict[str, Any], series: Series, ended: float) -> bool:
         until = ended - period * alarm["Period"]
         values = [value for at, value in found if until - alarm["Period"] < at <= until]
         if not values:
-            judged.append(alarm["TreatMissingData"] == "breaching")
+            judged.append(alarm["TreatMissingData"] != "notBreaching")  # `missing` notifies too, as INSUFFICIENT_DATA.
             continue
         value = statistic(values, alarm["Statistic"])
         above = alarm["ComparisonOperator"] == "GreaterThanThreshold"

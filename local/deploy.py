@@ -1,7 +1,9 @@
-"""`make deploy`: pack for AWS, `sam deploy` (guided the first time), then one check of the Cloudflare token.
+"""`make deploy`: the stack on a real AWS account.
 
-Only this and the SAM CLI ever speak to a real AWS account, with the user's own credentials. The token is read
-back from where the stack keeps it, so that what is checked is what the functions will use. It is not printed.
+It packs the functions, runs `sam deploy` (guided the first time), and checks the Cloudflare token with one free call.
+What is done first depends on the stack's status in CloudFormation alone, so that a first deployment that failed or was
+declined can be repeated. The check reads the token from the stack's secret, so that what is checked is what the
+functions will use. It is not printed.
 """
 
 from __future__ import annotations
@@ -10,28 +12,38 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 from typing import Any
 
-import boto3
-import httpx
 from botocore.exceptions import BotoCoreError, ClientError
 
-ROOT = Path(__file__).resolve().parent.parent
+from local.account_stack import (
+    ANSWERS,
+    DEFAULTS,
+    NEVER_RAN,
+    ROOT,
+    DeployError,
+    Stack,
+    Step,
+    confirmed,
+    delete,
+    find_stack,
+    next_step,
+    not_now,
+    physical_ids,
+    saved_answers,
+    session,
+)
+from local.token_check import check_token
+
 SAM = ROOT / ".local/sam/bin/sam"
-CONFIG = ROOT / "samconfig.toml"
-CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
+ANSWERS_HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
+version = 0.1
 
-
-def _saved() -> dict[str, Any]:
-    """What `sam deploy` has been told: the defaults, and the user's answers once there are any."""
-    told = tomllib.loads(CONFIG.read_text())["default"]
-    return {**told["global"]["parameters"], **told["deploy"]["parameters"]}
+"""
 
 
 def _architecture(saved: dict[str, Any]) -> str:
-    """The processor that the stack's functions run on; the template's default is arm64."""
+    """The processor that the answers ask for; the template's default is arm64."""
     overrides = saved.get("parameter_overrides", "")
     text = overrides if isinstance(overrides, str) else " ".join(overrides)
     chosen = re.search(r'Architecture"?="?(arm64|x86_64)', text)
@@ -42,123 +54,172 @@ def _sam(*arguments: str, **environment: str) -> None:
     subprocess.run([SAM, *arguments], cwd=ROOT, env={**os.environ, **environment}, check=True)
 
 
-def _session(saved: dict[str, Any]) -> boto3.Session:
-    return boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
+def _recreate(saved: dict[str, Any], stack: Stack) -> None:
+    """Delete a stack that cannot be updated, after asking.
+
+    Raises:
+        DeployError: the user declined, or it could not be deleted.
+    """
+    print(f'The stack "{stack.name}" is in {stack.status}: it cannot be updated, only deleted and created again.')
+    if stack.status in NEVER_RAN:
+        print("It was never created completely, so it holds no data.")
+    if not confirmed("Delete it?"):
+        raise DeployError("Nothing was changed. Delete the stack yourself, or run this again.")
+    names = physical_ids(saved, stack, "Table")
+    delete(saved, stack)
+    if stack.status in NEVER_RAN and "Table" in names:
+        _delete_empty_table(saved, names["Table"])
 
 
-def _is_deployed(saved: dict[str, Any]) -> bool:
-    """Whether answers were saved and led to a stack: without one, nobody remembers the token."""
-    if "parameter_overrides" not in saved:
-        return False
+def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
+    """Delete the table that a failed creation left behind, protected as it is; one with an item in it stays."""
+    client = session(saved).client("dynamodb")
     try:
-        _session(saved).client("cloudformation").describe_stacks(StackName=saved["stack_name"])
-    except ClientError as error:
-        if error.response["Error"]["Code"] == "ValidationError":  # CloudFormation's word for "no such stack".
-            return False
-        raise
-    return True
+        if client.scan(TableName=table, Limit=1)["Items"]:
+            print(f"The table {table} is not empty and stays.")
+            return
+        client.update_table(TableName=table, DeletionProtectionEnabled=False)
+        client.get_waiter("table_exists").wait(TableName=table)
+        client.delete_table(TableName=table)
+    except client.exceptions.ResourceNotFoundException:
+        return  # The rollback deleted it.
+    print(f"Deleted the empty table {table}, which the failed deployment had left behind.")
 
 
-def deploy() -> dict[str, Any]:
-    """Pack and deploy; what was saved of the answers."""
-    saved = _saved()
-    again = _is_deployed(saved)
+def deploy() -> tuple[dict[str, Any], Stack]:
+    """Pack and deploy; the saved answers, and the stack that is now there.
+
+    Raises:
+        DeployError: there is no deployed stack.
+        CalledProcessError: the SAM CLI failed, and has said why.
+    """
+    saved = saved_answers()
+    stack = find_stack(saved)
+    step = next_step(stack)
+    if stack and step in {Step.WAIT, Step.REPAIR}:
+        raise not_now(stack)
+    if stack and step is Step.RECREATE:
+        _recreate(saved, stack)
+        stack = None
+    updates = stack is not None and step is Step.UPDATE
     built = _architecture(saved)
+    if stack and updates and "parameter_overrides" not in saved:
+        built = stack.parameters.get("Architecture", built)  # Deployed from elsewhere: its parameters stay as they are.
     _sam("build", DROPBATCH_BUILD=built)
-    if again:
-        _sam("deploy", "--no-fail-on-empty-changeset")
+    if updates:
+        _deploy_with_answers()
     else:
-        print("\nThe first time: a few questions. Save the answers to samconfig.toml; the token is left out.\n")
-        _sam("deploy", "--guided")
-    saved = _saved()
-    if _architecture(saved) != built:
-        print(f"\nThe functions run on {_architecture(saved)}, but were packed for {built}: once more.\n")
-        _sam("build", DROPBATCH_BUILD=_architecture(saved))
-        _sam("deploy", "--no-fail-on-empty-changeset")
-    return saved
+        if not ANSWERS.exists():
+            ANSWERS.write_text(ANSWERS_HEADER + DEFAULTS.read_text().partition("\n\n")[2])
+        print(
+            f"\nThe first deployment: a few questions. The answers are saved in {ANSWERS.name}, which git ignores; the "
+            "token is not among them.\n"
+        )
+        _sam("deploy", "--guided", "--config-file", str(ANSWERS))
+    saved = saved_answers()
+    stack = find_stack(saved)
+    if stack and next_step(stack) is Step.UPDATE and (wanted := stack.parameters.get("Architecture", built)) != built:
+        print(f"\nThe functions run on {wanted} but were packed for {built}: packing and deploying again.\n")
+        _sam("build", DROPBATCH_BUILD=wanted)
+        _deploy_with_answers()
+        stack = find_stack(saved)
+    return saved, _deployed(saved, stack)
 
 
-def _deployed_settings(saved: dict[str, Any]) -> tuple[dict[str, str], str]:
+def _deploy_with_answers() -> None:
+    """`sam deploy` without questions; parameters that nobody answered keep the values they have."""
+    config = ("--config-file", str(ANSWERS)) if ANSWERS.exists() else ()
+    _sam("deploy", "--no-fail-on-empty-changeset", *config)
+
+
+def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
+    """The stack, if it is deployed.
+
+    Raises:
+        DeployError: it is not: its change set was declined, or nothing of this name is there.
+    """
+    if stack is None:
+        raise DeployError(
+            f'There is no stack "{saved["stack_name"]}" to check the token of. If you deployed under another name or '
+            f"in another region without saving the answers, put stack_name and region in {ANSWERS.name}."
+        )
+    if stack.status == "REVIEW_IN_PROGRESS":
+        raise DeployError(
+            "The change set was not executed: nothing was created and nothing is billed. Run make deploy again when "
+            "you are ready; it asks the same questions, with your answers filled in, and for the token."
+        )
+    if next_step(stack) is not Step.UPDATE:
+        raise DeployError(f'The stack "{stack.name}" is not deployed ({stack.status}). Run make deploy again.')
+    return stack
+
+
+def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
     """The submit function's environment, and the token it reads."""
-    session = _session(saved)
-    stack = session.client("cloudformation").describe_stacks(StackName=saved["stack_name"])["Stacks"][0]
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
-    function = session.client("lambda").get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
+    account = session(saved)
+    function = account.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
     settings: dict[str, str] = function["Environment"]["Variables"]
-    secret = session.client("secretsmanager").get_secret_value(SecretId=settings["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
+    secret = account.client("secretsmanager").get_secret_value(SecretId=settings["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
     return settings, secret.get("SecretString", "")
 
 
-def _first_error(reply: httpx.Response) -> str:
-    try:
-        error = reply.json()["errors"][0]
-    except (ValueError, LookupError, TypeError):
-        return f"HTTP {reply.status_code}"
-    return f"HTTP {reply.status_code}, code {error.get('code')}: {error.get('message')}"
-
-
-def check_token(base_url: str, account_id: str, token: str, transport: httpx.BaseTransport | None = None) -> str:
-    """Ask Cloudflare for one model's name with the token; what is wrong and how to mend it, or nothing.
+def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
+    """What a good check proved and what it did not, and what to do next.
 
     Args:
-        base_url: the API, such as https://api.cloudflare.com/client/v4.
-        account_id: the account whose models are asked for.
-        token: the bare token.
-        transport: another way to the API, for tests.
+        settings: the submit function's environment.
+        unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
     """
-    mend = "put the right one in the stack's secret (Secrets Manager); the functions read it at once."
-    if not token or token != token.strip():
-        return f"The secret must hold the bare token and no space or line end: {mend}"
-    with httpx.Client(
-        transport=transport,
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-        trust_env=False,
-        follow_redirects=False,
-    ) as client:
-        try:
-            reply = client.get(f"{base_url}/accounts/{account_id}/ai/models/search", params={"per_page": 1})
-            if reply.is_success:
-                return ""
-            if reply.status_code not in {400, 401, 403, 404}:
-                return f"Cloudflare cannot tell now whether it is good ({_first_error(reply)}); try again later."
-            known = any(
-                client.get(f"{base_url}{path}").is_success
-                for path in ("/user/tokens/verify", f"/accounts/{account_id}/tokens/verify")
-            )
-        except httpx.HTTPError as error:
-            return f"{base_url} cannot be reached from here ({type(error).__name__}); mend WorkersAiBaseUrl?"
-    if known:
-        return (
-            f"The token is good but may not use Workers AI in account {account_id} ({_first_error(reply)}): "
-            'give it the permission "Workers AI - Read" for that account, or mend CloudflareAccountId.'
-        )
-    return f"Cloudflare does not know this token ({_first_error(reply)}): {mend}"
+    bucket = settings["BUCKET_NAME"]
+    email = f"""
+Confirm the alarms' subscription: AWS has sent a mail to {unconfirmed_email}. Nothing else is sent there before somebody
+follows its link "Confirm subscription".
+"""
+    return f"""
+The stack is up. Checked with one free call: the token is valid, and it may read Workers AI in account
+{settings["CLOUDFLARE_ACCOUNT_ID"]}. Not checked: that it may run models (permission "Workers AI - Edit"). Only a submit
+would show that, and it is billed. If it may not, status.json of the first job has token_refused in waiting_for.
+{email if unconfirmed_email else ""}
+Drop a file:
+  aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
+The answers appear under s3://{bucket}/results/."""
+
+
+def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
+    """The address that has not confirmed yet that it wants the alarms; empty if there is none."""
+    topic = physical_ids(saved, stack, "Notifications").get("Notifications")
+    if not topic:
+        return ""
+    found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    pending = [each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"]
+    return pending[0] if pending else ""
+
+
+def _deploy_and_check() -> None:
+    saved, stack = deploy()
+    try:
+        settings, token = _deployed_settings(saved, stack)
+        unconfirmed = _unconfirmed_email(saved, stack)
+    except (BotoCoreError, ClientError) as error:
+        raise DeployError(f"The stack is up, but its token could not be read to check it: {error}") from error
+    base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
+    if wrong := check_token(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token):
+        raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
+    print(closing_words(settings, unconfirmed))
 
 
 def main() -> int:
-    """Deploy, check, and tell the person what to do next."""
+    """Deploy and check; the exit code."""
     try:
-        saved = deploy()
+        _deploy_and_check()
+    except DeployError as error:
+        print(error, file=sys.stderr)
+        return 1
     except (BotoCoreError, ClientError) as error:
-        print(f"AWS does not let us look for the stack: {error}", file=sys.stderr)
+        print(f"AWS refused or could not be reached: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
+        print("It was not deployed. When the cause is fixed, run make deploy again.", file=sys.stderr)
         return error.returncode  # The SAM CLI has said why.
-    try:
-        settings, token = _deployed_settings(saved)
-    except (BotoCoreError, ClientError) as error:
-        print(f"The stack is there, but its token could not be read to check it: {error}", file=sys.stderr)
-        return 1
-    base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
-    wrong = check_token(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token)
-    if wrong:
-        print(f"The stack is there, but the token is not right yet. {wrong}", file=sys.stderr)
-        return 1
-    print(f"""
-The stack is up and the token is good. Drop a file:
-  aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
-The answers appear under s3://{settings["BUCKET_NAME"]}/results/.""")
     return 0
 
 

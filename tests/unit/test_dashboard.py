@@ -13,7 +13,7 @@ ALARM = {
     "EvaluationPeriods": 1,
     "Threshold": 1,
     "ComparisonOperator": "LessThanThreshold",
-    "TreatMissingData": "breaching",
+    "TreatMissingData": "missing",
 }
 TICKS = key("Dropbatch", "Ticks", "dropbatch")
 

@@ -1,57 +1,274 @@
-"""The check of the token after `make deploy`: it tells a wrong token from a wrong permission."""
+"""`make deploy`: what each status of the stack asks for, and what is said when there is no deployed stack."""
 
-import httpx
+import subprocess
+
+import botocore.session
 import pytest
+from botocore.exceptions import ClientError
 
-from local.deploy import check_token
+from local import account_stack, deploy, destroy
+from local.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
-ACCOUNT = "0123456789abcdef0123456789abcdef"
-TOKEN = "secret-canary"
-BASE = "https://api.cloudflare.com/client/v4"
-
-
-def _api(models, verify=401):
-    """An API that answers so to the list of models and to the token's own check."""
-
-    def answer(request):
-        assert request.headers["authorization"] == f"Bearer {TOKEN}"
-        status = models if request.url.path.endswith("/ai/models/search") else verify
-        errors = [] if status == 200 else [{"code": 10000, "message": "Authentication error"}]
-        return httpx.Response(status, json={"success": status == 200, "errors": errors})
-
-    return httpx.MockTransport(answer)
+STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
+ANSWERED = '[default.global.parameters]\nstack_name = "dropbatch"\n[default.deploy.parameters]\nresolve_s3 = true\n'
 
 
-@pytest.mark.parametrize(
-    ("transport", "words"),
-    [
-        (_api(403, 200), "Workers AI - Read"),
-        (_api(401), "does not know this token"),
-        (_api(302), "try again later"),
-        (_api(500), "try again later"),
-    ],
-)
-def test_says_what_is_wrong(transport, words):
-    told = check_token(BASE, ACCOUNT, TOKEN, transport)
-
-    assert words in told
-    assert TOKEN not in told
+def stack_in(status, **parameters):
+    return Stack("dropbatch", STACK_ID, status, parameters, {})
 
 
-def test_a_good_token_needs_no_words():
-    assert check_token(BASE, ACCOUNT, TOKEN, _api(200)) == ""
+def statuses():
+    model = botocore.session.get_session().get_service_model("cloudformation")
+    return model.shape_for("StackStatus").enum
 
 
-@pytest.mark.parametrize("token", ["", "token\n", " token"])
-def test_a_token_with_white_space_is_not_even_sent(token):
-    def refuse(request):
-        raise AssertionError("sent")
+@pytest.mark.parametrize("status", statuses())
+def test_every_status_that_cloudformation_knows_has_its_step(status):
+    assert status in STEPS
+    step = next_step(stack_in(status))
+    if status == "REVIEW_IN_PROGRESS":
+        assert step is Step.CREATE
+    elif status.endswith("_IN_PROGRESS"):
+        assert step is Step.WAIT
+    elif status in NEVER_RAN | {"DELETE_FAILED"}:
+        assert step is Step.RECREATE
+    elif status.endswith("ROLLBACK_FAILED"):
+        assert step is Step.REPAIR
+    elif status == "DELETE_COMPLETE":
+        assert step is Step.CREATE
+    else:
+        assert step is Step.UPDATE
 
-    assert "bare token" in check_token(BASE, ACCOUNT, token, httpx.MockTransport(refuse))
+
+def test_no_stack_is_created_and_an_unknown_status_is_left_to_a_person():
+    assert next_step(None) is Step.CREATE
+    assert next_step(stack_in("SOMETHING_NEW")) is Step.REPAIR
 
 
-def test_an_api_out_of_reach_is_no_wrong_token():
-    def fail(request):
-        raise httpx.ConnectError("no")
+class Account:
+    """An AWS account with at most one stack, and a SAM CLI that is only noted."""
 
-    assert "cannot be reached" in check_token(BASE, ACCOUNT, TOKEN, httpx.MockTransport(fail))
+    def __init__(self, monkeypatch, tmp_path):
+        self.stack = None
+        self.after_deploy = stack_in("CREATE_COMPLETE", Architecture="arm64")
+        self.sam_calls = []
+        self.deleted = []
+        self.says_yes = True
+        self.questions = []
+        (tmp_path / "samconfig.toml").write_text("# The project's.\nversion = 0.1\n\n" + ANSWERED)
+        for module in (account_stack, deploy):
+            monkeypatch.setattr(module, "DEFAULTS", tmp_path / "samconfig.toml")
+            monkeypatch.setattr(module, "ANSWERS", tmp_path / "samconfig.local.toml")
+        for module in (deploy, destroy):
+            monkeypatch.setattr(module, "find_stack", lambda saved: self.stack)
+            monkeypatch.setattr(module, "confirmed", self._confirmed)
+            monkeypatch.setattr(module, "delete", self._delete)
+            monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
+        monkeypatch.setattr(deploy, "_sam", self._sam)
+        self.folder = tmp_path
+
+    def _confirmed(self, question):
+        self.questions.append(question)
+        return self.says_yes
+
+    def _delete(self, saved, stack):
+        self.deleted.append(stack.status)
+        self.stack = None
+
+    def _sam(self, *arguments, **environment):
+        self.sam_calls.append((*arguments[:2], *environment.values()))
+        if arguments[0] == "deploy":
+            self.stack = self.after_deploy
+
+    @property
+    def asked_the_questions(self):
+        return ("deploy", "--guided") in self.sam_calls
+
+
+@pytest.fixture
+def account(monkeypatch, tmp_path):
+    return Account(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("status", [None, "REVIEW_IN_PROGRESS"])
+def test_first_deployment_asks_the_questions_and_deletes_nothing(account, status):
+    account.stack = stack_in(status) if status else None
+
+    _, stack = deploy.deploy()
+
+    assert stack.status == "CREATE_COMPLETE"
+    assert account.asked_the_questions
+    assert account.deleted == []
+
+
+@pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
+def test_what_cannot_be_updated_is_deleted_if_the_user_agrees_and_the_questions_are_asked_again(account, status):
+    account.stack = stack_in(status)
+
+    deploy.deploy()
+
+    assert account.deleted == [status]
+    assert account.asked_the_questions
+
+
+def test_without_agreement_nothing_is_deleted_built_or_deployed(account):
+    account.stack, account.says_yes = stack_in("ROLLBACK_COMPLETE"), False
+
+    with pytest.raises(DeployError, match="Nothing was changed"):
+        deploy.deploy()
+
+    assert account.deleted == account.sam_calls == []
+
+
+@pytest.mark.parametrize("status", ["UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "CREATE_COMPLETE", "UPDATE_FAILED"])
+def test_a_usable_stack_is_updated_without_questions(account, status):
+    account.stack = stack_in(status, Architecture="arm64")
+
+    deploy.deploy()
+
+    assert account.sam_calls == [("build", "arm64"), ("deploy", "--no-fail-on-empty-changeset")]
+
+
+@pytest.mark.parametrize("status", ["UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_ROLLBACK_FAILED"])
+def test_a_stack_that_is_being_changed_or_is_broken_is_left_alone_with_a_sentence(account, status):
+    account.stack = stack_in(status)
+
+    with pytest.raises(DeployError, match=status):
+        deploy.deploy()
+
+    assert account.sam_calls == []
+
+
+def test_declining_the_change_set_ends_with_a_sentence(account, capsys):
+    account.after_deploy = stack_in("REVIEW_IN_PROGRESS")
+
+    assert deploy.main() == 1
+
+    assert "change set was not executed" in capsys.readouterr().err
+
+
+def test_declining_without_a_stack_left_ends_with_a_sentence(account):
+    account.after_deploy = None
+
+    with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
+        deploy.deploy()
+
+
+def test_a_failure_of_the_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
+    def fail(*arguments, **environment):
+        raise subprocess.CalledProcessError(3, "sam")
+
+    monkeypatch.setattr(deploy, "_sam", fail)
+
+    assert deploy.main() == 3
+    assert "run make deploy again" in capsys.readouterr().err
+
+
+def test_answers_go_to_a_file_of_their_own(account):
+    before = (account.folder / "samconfig.toml").read_text()
+
+    deploy.deploy()
+
+    assert (account.folder / "samconfig.toml").read_text() == before
+    answers = (account.folder / "samconfig.local.toml").read_text()
+    assert answers.endswith(ANSWERED)
+    assert "The project's" not in answers
+    ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
+    assert "samconfig.local.toml" in ignored
+
+
+def test_functions_are_packed_again_for_the_processor_that_was_answered(account):
+    account.after_deploy = stack_in("CREATE_COMPLETE", Architecture="x86_64")
+
+    deploy.deploy()
+
+    assert account.sam_calls == [
+        ("build", "arm64"),
+        ("deploy", "--guided"),
+        ("build", "x86_64"),
+        ("deploy", "--no-fail-on-empty-changeset"),
+    ]
+
+
+def test_an_update_without_answers_is_packed_for_the_stacks_own_processor(account):
+    account.stack = account.after_deploy = stack_in("UPDATE_COMPLETE", Architecture="x86_64")
+
+    deploy.deploy()
+
+    assert account.sam_calls[0] == ("build", "x86_64")
+
+
+class Client:
+    """CloudFormation, as far as `describe_stacks`."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def client(self, service):
+        return self
+
+    def describe_stacks(self, StackName):  # noqa: N803 - boto3's name
+        raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
+
+
+def test_a_stack_that_does_not_exist_is_none(monkeypatch):
+    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
+
+    assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
+
+
+def test_being_denied_is_not_taken_for_no_stack(monkeypatch):
+    monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
+
+    with pytest.raises(ClientError):
+        account_stack.find_stack({"stack_name": "dropbatch"})
+
+
+SETTINGS = {"BUCKET_NAME": "files", "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef"}
+
+
+def test_closing_words_say_what_the_check_proved_and_what_not():
+    said = deploy.closing_words(SETTINGS, "")
+
+    assert "may read Workers AI" in said
+    assert "Not checked" in said
+    assert "Workers AI - Edit" in said
+    assert "Confirm" not in said
+
+
+def test_closing_words_name_the_address_that_must_confirm():
+    assert 'follows its link "Confirm subscription"' in deploy.closing_words(SETTINGS, "team@example.org")
+    assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org")
+
+
+def test_destroy_says_what_stays_with_the_commands_that_remove_it():
+    said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"})
+
+    for words in ('Bucket("files")', "--table-name ledger", "recovery window", "eu-west-1", "no-deletion-protection"):
+        assert words in said
+
+
+def test_destroy_names_no_secret_that_is_the_users_own():
+    assert "secret" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files"})
+
+
+def test_destroy_asks_first(account):
+    account.stack, account.says_yes = stack_in("UPDATE_COMPLETE"), False
+
+    with pytest.raises(DeployError, match="Nothing was deleted"):
+        destroy.destroy()
+    assert account.deleted == []
+
+    account.says_yes = True
+    destroy.destroy()
+    assert account.deleted == ["UPDATE_COMPLETE"]
+    assert "dropbatch" in account.questions[-1]
+
+
+@pytest.mark.parametrize("status", [None, "UPDATE_IN_PROGRESS"])
+def test_destroy_without_a_stack_or_during_a_change_ends_with_a_sentence(account, status):
+    account.stack = stack_in(status) if status else None
+
+    with pytest.raises(DeployError):
+        destroy.destroy()
+    assert account.questions == []

@@ -433,7 +433,9 @@ def test_bucket_is_private_versioned_encrypted_and_stays(template):
     bucket = template["Resources"]["Bucket"]
     properties = bucket["Properties"]
 
-    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    # A failed first deployment must not keep the name of a bucket that nothing was ever dropped in.
+    assert bucket["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert bucket["UpdateReplacePolicy"] == "Retain"
     assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
     assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
     assert len(properties["PublicAccessBlockConfiguration"]) == 4
@@ -578,12 +580,18 @@ def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
             assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
 
 
-def test_that_nothing_is_told_is_an_alarm_for_ticks_alone(of_type):
+def test_missing_data_raises_an_alarm_for_ticks_alone_and_not_on_a_first_deployment(of_type):
     alarms = of_type("AWS::CloudWatch::Alarm")
-    breaching = {name for name, alarm in alarms.items() if alarm["TreatMissingData"] == "breaching"}
 
-    assert breaching == {"NoTickAlarm"}
-    assert alarms["NoTickAlarm"]["Period"] == {"Fn::If": ["TicksEachMinute", 300, 86_400]}
+    # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With `breaching` it would go to
+    # ALARM before the first tick.
+    assert {name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"} == {"NoTickAlarm"}
+    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {"NoTickAlarm"}
+    no_tick = alarms["NoTickAlarm"]
+    assert no_tick["TreatMissingData"] == "missing"
+    assert no_tick["InsufficientDataActions"] == no_tick["AlarmActions"]
+    assert no_tick["Period"] == {"Fn::If": ["TicksEachMinute", 60, 86_400]}
+    assert no_tick["EvaluationPeriods"] == {"Fn::If": ["TicksEachMinute", 5, 1]}
 
 
 def test_each_alarm_has_its_page_in_the_runbook(of_type):

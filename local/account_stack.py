@@ -1,0 +1,184 @@
+"""The stack on a real AWS account: where it is, what its status in CloudFormation asks for, and its deletion.
+
+The answers of the guided deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
+defaults and is never written. The token is in neither.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError, NoRegionError, WaiterError
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULTS = ROOT / "samconfig.toml"
+ANSWERS = ROOT / "samconfig.local.toml"
+
+
+class DeployError(Exception):
+    """Why something was not done, in a sentence for the person at the terminal."""
+
+
+class Step(Enum):
+    """What a stack's status asks for."""
+
+    CREATE = "create"
+    """There is no stack yet: ask the questions, then create it."""
+    RECREATE = "recreate"
+    """A stack that cannot be updated: delete it first, then create it."""
+    UPDATE = "update"
+    WAIT = "wait"
+    REPAIR = "repair"
+    """Only a person can bring it back to a status from which it can be updated."""
+
+
+STEPS = {
+    "REVIEW_IN_PROGRESS": Step.CREATE,  # A change set was made and not executed: no resource exists.
+    "DELETE_COMPLETE": Step.CREATE,
+    "CREATE_FAILED": Step.RECREATE,
+    "ROLLBACK_COMPLETE": Step.RECREATE,
+    "ROLLBACK_FAILED": Step.RECREATE,
+    "DELETE_FAILED": Step.RECREATE,
+    "CREATE_COMPLETE": Step.UPDATE,
+    "UPDATE_COMPLETE": Step.UPDATE,
+    "UPDATE_FAILED": Step.UPDATE,  # Rollback was switched off: the next update goes on from there.
+    "UPDATE_ROLLBACK_COMPLETE": Step.UPDATE,
+    "IMPORT_COMPLETE": Step.UPDATE,
+    "IMPORT_ROLLBACK_COMPLETE": Step.UPDATE,
+    "CREATE_IN_PROGRESS": Step.WAIT,
+    "ROLLBACK_IN_PROGRESS": Step.WAIT,
+    "DELETE_IN_PROGRESS": Step.WAIT,
+    "UPDATE_IN_PROGRESS": Step.WAIT,
+    "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS": Step.WAIT,
+    "UPDATE_ROLLBACK_IN_PROGRESS": Step.WAIT,
+    "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS": Step.WAIT,
+    "IMPORT_IN_PROGRESS": Step.WAIT,
+    "IMPORT_ROLLBACK_IN_PROGRESS": Step.WAIT,
+    "UPDATE_ROLLBACK_FAILED": Step.REPAIR,
+    "IMPORT_ROLLBACK_FAILED": Step.REPAIR,
+}
+"""What to do for each status that CloudFormation knows."""
+
+NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
+"""A stack in one of these has never been created completely, so that what it left behind holds nothing."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack as CloudFormation describes it.
+
+    Attributes:
+        name: the stack's name.
+        id: its ARN, which still names it after it has been deleted.
+        status: one of CloudFormation's stack statuses.
+        parameters: its parameters; hidden ones are asterisks.
+        outputs: its outputs; none before it was created.
+    """
+
+    name: str
+    id: str
+    status: str
+    parameters: dict[str, str]
+    outputs: dict[str, str]
+
+
+def saved_answers() -> dict[str, Any]:
+    """What `sam deploy` is told: the project's defaults, and the user's answers once there are any."""
+    config = tomllib.loads((ANSWERS if ANSWERS.exists() else DEFAULTS).read_text())["default"]
+    return {**config["global"]["parameters"], **config["deploy"]["parameters"]}
+
+
+def session(saved: dict[str, Any]) -> boto3.Session:
+    """With the profile and the region that were answered; else those of the environment."""
+    return boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
+
+
+def find_stack(saved: dict[str, Any]) -> Stack | None:
+    """The stack of the saved name; None where there is none, or no region to look in yet."""
+    try:
+        client = session(saved).client("cloudformation")
+        (found,) = client.describe_stacks(StackName=saved["stack_name"])["Stacks"]
+    except NoRegionError:
+        return None  # The guided deployment asks for it.
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":  # CloudFormation's code for "no such stack".
+            return None
+        raise
+    return Stack(
+        found["StackName"],
+        found["StackId"],
+        found["StackStatus"],
+        {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])},
+        {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
+    )
+
+
+def next_step(stack: Stack | None) -> Step:
+    """What to do about a stack; a status that is not in `STEPS` is left to a person."""
+    return STEPS.get(stack.status, Step.REPAIR) if stack else Step.CREATE
+
+
+def physical_ids(saved: dict[str, Any], stack: Stack, *logical_ids: str) -> dict[str, str]:
+    """The names of those of a stack's resources that there are."""
+    client = session(saved).client("cloudformation")
+    pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
+    resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
+    return {
+        resource["LogicalResourceId"]: resource["PhysicalResourceId"]
+        for resource in resources
+        if resource["LogicalResourceId"] in logical_ids and resource.get("PhysicalResourceId")
+    }
+
+
+def delete(saved: dict[str, Any], stack: Stack) -> None:
+    """Delete a stack and wait until it is gone.
+
+    Raises:
+        DeployError: naming the resources that could not be deleted, and why.
+    """
+    client = session(saved).client("cloudformation")
+    print(f'Deleting the stack "{stack.name}" ...', flush=True)
+    client.delete_stack(StackName=stack.id)
+    try:
+        client.get_waiter("stack_delete_complete").wait(
+            StackName=stack.id, WaiterConfig={"Delay": 5, "MaxAttempts": 240}
+        )
+    except WaiterError as error:
+        pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
+        failed = [
+            f"\n  {resource['LogicalResourceId']}: {resource.get('ResourceStatusReason', 'no reason given')}"
+            for page in pages
+            for resource in page["StackResourceSummaries"]
+            if resource["ResourceStatus"] == "DELETE_FAILED"
+        ]
+        raise DeployError(
+            f'The stack "{stack.name}" could not be deleted completely:{"".join(failed) or f" {error}"}\n'
+            "(A policy that is still attached to a user or role, such as UserPolicy, must be detached first.)"
+        ) from error
+
+
+def confirmed(question: str) -> bool:
+    """Whether the user says yes."""
+    try:
+        return input(f"{question} [y/N]: ").strip().lower() in {"y", "yes"}
+    except EOFError:  # Nobody is there to be asked.
+        return False
+
+
+def not_now(stack: Stack) -> DeployError:
+    """Why nothing can be done about a stack that is being changed or must be repaired."""
+    if next_step(stack) is Step.WAIT:
+        return DeployError(
+            f'CloudFormation is still working on the stack "{stack.name}" ({stack.status}). Nothing was done; wait '
+            "until it has ended, then try again."
+        )
+    return DeployError(
+        f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events in the CloudFormation '
+        "console say why. Bring it back from there (for UPDATE_ROLLBACK_FAILED: Stack actions, Continue update "
+        "rollback), then try again."
+    )

@@ -1,0 +1,99 @@
+"""`make destroy`: delete the stack from a real AWS account, after saying what goes and what stays, and asking."""
+
+from __future__ import annotations
+
+import sys
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from local.account_stack import (
+    ANSWERS,
+    DeployError,
+    Stack,
+    Step,
+    confirmed,
+    delete,
+    find_stack,
+    next_step,
+    not_now,
+    physical_ids,
+    saved_answers,
+)
+
+
+def destroy() -> None:
+    """Delete the stack, after saying what goes and what stays, and asking.
+
+    Raises:
+        DeployError: there is nothing to delete, or it was not deleted.
+    """
+    saved = saved_answers()
+    stack = find_stack(saved)
+    if stack is None:
+        raise DeployError(f'There is no stack "{saved["stack_name"]}" in this account and region.')
+    if next_step(stack) is Step.WAIT:
+        raise not_now(stack)
+    names = physical_ids(saved, stack, "Bucket", "Table", "ApiToken")
+    print(what_stays(stack, names))
+    if not confirmed(f'Delete the stack "{stack.name}" ({stack.id})?'):
+        raise DeployError("Nothing was deleted.")
+    delete(saved, stack)
+    print("Deleted. What stays, and how to remove it, is above.")
+
+
+def what_stays(stack: Stack, names: dict[str, str]) -> str:
+    """What deleting the stack removes and what it leaves, each with how to remove it.
+
+    Args:
+        stack: the stack.
+        names: the names of its bucket, table and secret, by their logical ids.
+    """
+    region = stack.id.split(":")[3]
+    lines = [
+        f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with the messages in them,',
+        "schedule, alarms, dashboard, roles and the users' policy. Nobody collects batches that are still pending at",
+        "Cloudflare.",
+        "",
+        "It leaves:",
+    ]
+    if bucket := names.get("Bucket"):
+        empty = f'b = boto3.resource("s3", "{region}").Bucket("{bucket}"); b.object_versions.delete(); b.delete()'
+        lines += [
+            f"- the bucket {bucket}, with uploads and results. To remove it with all it holds:",
+            f"    .local/sam/bin/python -c 'import boto3; {empty}'",
+        ]
+    if table := names.get("Table"):
+        lines += [
+            f"- the table {table}, the record of every job. To remove it:",
+            f"    aws dynamodb update-table --region {region} --table-name {table} --no-deletion-protection-enabled",
+            f"    aws dynamodb delete-table --region {region} --table-name {table}",
+        ]
+    if "ApiToken" in names:
+        lines += [
+            "- possibly the secret with the token, for up to 30 days (Secrets Manager's recovery window): it is then",
+            "  removed by itself and not billed meanwhile. Revoke the token at Cloudflare if nothing else uses it.",
+        ]
+    lines += [
+        "- packages of the functions in the SAM CLI's own bucket (stack aws-sam-cli-managed-default), which other SAM",
+        "  projects of the account use too; traces for 30 days and metrics for 15 months, neither of them billed;",
+        f"- {ANSWERS.name} on this machine, with your answers.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Delete; the exit code."""
+    try:
+        destroy()
+    except DeployError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (BotoCoreError, ClientError) as error:
+        print(f"AWS refused or could not be reached: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The check of the Cloudflare token after a deployment."""
+
+import httpx
+
+CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
+
+
+def _first_error(reply: httpx.Response) -> str:
+    try:
+        error = reply.json()["errors"][0]
+    except (ValueError, LookupError, TypeError):
+        return f"HTTP {reply.status_code}"
+    return f"HTTP {reply.status_code}, code {error.get('code')}: {error.get('message')}"
+
+
+def check_token(base_url: str, account_id: str, token: str, transport: httpx.BaseTransport | None = None) -> str:
+    """List one model's name with the token, which is free.
+
+    Success proves that the token is valid and may read Workers AI in this account. Only a submit, which is billed,
+    would prove that it may run models.
+
+    Args:
+        base_url: the API, such as https://api.cloudflare.com/client/v4.
+        account_id: the account whose models are listed.
+        token: the bare token.
+        transport: another way to the API, for tests.
+
+    Returns:
+        What is wrong and how to fix it; empty if nothing is.
+    """
+    fix = "put the right one in the stack's secret (Secrets Manager); the functions read it at once."
+    if not token or token != token.strip():
+        return f"The secret must hold the bare token and no space or line end: {fix}"
+    with httpx.Client(
+        transport=transport,
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        trust_env=False,
+        follow_redirects=False,
+    ) as client:
+        try:
+            reply = client.get(f"{base_url}/accounts/{account_id}/ai/models/search", params={"per_page": 1})
+            if reply.is_success:
+                return ""
+            if reply.status_code not in {400, 401, 403, 404}:
+                return f"Cloudflare cannot say now whether it is valid ({_first_error(reply)}); try again later."
+            known = any(
+                client.get(f"{base_url}{path}").is_success
+                for path in ("/user/tokens/verify", f"/accounts/{account_id}/tokens/verify")
+            )
+        except httpx.HTTPError as error:
+            return f"{base_url} cannot be reached from here ({type(error).__name__}); is WorkersAiBaseUrl right?"
+    if known:
+        return (
+            f"The token is valid but may not use Workers AI in account {account_id} ({_first_error(reply)}): give it "
+            'the permissions "Workers AI - Read" and "Workers AI - Edit" for that account, or correct '
+            "CloudflareAccountId."
+        )
+    return f"Cloudflare does not know this token ({_first_error(reply)}): {fix}"
