@@ -61,11 +61,11 @@ sbom: .venv/.stamp ## the packages that both functions are packed with, in Cyclo
 	@$(DEV) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file $(SBOM) requirements.txt
 
-deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
-	.local/sam/bin/python -m local.deploy
+deploy: .venv/.stamp .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
+	$(DEV) -m local.deploy
 
-destroy: .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
-	.local/sam/bin/python -m local.destroy
+destroy: .venv/.stamp .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
+	$(DEV) -m local.destroy
 
 clean: ## remove what the other verbs made, environments included
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
