@@ -26,7 +26,7 @@ EXAMPLE_SETTINGS = {
     "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
     "WORKERS_AI_BASE_URL": "https://api.cloudflare.com/client/v4",
     "DEFAULT_MODEL": "",
-    "MAX_REQUESTS_PER_BATCH": "500",
+    "MAX_REQUESTS_PER_BATCH": "5000",
     "MAX_BATCH_BYTES": "9500000",
     "API_CALLS_PER_MINUTE": "200",
     "BATCH_DEADLINE_HOURS": "24",

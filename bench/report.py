@@ -88,11 +88,12 @@ Noise of this run: between the quickest and the slowest round of one floor lay a
 
 _SPLIT = """\
 `functions.submit.cut.cut`, fed with 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
-sidecar) written to another, at the template's limits of 500 records and 9,500,000 bytes. What the S3 client costs comes
-on top on every side and stands below. *Floor*: read the blocks, find the newlines (`split`, which leaves the lines),
-write the same bytes. *JSON alone*: read the blocks, split them, decode each line with msgspec and drop it, write
-nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the payload, the same limits. *filesplit*: PyPI's
-package of that name, as many lines a file; it looks into none of them and writes no body and no sidecar."""
+sidecar) written to another, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
+batches. What the S3 client costs comes on top on every side and stands below. *Floor*: read the blocks, find the
+newlines (`split`, which leaves the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode
+each line with msgspec and drop it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the
+payload, the same limits. *filesplit*: PyPI's package of that name, as many lines a file; it looks into none of them
+and writes no body and no sidecar."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a mapped file: told from other replies

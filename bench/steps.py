@@ -34,7 +34,7 @@ from shared.workers_ai import understand
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_RECORDS, MOST_BYTES = 500, 9_500_000
+FIRST_RECORDS, MOST_RECORDS, MOST_BYTES = 500, 5_000, 9_500_000
 """The template's defaults."""
 
 COPIED = 1 << 20
@@ -59,7 +59,8 @@ def anonymous() -> float:
 
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
     """The product's: cut, and the staged object of each batch written. How many batches."""
-    plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="object" if document else "jsonl", packing="plain")
+    form = "object" if document else "jsonl"
+    plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
     stream = blocks(upload)
     place = Place()
     if document:
@@ -67,7 +68,7 @@ def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
         place = Place(head.index(b"[") + 1)
         stream = _rejoined(head[place.offset :], stream)
     batches = 0
-    for piece in cut(plan, place, stream):
+    for piece in cut(plan, place, 0, stream):
         assert piece.staged.metadata()
         output.write(piece.body + encode_rows(piece.rows))
         batches += 1

@@ -86,12 +86,14 @@ class Plan:
 
     Attributes:
         model: the model id, empty while none was given.
-        max_requests: records in a batch.
+        max_requests: records in a batch, at most.
         max_bytes: bytes of a batch's body.
         account: the Cloudflare account the job is submitted to.
         form: `jsonl`, `object` (the API's document) or `array` (one without its wrapper); empty until it is known.
         packing: `plain`, `gzip` or `zstd`; empty until it is known.
         start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
+        first_requests: records in the first batches, at most; later ones grow up to `max_requests`. 0: all have
+            `max_requests` (jobs created before batches grew).
     """
 
     model: str
@@ -101,6 +103,7 @@ class Plan:
     form: str = ""
     packing: str = ""
     start: int = 0
+    first_requests: int = 0
 
     @property
     def is_document(self) -> bool:

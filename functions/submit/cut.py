@@ -1,7 +1,8 @@
 """The cut: a stream of unpacked bytes becomes batches of records. Pure: knows no S3, no ledger, no clock.
 
 Bytes are spliced: a record is decoded once to see that it is sound, then passed on as the user wrote it. Where a cut
-falls depends on the bytes and the plan alone, so that every run cuts alike. Nothing here grows with the upload.
+falls depends on the bytes, the plan and the batch's number alone, so that every run cuts alike. Nothing here grows with
+the upload.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from functions.submit.limits import max_records
 from functions.submit.windows import EXCERPT, Overlong, Window, beginning_of, elements, lines
 from shared.errors import UploadError
 from shared.settings import API_BODY_LIMIT
@@ -65,18 +67,19 @@ class Cut:
         return Staged(len(self.rows), self.sendable, len(self.body), self.end)
 
 
-def cut(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Cut]:
+def cut(plan: Plan, start: Place, number: int, blocks: Iterable[bytes]) -> Iterator[Cut]:
     """Cut an upload's records into batches.
 
     Args:
         plan: form and limits.
         start: where to go on; the stream begins at its offset.
+        number: of the first batch that is cut; decides with the plan how many records each batch may have.
         blocks: unpacked bytes.
 
     Raises:
         UploadError: `broken_document`, when the records before it have been yielded.
     """
-    most, room = plan.max_requests, plan.max_bytes - WRAPPING + 1
+    most, room = max_records(plan, number), plan.max_bytes - WRAPPING + 1
     first_id, size, end = start.record, 0, start
     rows, raws = Rows(), list[bytes]()
     problem: UploadError | None = None
@@ -95,6 +98,8 @@ def cut(plan: Plan, start: Place, blocks: Iterable[bytes]) -> Iterator[Cut]:
                 if taken < whole:
                     yield Cut(first_id, rows, body_of(raws), len(raws), end)
                     first_id, size, rows, raws = end.record, 0, Rows(), []
+                    number += 1
+                    most = max_records(plan, number)
     except UploadError as error:
         problem = error
     if len(rows):

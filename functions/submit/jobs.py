@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functions.submit.limits import most_records
+from functions.submit.limits import FIRST_BATCH_RECORDS, most_records
 from shared import keys
 from shared.observability import count, logger
 from shared.settings import MODEL_ID
@@ -67,15 +67,17 @@ def _new_job(services: Services, job_id: str, upload: Upload, stored: Stored, no
     settings = services.settings
     until = now + LEASE_SECONDS
     model = wanted_model(upload.key, stored.metadata, settings.default_model)
+    most = min(settings.max_requests_per_batch, most_records(model))
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,
         upload=upload,
         plan=Plan(
             model=model,
-            max_requests=min(settings.max_requests_per_batch, most_records(model)),
+            max_requests=most,
             max_bytes=settings.max_batch_bytes,
             account=settings.cloudflare_account_id,
+            first_requests=min(FIRST_BATCH_RECORDS, most),
         ),
         created_at=now,
         due_at=until,

@@ -1,10 +1,16 @@
-"""How many records a batch may have, by its model: an answer can be far larger than its request. Knows no service.
+"""How many records a batch may have, by its model and its number. Knows no service.
 
-The API answers a whole batch in one reply, which has to be stored and joined. What counts is what a typical answer of
-the task takes. Single replies may still be larger; `shared.spool.LARGEST_REPLY` says what becomes of them.
+An answer can be far larger than its request: the API answers a whole batch in one reply, which has to be stored and
+joined. What counts is what a typical answer of the task takes. Single replies may still be larger;
+`shared.spool.LARGEST_REPLY` says what becomes of them.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shared.words import Plan
 
 REPLY_AIM = 200_000_000
 """Bytes that a typical reply stays within, however many requests a batch may have."""
@@ -31,3 +37,21 @@ def most_records(model: str) -> int:
     """Records in a batch of a model, at most, whatever the operator allows."""
     answer = next((size for prefix, size in ANSWER_BYTES if model.startswith(prefix)), _UNKNOWN)
     return REPLY_AIM // answer
+
+
+FIRST_BATCH_RECORDS = 500
+"""Records in the first batches of a job: a small job is quick, and a first error costs little."""
+BATCHES_PER_DOUBLING = 4
+"""Batches of one size before the size doubles. Never change it: jobs that are being split must go on cutting alike."""
+
+
+def max_records(plan: Plan, number: int) -> int:
+    """Records that one batch of a job may have; depends on the plan and the batch's number alone.
+
+    The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
+    `max_requests`. A plan that was pinned before batches grew has no `first_requests`; its batches keep their size.
+    """
+    if not plan.first_requests:
+        return plan.max_requests
+    doublings = min(number // BATCHES_PER_DOUBLING, 30)
+    return min(plan.first_requests << doublings, plan.max_requests)

@@ -137,7 +137,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     while True:
         check = partial(_check_time, job, place, remaining)
         blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check)
-        for piece in cut(job.plan, place, fertile(blocks)):
+        for piece in cut(job.plan, place, number, fertile(blocks)):
             barren = 0
             _check_model(job.plan.model)
             if place != begun and services.now() >= kept_at + KEEP_EVERY:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from functions.submit import split
+from functions.submit import jobs, split
 from functions.submit.split import KEPT_FOR
 from shared.errors import StorageError
 from shared.ledger import Ledger
@@ -79,3 +79,29 @@ def test_a_run_whose_lease_ran_out_lets_go_once_another_has_the_job(slow, monkey
     assert said.count("lease lost") == said.count("upload read to its end") == 1
     assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
+
+
+def test_a_job_planned_before_batches_grew_goes_on_with_batches_of_its_old_size(start, monkeypatch):
+    monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn stages one batch
+    world.upload("a.jsonl", BODY, model=M2M)
+    world.deliver("UploadQueue")
+    job = job_item(world)
+    assert job["plan"]["M"].pop("first_requests") == {"N": "1"}
+    world.dynamodb.put_item(TableName=TABLE, Item=job)
+
+    world.settle(minutes=60)
+
+    assert [batch["requests"] for batch in world.manifest()["batches"]] == [1, 2, 2, 2, 1]
+
+
+def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
+    monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
+    world = start(MAX_REQUESTS_PER_BATCH=10)
+    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)
+    world.upload("a.jsonl", BODY, model=M2M)
+
+    world.settle(minutes=60)
+
+    assert [batch["requests"] for batch in world.manifest()["batches"]] == [1, 1, 1, 1, 2, 2]

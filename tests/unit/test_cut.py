@@ -11,6 +11,7 @@ from functions.submit import cut as module
 from functions.submit import windows
 from functions.submit.cut import cut
 from functions.submit.form import form_of
+from functions.submit.limits import max_records
 from shared.errors import UploadError
 from shared.sidecar import Staged, decode_rows, encode_rows, spans
 from shared.words import Place, Plan
@@ -106,21 +107,25 @@ kinds = st.one_of(
 )
 endings = st.sampled_from([b"\n", b"\n", b"\r\n"])
 uploads = st.lists(st.tuples(kinds, endings), max_size=25)
-limits = st.tuples(st.integers(1, 12), st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)))
+limits = st.tuples(
+    st.integers(1, 12), st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)), st.integers(0, 2)
+)
 blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 << 20))
 
 
 def plan_of(limits, form="jsonl", start=0):
-    return Plan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start)
+    """Limits are records and bytes of a batch, and if batches grow the records of the first ones."""
+    first = min(limits[2], limits[0]) if len(limits) > 2 else 0
+    return Plan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
 
 def in_blocks(data, size):
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-def cuts_of(plan, data, size=1 << 20, start=None):
+def cuts_of(plan, data, size=1 << 20, start=None, number=0):
     start = start or Place(offset=plan.start)
-    return list(cut(plan, start, in_blocks(data[start.offset :], size)))
+    return list(cut(plan, start, number, in_blocks(data[start.offset :], size)))
 
 
 def seen(cuts):
@@ -137,13 +142,13 @@ def records_in(one):
 def check_law(cuts, plan):
     """What holds for every upload and every plan."""
     next_id = 0
-    for one in cuts:
+    for number, one in enumerate(cuts):
         sent = [record for _, record in records_in(one) if record is not None]
         assert one.first_id == next_id
         assert len(one.rows) > 0
         next_id += len(one.rows)
         assert one.end.record == next_id
-        assert len(one.rows) <= plan.max_requests
+        assert len(one.rows) <= max_records(plan, number)
         assert one.body == (b'{"requests":[' + b",".join(sent) + b"]}" if sent else b"")
         assert len(one.body) <= plan.max_bytes or len(one.rows) == 1
         assert len(one.body) < LIMIT
@@ -196,7 +201,7 @@ def test_lines_cut_on_from_any_end_give_the_same_remaining_cuts(upload, last_lin
     plan = plan_of(limits)
     cuts = cuts_of(plan, data)
     for done, one in enumerate(cuts, 1):
-        assert seen(cuts_of(plan, data, size, one.end)) == seen(cuts[done:])
+        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
 
 
 @given(first=sound, rest=st.lists(sound, max_size=3))
@@ -211,10 +216,21 @@ def test_a_byte_order_mark_belongs_to_no_record(first, rest):
 def test_a_batch_is_filled_as_far_as_the_limits_allow(upload, limits):
     plan = plan_of(limits)
     cuts = cuts_of(plan, joined(upload, last_line_ends=True))
-    for one, following in pairwise(cuts):
+    for number, (one, following) in enumerate(pairwise(cuts)):
         if not one.body or any(row.code for row in (*one.rows, *following.rows)):
             continue
-        assert len(one.rows) == plan.max_requests or len(one.body) + 1 + following.rows[0].length > plan.max_bytes
+        full = len(one.rows) == max_records(plan, number)
+        assert full or len(one.body) + 1 + following.rows[0].length > plan.max_bytes
+
+
+def test_batches_grow_with_their_number_up_to_the_most_that_the_plan_allows():
+    data = b"\n".join([record_of(11)] * 50)
+    assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [4] * 4 + [5] * 4 + [2]
+
+
+def test_batches_of_a_plan_from_before_they_grew_keep_their_size():
+    data = b"\n".join([record_of(11)] * 50)
+    assert [len(one.rows) for one in cuts_of(plan_of((5, 399)), data)] == [5] * 10
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
@@ -409,7 +425,7 @@ def test_where_documents_are_cut_does_not_depend_on_the_blocks_and_every_end_can
     cuts = cuts_of(plan, data)
     assert seen(cuts_of(plan, data, size)) == seen(cuts)
     for done, one in enumerate(cuts, 1):
-        assert seen(cuts_of(plan, data, size, one.end)) == seen(cuts[done:])
+        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
 
 
 @st.composite
@@ -442,7 +458,7 @@ def told(plan, data, size):
     """The records before a document's fault, and the fault."""
     rows = []
     try:
-        for one in cut(plan, Place(offset=plan.start), in_blocks(data[plan.start :], size)):
+        for one in cut(plan, Place(offset=plan.start), 0, in_blocks(data[plan.start :], size)):
             rows += seen_rows(one.rows)
     except UploadError as error:
         return rows, (error.code, error.message)

@@ -1,8 +1,9 @@
-"""How many records a batch of a model may have."""
+"""How many records a batch may have, by its model and its number."""
 
 import pytest
 
-from functions.submit.limits import ANSWER_BYTES, REPLY_AIM, most_records
+from functions.submit.limits import ANSWER_BYTES, FIRST_BATCH_RECORDS, REPLY_AIM, max_records, most_records
+from shared.words import Plan
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,12 @@ def test_no_listed_model_is_hidden_by_another_and_none_is_allowed_less_than_an_u
     prefixes = [prefix for prefix, _ in ANSWER_BYTES]
     assert not [one for one in prefixes if any(one != other and one.startswith(other) for other in prefixes)]
     assert all(REPLY_AIM // size >= most_records("") for _, size in ANSWER_BYTES)
+
+
+def test_a_million_records_are_at_most_450_batches_and_a_small_job_keeps_to_small_ones():
+    plan = Plan("@cf/baai/bge-m3", 5_000, 9_500_000, "account", first_requests=FIRST_BATCH_RECORDS)
+    sizes = [max_records(plan, number) for number in range(450)]
+    assert sum(sizes) >= 1_000_000
+    assert sizes == sorted(sizes)
+    assert max(sizes) == 5_000
+    assert sum(sizes[:4]) == 2_000

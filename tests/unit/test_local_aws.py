@@ -40,7 +40,7 @@ def test_a_word_that_is_no_parameter_is_refused():
 def test_every_default_is_said_so_that_an_earlier_value_does_not_stay():
     defaults = aws._default_parameters()
 
-    assert defaults["MaxRequestsPerBatch"] == "500"
+    assert defaults["MaxRequestsPerBatch"] == "5000"
     assert defaults["DefaultModel"] == ""
     assert "CloudflareAccountId" not in defaults
 

@@ -135,7 +135,7 @@ def test_parameters_are_those_of_the_design(source):
     assert {name for name, parameter in told.items() if "Default" not in parameter} == {"CloudflareAccountId"}
     assert all(parameter["Description"] for parameter in told.values())
     defaults = [told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")]
-    assert defaults == [500, 9_500_000, 200]
+    assert defaults == [5_000, 9_500_000, 200]
     assert told["CloudflareApiToken"]["NoEcho"] is True
     for name, parameter in told.items():
         limits = {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
