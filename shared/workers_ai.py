@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
+import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
-"""The longest silence within a reply: a deadline is overrun by this much at most."""
+"""The longest silence within a reply."""
+TOKEN_CHECK_SECONDS = 10.0
+"""The longest the free call may take that checks the token: it may come after a submit."""
 PIECE = 256 << 10
 """Bytes of a body that are sent at a time."""
 LONGEST_WORDS = 500
@@ -149,7 +153,12 @@ class WorkersAI:
             token = self.token(False)  # noqa: FBT003 - the token's one question
             if not _can_be_sent(token):
                 return False
-            answer = self.http.get(f"{self.base}/models/search?per_page=1", headers=_headers(token))
+            with _cut_off_at(time.monotonic() + TOKEN_CHECK_SECONDS) as trace:
+                answer = self.http.get(
+                    f"{self.base}/models/search?per_page=1",
+                    headers=_headers(token),
+                    extensions={"trace": trace},
+                )
         except (StorageError, httpx.HTTPError):
             return False
         return answer.status_code == HTTPStatus.OK
@@ -185,8 +194,11 @@ class WorkersAI:
             yield Refused(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
             return
         left = deadline - time.monotonic()
+        if left <= 0:
+            yield Refused(0, None, "no time left to send it")
+            return
         timeout = httpx.Timeout(
-            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(max(left, 0.1), READ_SECONDS), pool=POOL_SECONDS
+            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(left, READ_SECONDS), pool=POOL_SECONDS
         )
         with contextlib.ExitStack() as kept:
             # Not the body itself: httpx's response and its stream hold each other, and with them the request, until
@@ -194,16 +206,18 @@ class WorkersAI:
             content_sent = _in_pieces(body, deadline)
             kept.callback(content_sent.close)
             try:
-                response = kept.enter_context(
-                    self.http.stream(
-                        "POST",
-                        f"{self.base}/run/{model}?queueRequest=true",
-                        content=content_sent,
-                        headers={**_headers(token), "content-length": str(len(body))},
-                        timeout=timeout,
+                with _cut_off_at(deadline) as trace:
+                    response = kept.enter_context(
+                        self.http.stream(
+                            "POST",
+                            f"{self.base}/run/{model}?queueRequest=true",
+                            content=content_sent,
+                            headers={**_headers(token), "content-length": str(len(body))},
+                            timeout=timeout,
+                            extensions={"trace": trace},
+                        )
                     )
-                )
-                content = _read(response, kept, deadline)
+                    content = _read(response, kept, deadline)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 yield Refused(0, None, f"no connection: {type(error).__name__}")
                 return
@@ -214,6 +228,37 @@ class WorkersAI:
                 yield Failed(None, f"its answer has over {LARGEST_REPLY:,} bytes, more than Dropbatch can hold")
                 return
             yield understand(response.status_code, response.headers.get("retry-after"), content, submitting=submitting)
+
+
+@contextlib.contextmanager
+def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """End a request at its deadline, whatever it is doing: httpx's timeouts bound single reads and writes only.
+
+    A timer shuts the request's socket down, so that the blocked call returns. Gives the function for httpcore's
+    `trace` extension, which learns the socket; the request must open its own connection.
+    """
+    sockets: list[socket.socket] = []
+
+    def trace(event: str, info: dict[str, Any]) -> None:
+        if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
+            stream = info["return_value"]
+            sockets.append(stream.get_extra_info("socket"))
+            if time.monotonic() >= deadline:
+                stream.close()
+                raise httpx.ConnectTimeout("the deadline passed before anything was sent")
+
+    def shut_down() -> None:
+        for one in sockets[-1:]:
+            with contextlib.suppress(OSError):  # closed already
+                socket.socket.shutdown(one, socket.SHUT_RDWR)  # SSLSocket's own would pull TLS from under a read
+
+    timer = threading.Timer(deadline - time.monotonic(), shut_down)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield trace
+    finally:
+        timer.cancel()
 
 
 def _in_pieces(body: bytes, deadline: float) -> Generator[bytes, None, None]:
@@ -237,14 +282,18 @@ def _is_token_refused(reply: Reply) -> bool:
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """An HTTP client that neither follows redirects nor retries, and takes nothing from the environment."""
+    """An HTTP client that neither follows redirects nor retries, and takes nothing from the environment.
+
+    It keeps no connection. Lambda freezes a process between two calls, for which no clock is certain to account: a
+    request on a connection that died meanwhile would get no answer, and a submit without one may be billed twice.
+    """
     return httpx.Client(
         transport=transport,
         follow_redirects=False,
         trust_env=False,
         headers={"user-agent": "dropbatch", "accept-encoding": "identity"},
         timeout=httpx.Timeout(connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=60.0, pool=POOL_SECONDS),
-        limits=httpx.Limits(max_connections=32, max_keepalive_connections=16),
+        limits=httpx.Limits(max_connections=32, max_keepalive_connections=0),
     )
 
 

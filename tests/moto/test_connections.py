@@ -1,0 +1,211 @@
+"""The client of the API against servers that misbehave below HTTP. On sockets of this machine, without moto."""
+
+import contextlib
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from shared import workers_ai as module
+from shared.workers_ai import Accepted, Lost, Refused, WorkersAI, http_client
+
+MODEL = "@cf/baai/bge-small-en-v1.5"
+BODY = b'{"requests":[{"text":"a"}]}'
+ANSWER = b'{"success":true,"result":{"status":"queued","request_id":"id-1"}}'
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER)
+FAR = 30.0
+"""Seconds that no test lasts, unless what it tests does not work."""
+
+
+class Server:
+    """Listens; each connection is served by a given function in a thread of its own."""
+
+    def __init__(self, serve):
+        self.serve = serve
+        self.connections = 0
+        self.requests = 0
+        self.closing = threading.Event()
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listening.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, contextlib.suppress(OSError):
+            self.serve(self, connection)
+
+    def read_request(self, connection):
+        """One request with the body of these tests; False at the connection's end."""
+        taken = b""
+        while BODY not in taken and b'"request_id"' not in taken:
+            if not (more := connection.recv(65536)):
+                return False
+            taken += more
+        self.requests += 1
+        return True
+
+    def client(self):
+        base = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+        return WorkersAI(http_client(), base, "account", lambda fresh: "token")
+
+
+@pytest.fixture
+def serving():
+    servers = []
+
+    def begin(serve):
+        servers.append(Server(serve))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.closing.set()
+        server.listening.close()
+
+
+def submit(api, seconds=FAR):
+    with api.submit(MODEL, BODY, seconds) as reply:
+        return reply
+
+
+def test_a_submit_never_goes_out_on_a_connection_that_may_be_dead(serving):
+    """As after Lambda has frozen the process: the first call's connection is still open here, and gone over there."""
+
+    def serve_once_then_drop(server, connection):
+        if server.read_request(connection):
+            connection.sendall(REPLY)
+        server.read_request(connection)  # and closes without an answer: nobody can know whether it was carried out
+
+    server = serving(serve_once_then_drop)
+    api = server.client()
+
+    assert [submit(api), submit(api)] == [Accepted("id-1")] * 2
+    assert (server.connections, server.requests) == (2, 2)
+
+
+def silent(server, connection):
+    server.read_request(connection)
+    server.closing.wait(FAR)
+
+
+def dribble_a_head(server, connection):
+    server.read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for number in range(int(FAR / 0.02)):
+        connection.sendall(b"x-%d: y\r\n" % number)
+        time.sleep(0.02)
+
+
+def stop_in_the_body(server, connection):
+    server.read_request(connection)
+    connection.sendall(REPLY[:-10])
+    server.closing.wait(FAR)
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """TLS for 127.0.0.1, with a certificate of its own: the server's side and the client's."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = tmp_path / "both.pem"
+    pem.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pem)
+    return server, ssl.create_default_context(cafile=pem)
+
+
+@pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
+def test_a_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch):
+    monkeypatch.setattr(module, "READ_SECONDS", FAR)
+    at_server, at_client = tls
+
+    def serve_tls(server, connection):
+        with at_server.wrap_socket(connection, server_side=True) as wrapped:
+            serve(server, wrapped)
+
+    server = serving(serve_tls)
+    api = server.client()
+    api.http = http_client(httpx.HTTPTransport(verify=at_client))
+    api.base = api.base.replace("http://", "https://")
+    began = time.monotonic()
+
+    assert isinstance(submit(api, seconds=0.5), Lost)
+
+    assert server.requests == 1
+    assert time.monotonic() - began < FAR / 2
+
+
+@pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
+def test_a_post_ends_at_its_deadline_whatever_the_server_does(serving, serve, monkeypatch):
+    monkeypatch.setattr(module, "READ_SECONDS", FAR)
+    api = serving(serve).client()
+    began = time.monotonic()
+
+    assert isinstance(submit(api, seconds=0.3), Lost)
+
+    assert time.monotonic() - began < FAR / 2
+
+
+def test_a_server_that_takes_no_bytes_does_not_hold_a_post_beyond_its_deadline(serving):
+    api = serving(lambda server, _: server.closing.wait(FAR)).client()
+    began = time.monotonic()
+
+    with api.submit(MODEL, bytes(64 << 20), 0.3) as reply:
+        assert isinstance(reply, Lost)
+
+    assert time.monotonic() - began < FAR / 2
+
+
+def test_a_token_check_ends_at_its_deadline(serving, monkeypatch):
+    monkeypatch.setattr(module, "TOKEN_CHECK_SECONDS", 0.3)
+    api = serving(silent).client()
+    began = time.monotonic()
+
+    assert api.token_is_good() is False
+
+    assert time.monotonic() - began < FAR / 2
+
+
+def test_what_connects_after_its_deadline_is_not_sent(serving, monkeypatch):
+    server = serving(silent)
+    connect = socket.create_connection
+
+    def slowly(*arguments, **named):
+        time.sleep(0.4)
+        return connect(*arguments, **named)
+
+    monkeypatch.setattr(socket, "create_connection", slowly)
+
+    assert submit(server.client(), seconds=0.3) == Refused(0, None, "no connection: ConnectTimeout")
+    assert server.requests == 0
+
+
+def test_nothing_is_sent_when_no_time_is_left(serving):
+    server = serving(silent)
+
+    assert submit(server.client(), seconds=0.0) == Refused(0, None, "no time left to send it")
+    assert server.connections == 0
