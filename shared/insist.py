@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RESERVE_SECONDS = 10.0
-"""Time left to the caller when insisting was in vain."""
+"""Time that is left to the caller when the step never succeeded."""
 
 
 def insist(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
@@ -30,10 +30,12 @@ def insist(step: Callable[[], T], services: Services, remaining: Callable[[], fl
     """
     wait = 0.2
     while True:
+        before = remaining()
         try:
             return step()
         except StorageError:
-            if remaining() < RESERVE_SECONDS + wait:
+            left = remaining()
+            if left < RESERVE_SECONDS + wait + (before - left):  # what hung is likely to hang as long again
                 raise
             services.sleep(wait)
             wait = min(2 * wait, 5.0)

@@ -24,7 +24,7 @@ from shared.spool import spooled
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
     from contextlib import ExitStack
     from datetime import datetime
@@ -38,6 +38,8 @@ AT_ONCE = 8
 """Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however few there are."""
 
 _TRIES = 3
+_COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
+"""Operations that S3 answers only when all bytes are in place."""
 _GONE = frozenset(
     {"404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload", "MethodNotAllowed", "405", "412", "PreconditionFailed"}
 )
@@ -74,10 +76,17 @@ class Piece:
 class Store:
     """One bucket."""
 
-    def __init__(self, client: S3Client, bucket: str) -> None:
-        """Use a ready client."""
+    def __init__(self, client: S3Client, bucket: str, copying: Callable[[], S3Client] | None = None) -> None:
+        """Use a ready client.
+
+        Args:
+            client: for all calls that S3 answers soon.
+            bucket: its name.
+            copying: gives a client that waits longer, for server-side copies; without it the other one is used.
+        """
         self.client = client
         self.bucket = bucket
+        self.copying = copying or (lambda: client)
 
     def head(self, key: str, version: str = "") -> Stored | None:
         """What is stored under a key, or None."""
@@ -255,8 +264,9 @@ class Store:
         raise StorageError(f"S3 get_object {key}: the body broke off {_TRIES} times: {problem}") from problem
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        client = self.copying() if operation in _COPYING else self.client
         try:
-            answer: dict[str, Any] = getattr(self.client, operation)(Bucket=self.bucket, **arguments)
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if "IfNoneMatch" in arguments and code in {"PreconditionFailed", "412"}:

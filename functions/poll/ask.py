@@ -36,6 +36,8 @@ ASK_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
 COLLECT_SECONDS = 25.0
 """Time kept after it to store and join."""
+SHORTEST_ASK = 15.0
+"""No poll is begun with less time: it could break off the only reply that holds the results."""
 MOST_SUBMITS = 3
 MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
@@ -63,6 +65,8 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     Raises:
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
+    if needs_call(batch) and remaining() < SHORTEST_ASK + COLLECT_SECONDS:
+        return Asked(job.job_id, done=False)  # it stays due
     now = services.now()
     until = now + wait_for(batch.claims, min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10)
     claimed = services.ledger.claim_poll(batch, until)

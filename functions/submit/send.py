@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""
-SETTLE_SECONDS = 20.0
-"""Time kept after the POST to record what it came to."""
+SETTLE_SECONDS = 45.0
+"""Time kept after the POST to record its outcome: the table is given up in time for a receipt in S3."""
 FENCE_MARGIN = 30.0
 """Seconds by which clocks of two functions may differ."""
 LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
@@ -96,6 +96,8 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
     # Read before the claim: nothing that can fail stands between it and the POST, and makes a POST seem possible.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    if remaining() < POST_SECONDS + SETTLE_SECONDS:
+        return  # it stays due
     now = services.now()
     claimed = services.ledger.begin_submit(batch, now + remaining() + FENCE_MARGIN)
     if claimed is None:
@@ -147,23 +149,44 @@ def _settle(
 def _accepted(
     services: Services, job: Job, batch: Batch, request_id: str, first_ask: float, remaining: Callable[[], float]
 ) -> None:
-    """Write the request_id down; where the table refuses it, a receipt goes to S3."""
+    """Record the request_id; at the table's first failure a receipt goes to S3, and then the table is tried again."""
     now = services.now()
     submission = Submission(request_id, batch.attempt, now, batch.round)
     prompt = int(batch.number[:8]) < PROMPT_BATCHES
     due_at = now + first_ask + (ASK_GRACE if prompt and request_id else 0.0)
+    is_safe = False
+
+    def record() -> Batch | None:
+        nonlocal is_safe
+        try:
+            return services.ledger.accept(batch, submission, due_at)
+        except StorageError:
+            is_safe = is_safe or _leave_receipt(services, batch, submission)
+            raise
+
     try:
-        taken = insist(lambda: services.ledger.accept(batch, submission, due_at), services, remaining)
+        taken = insist(record, services, remaining)
     except StorageError:
-        taken = None
+        return  # the recovery behind the fence finds the receipt
     if taken is None:
-        named = of_batch(batch) | {"request_id": request_id}
-        logger.error("request_id not recorded", **named, attempt=batch.attempt)
-        services.store.put_once(keys.receipt(job.job_id, batch.number, batch.attempt), msgspec.json.encode(submission))
+        _leave_receipt(services, batch, submission)
         return
     count("BatchesAccepted")
     logger.info("batch accepted", **of_batch(taken), attempt=taken.attempt, requests=taken.requests)
     _ask_soon(services, job, batch, first_ask)
+
+
+def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> bool:
+    """Keep an acceptance that the table did not take, in the log and in S3; whether S3 has it."""
+    named = of_batch(batch) | {"request_id": submission.request_id}
+    logger.error("request_id not recorded", **named, attempt=batch.attempt)
+    key = keys.receipt(batch.job_id, batch.number, batch.attempt)
+    try:
+        services.store.put_once(key, msgspec.json.encode(submission))
+    except StorageError as error:
+        logger.error("receipt not written", **named, reason=str(error))
+        return False
+    return True
 
 
 def _ask_soon(services: Services, job: Job, batch: Batch, delay: float) -> None:

@@ -1,0 +1,159 @@
+"""AWS services that accept a connection and never answer, after the API has accepted a batch.
+
+On sockets of this machine, with the functions' own clients, whose waits are cut to tenths of a second.
+"""
+
+import dataclasses
+import socket
+import threading
+import time
+import types
+
+import botocore.endpoint
+import msgspec
+import pytest
+
+from functions.submit import send
+from shared import services as composition
+from shared.errors import StorageError
+from shared.services import Waits
+from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
+
+TRIES = 3
+BATCH = Batch(
+    "j", "00000000", BatchState.SUBMITTING, 0, 1, 1, 10, created_at=0.0, attempt=1, due_at=1.0, work=Work.SUBMIT
+)
+JOB = Job("j", JobState.IN_PROGRESS, Upload("b", "k", "v", "e", 1), Plan("@cf/a/b", 1, 1, "acc"), 0.0)
+
+
+class BlackHole:
+    """Accepts connections, reads, and never answers."""
+
+    def __init__(self):
+        self.held = []
+        self.listening = socket.create_server(("127.0.0.1", 0), backlog=50)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        try:
+            while True:
+                self.held.append(self.listening.accept()[0])
+        except OSError:
+            return
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def black_hole():
+    hole = BlackHole()
+    yield hole
+    hole.listening.close()
+    for connection in hole.held:
+        connection.close()
+
+
+class Kept:
+    """A store that works."""
+
+    def __init__(self):
+        self.objects = {}
+
+    def put_once(self, key, body):
+        self.objects.setdefault(key, body)
+        return True
+
+
+@pytest.fixture
+def begin(black_hole, monkeypatch):
+    """Gives the functions' own services, with each AWS service at the black hole; another store if wanted."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": black_hole.address,
+        "BUCKET_NAME": "bucket",
+        "TABLE_NAME": "table",
+        "UPLOAD_QUEUE_URL": f"{black_hole.address}/1/upload",
+        "SUBMIT_QUEUE_URL": f"{black_hole.address}/1/submit",
+        "POLL_QUEUE_URL": f"{black_hole.address}/1/poll",
+        "CLOUDFLARE_ACCOUNT_ID": "0" * 32,
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
+        "WORKERS_AI_BASE_URL": "http://127.0.0.1:1",
+        "DEFAULT_MODEL": "",
+        "MAX_REQUESTS_PER_BATCH": "500",
+        "MAX_BATCH_BYTES": "9500000",
+        "API_CALLS_PER_MINUTE": "200",
+        "BATCH_DEADLINE_HOURS": "24",
+        "AMBIGUOUS_SUBMIT": "resubmit",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(composition, "QUICK", Waits(0.5, 0.2, TRIES))
+    monkeypatch.setattr(composition, "OBJECTS", Waits(0.5, 0.2, TRIES))
+    monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+    composition.services.cache_clear()
+    yield composition.services
+    composition.services.cache_clear()
+
+
+@pytest.fixture
+def remaining():
+    """Time for each step that hangs once, and not twice."""
+    ends = time.monotonic() + 15.0
+    return lambda: ends - time.monotonic()
+
+
+def test_the_receipt_is_written_after_one_call_of_a_table_that_hangs(begin, black_hole, remaining):
+    services = dataclasses.replace(begin(), store=Kept())
+    tried = []
+    write = services.store.put_once
+    services.store.put_once = lambda key, body: (tried.append(len(black_hole.held)), write(key, body))[1]
+
+    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+
+    ((key, receipt),) = services.store.objects.items()
+    assert key == "staging/j/00000000/receipt-1"
+    assert msgspec.json.decode(receipt, type=Submission).request_id == "id-1"
+    assert tried == [TRIES]
+
+
+def test_a_table_that_recovers_takes_the_request_id_although_the_receipt_is_written(begin, remaining, monkeypatch):
+    services = dataclasses.replace(begin(), store=Kept(), sleep=lambda seconds: None)
+    outcomes = [StorageError("no answer"), StorageError("no answer"), BATCH]
+    asked = []
+
+    def accept(*_):
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, StorageError):
+            raise outcome
+        return outcome
+
+    services.ledger.accept = accept
+    monkeypatch.setattr(send, "_ask_soon", lambda *_: asked.append("soon"))
+
+    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+
+    assert (outcomes, asked, len(services.store.objects)) == ([], ["soon"], 1)
+
+
+def test_the_log_names_the_request_id_when_the_object_store_hangs_too(begin, remaining, caplog):
+    services = begin()
+
+    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+
+    assert remaining() > 0
+    assert {(record.message, record.request_id) for record in caplog.records} == {
+        ("request_id not recorded", "id-1"),
+        ("receipt not written", "id-1"),
+    }
+
+
+def test_a_secret_that_hangs_is_given_up(begin, black_hole):
+    services = begin()
+
+    with pytest.raises(StorageError, match="Secrets Manager"):
+        services.api.token(True)  # noqa: FBT003
+
+    assert len(black_hole.held) == TRIES

@@ -1,0 +1,76 @@
+"""After a POST every wait is bounded by the time that is left: the sums of the longest waits."""
+
+import pytest
+
+from functions.poll import ask
+from functions.submit import send
+from shared import workers_ai
+from shared.errors import StorageError
+from shared.insist import RESERVE_SECONDS, insist
+from shared.services import OBJECTS, QUICK
+from tests.template import template
+
+LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
+
+
+def test_a_table_that_hangs_is_given_up_in_time_for_the_receipt():
+    assert QUICK.longest + OBJECTS.longest < send.SETTLE_SECONDS
+
+
+def test_a_refusal_is_recorded_in_time_after_the_tokens_check():
+    assert workers_ai.TOKEN_CHECK_SECONDS + QUICK.longest < send.SETTLE_SECONDS
+
+
+def test_a_post_is_begun_early_enough_although_the_table_hangs_before_it():
+    assert QUICK.longest + send.POST_SECONDS + send.SETTLE_SECONDS < LAMBDA_SECONDS
+
+
+def test_a_finished_reply_is_stored_in_time_by_one_call_that_hangs_to_its_last_try():
+    assert OBJECTS.longest < ask.COLLECT_SECONDS
+
+
+def test_the_longest_wait_counts_every_try_and_every_pause():
+    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2."""
+    assert (QUICK.connect, QUICK.read, QUICK.tries) == (2, 3, 3)
+    assert QUICK.longest == 18
+
+
+class Clock:
+    """An invocation's time, and services that only sleep."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    def sleep(self, seconds):
+        self.left -= seconds
+
+    def remaining(self):
+        return self.left
+
+
+@pytest.mark.parametrize("takes", [0.0, 5.0, 18.0])
+def test_a_step_that_hangs_is_not_begun_again_without_time_for_it(takes):
+    clock = Clock(60.0)
+
+    def hang():
+        assert clock.left >= RESERVE_SECONDS
+        clock.left -= takes
+        raise StorageError("no answer")
+
+    with pytest.raises(StorageError):
+        insist(hang, clock, clock.remaining)
+
+    assert clock.left >= RESERVE_SECONDS
+
+
+def test_a_step_is_done_again_until_it_succeeds():
+    clock = Clock(60.0)
+    outcomes = [StorageError("one"), StorageError("two"), "done"]
+
+    def step():
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, StorageError):
+            raise outcome
+        return outcome
+
+    assert insist(step, clock, clock.remaining) == "done"
