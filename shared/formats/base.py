@@ -1,0 +1,266 @@
+"""What all formats share: the interface to the split and to the join, and the splicing of JSON.
+
+A reader turns records as written into requests. A writer turns outcomes into lines of the result files. Both get a
+record's exact bytes; values that do not change are copied as bytes and never decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from shared.errors import PermanentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NULL = msgspec.Raw(b"null")
+UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
+"""Codes of records that no format could read."""
+
+encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON, or not of the type asked for."""
+
+Json = bytes | msgspec.Raw
+
+
+class Task(StrEnum):
+    """What a model does."""
+
+    EMBEDDINGS = "embeddings"
+    TRANSLATION = "translation"
+    GENERATION = "generation"
+    TRANSCRIPTION = "transcription"
+    SPEECH = "speech"
+    UNKNOWN = ""
+
+
+class Shape(StrEnum):
+    """Which member of a request takes a model's input."""
+
+    TEXT = "text"
+    PROMPT = "prompt"
+    """`prompt` or `messages`."""
+    MESSAGES = "messages"
+    INPUT = "input"
+    """The Responses API's shape."""
+    AUDIO = "audio"
+    UNKNOWN = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What requests are made for.
+
+    Attributes:
+        model: the job's model id.
+        task: what the model does.
+        shape: which member takes its input.
+        images: whether messages may hold images; None if nobody knows.
+        plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
+        template: text with `{column}`s; empty for none.
+        defaults: members for every request that has none of that name, as JSON.
+    """
+
+    model: str
+    task: Task = Task.UNKNOWN
+    shape: Shape = Shape.UNKNOWN
+    images: bool | None = None
+    plain_schema: bool = False
+    template: str = ""
+    defaults: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Converted(NamedTuple):
+    """A request as it is sent, and the record's reference as JSON."""
+
+    request: bytes
+    reference: msgspec.Raw
+
+
+class RecordFault(NamedTuple):
+    """Why one record cannot be sent.
+
+    Attributes:
+        code: `bad_record` or `mismatched_model`, or one of `UNREADABLE_CODES`.
+        message: begins with the member at fault and a colon, if there is one; see `member_of`.
+        reference: the record's reference as JSON, where it could be read.
+    """
+
+    code: str
+    message: str
+    reference: msgspec.Raw = NULL
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What result lines say of a batch: its job's id and model, its `request_id`, and when it was accepted.
+
+    Attributes:
+        request_id: empty if the batch was never accepted.
+        accepted_at: Unix seconds; 0 if it was never accepted.
+    """
+
+    job_id: str
+    model: str
+    request_id: str = ""
+    accepted_at: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """How one record ended.
+
+    Attributes:
+        id: the record's id.
+        reference: its reference as JSON.
+        record: its exact bytes; empty if they were not kept, as those of a record that is too large.
+        result: the API's result as JSON on one line; None for a failed record.
+        code: error code of a failed record.
+        message: words to the code.
+    """
+
+    id: int
+    reference: Json
+    record: bytes
+    result: Json | None
+    code: str = ""
+    message: str = ""
+
+
+class Reader(Protocol):
+    """Turns records into requests."""
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each record, in order.
+
+        Args:
+            records: exact bytes without line ends; of JSON formats, each a sound JSON object.
+        """
+
+
+class Writer(Protocol):
+    """Turns outcomes into lines of result files."""
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
+        """The record's line in the output, line feed included; never raises, whatever the API answered."""
+
+    def request(self, record: bytes) -> bytes:
+        """A record as JSON on one line, for `errors.jsonl`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """Names and content types of a format's result files, and how they begin."""
+
+    output: str = "output.jsonl"
+    output_type: str = "application/jsonl"
+    retry: str = "retry.jsonl"
+    retry_type: str = "application/jsonl"
+    output_opening: bytes = b""
+    retry_opening: bytes = b""
+
+
+class BadRecordError(PermanentError):
+    """A record does not fit its format; it fails alone."""
+
+    def __init__(self, member: str, message: str, code: str = "bad_record") -> None:
+        """Keep the fault that the record's error line will show."""
+        super().__init__(f"{member}: {message}")
+        self.code = code
+        self.message = f"{member}: {message}"
+
+
+_MEMBER = re.compile(r"(?:Line [0-9]+: )?([A-Za-z_][\w.\[\]-]*): ")
+
+
+def member_of(message: str) -> str | None:
+    """The member that a fault's message names."""
+    match = _MEMBER.match(message)
+    return match.group(1) if match else None
+
+
+# ── JSON, spliced ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def splice(members: Iterable[tuple[str, Json]]) -> bytes:
+    """A JSON object of members whose values are JSON already."""
+    return b"{%b}" % b",".join(b"%b:%b" % (encode(name), value) for name, value in members)
+
+
+def splice_array(elements: Iterable[Json]) -> bytes:
+    """A JSON array of elements that are JSON already."""
+    return b"[%b]" % b",".join(elements)
+
+
+def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
+    """An object's members as JSON; None if it is no object."""
+    try:
+        return _decode_members(raw)
+    except UNDECODABLE:
+        return None
+
+
+def elements_of(raw: Json) -> list[msgspec.Raw] | None:
+    """An array's elements as JSON; None if it is no array."""
+    try:
+        return _decode_raws(raw)
+    except UNDECODABLE:
+        return None
+
+
+def value_of(raw: Json) -> Any:  # noqa: ANN401  # whatever a user or the API wrote
+    """A value; None if it cannot be read."""
+    try:
+        return _decode_any(raw)
+    except UNDECODABLE:
+        return None
+
+
+def word_of(raw: Json) -> str:
+    """A string's text; empty for anything else."""
+    value = value_of(raw)
+    return value if isinstance(value, str) else ""
+
+
+def begins(raw: Json, with_byte: bytes) -> bool:
+    """Whether JSON begins with a byte; it tells objects, arrays and strings apart."""
+    return bytes(memoryview(raw)[:1]) == with_byte
+
+
+def one_line(raw: Json) -> bytes:
+    """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
+    json = bytes(raw)
+    return compact(json) if b"\n" in json or b"\r" in json else json
+
+
+def compact(raw: Json) -> bytes:
+    """JSON without white space between its tokens; what msgspec cannot read is only put on one line."""
+    json = bytes(raw)
+    try:
+        return msgspec.json.format(json, indent=-1)
+    except UNDECODABLE:
+        return json.replace(b"\n", b" ").replace(b"\r", b" ")  # both stand only between tokens
+
+
+def json_text(raw: Json) -> bytes:
+    """JSON as a JSON string that holds it."""
+    return encode(compact(raw).decode(errors="replace"))
+
+
+def with_defaults(request: dict[str, Json], target: Target, reference: Json) -> bytes:
+    """A request with the job's defaults and its reference."""
+    for name, value in target.defaults.items():
+        request.setdefault(name, value)
+    request.pop("external_reference", None)
+    if bytes(reference) != b"null":
+        request["external_reference"] = reference
+    return splice(request.items())

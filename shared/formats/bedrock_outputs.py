@@ -1,0 +1,171 @@
+"""Bedrock's `modelOutput`, in the shape that goes with the `modelInput`: Titan, Cohere, Messages, Converse, Llama."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.formats.answers import Answer, read_answer, vectors_of
+from shared.formats.base import NULL, begins, elements_of, encode, members_of, splice, splice_array, word_of
+from shared.formats.requests import as_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import msgspec
+
+    from shared.formats.base import BatchFacts, Json
+
+    Input = dict[str, msgspec.Raw]
+
+
+def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> bytes:
+    """The answer in the shape of the input; the API's own where there is none, or where the answer does not fit it."""
+    answer = read_answer(result)
+    made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
+    return made or bytes(result)
+
+
+# ── Titan ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_TITAN_REASONS = {"length": "LENGTH", "content_filter": "CONTENT_FILTERED"}
+
+
+def _titan(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    vectors = vectors_of(answer.members)
+    if vectors:
+        by_type = splice([("float", vectors[0])])
+        count = b"%d" % answer.tokens.input
+        return splice([("embedding", vectors[0]), ("embeddingsByType", by_type), ("inputTextTokenCount", count)])
+    if answer.text is None:
+        return None
+    result = splice(
+        [
+            ("tokenCount", b"%d" % answer.tokens.output),
+            ("outputText", answer.text),
+            ("completionReason", encode(_TITAN_REASONS.get(answer.finish, "FINISH"))),
+        ]
+    )
+    return splice([("inputTextTokenCount", b"%d" % answer.tokens.input), ("results", splice_array([result]))])
+
+
+# ── Cohere ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cohere(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:
+    vectors = vectors_of(answer.members)
+    if not vectors:
+        return None
+    embeddings, kind = splice_array(vectors), "embeddings_floats"
+    if begins(model_input.get("embedding_types", NULL), b"["):
+        embeddings, kind = splice([("float", embeddings)]), "embeddings_by_type"
+    return splice(
+        [
+            ("embeddings", embeddings),
+            ("id", encode(f"{facts.job_id}-{id_}")),
+            ("response_type", encode(kind)),
+            ("texts", as_array(model_input["texts"])),
+        ]
+    )
+
+
+# ── Anthropic's Messages, and Converse ───────────────────────────────────────────────────────────────────────────────
+
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_CONVERSE_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "content_filtered"}
+
+
+def _reason(answer: Answer, reasons: dict[str, str]) -> bytes:
+    return encode(reasons.get(answer.finish, "tool_use" if answer.calls else "end_turn"))
+
+
+def _messages(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    if answer.text is None and not answer.calls:
+        return None
+    name = f"{facts.job_id}-{id_}"
+    content: list[Json] = []
+    if answer.text is not None:
+        content.append(splice([("type", b'"text"'), ("text", answer.text)]))
+    for index, call in enumerate(answer.calls):
+        id_of_call = encode(call.id or f"toolu_{name}-{index}")
+        known = [("id", id_of_call), ("name", encode(call.name)), ("input", _arguments(call.arguments))]
+        content.append(splice([("type", b'"tool_use"'), *known]))
+    usage = b'{"input_tokens":%d,"output_tokens":%d}' % answer.tokens[:2]
+    return splice(
+        [
+            ("id", encode(f"msg_{name}")),
+            ("type", b'"message"'),
+            ("role", b'"assistant"'),
+            ("model", encode(facts.model)),
+            ("content", splice_array(content)),
+            ("stop_reason", _reason(answer, _STOP_REASONS)),
+            ("stop_sequence", NULL),
+            ("usage", usage),
+        ]
+    )
+
+
+def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    if answer.text is None and not answer.calls:
+        return None
+    blocks: list[Json] = [] if answer.text is None else [splice([("text", answer.text)])]
+    for index, call in enumerate(answer.calls):
+        id_of_call = encode(call.id or f"tooluse_{facts.job_id}-{id_}-{index}")
+        known = [("toolUseId", id_of_call), ("name", encode(call.name)), ("input", _arguments(call.arguments))]
+        blocks.append(splice([("toolUse", splice(known))]))
+    message = splice([("role", b'"assistant"'), ("content", splice_array(blocks))])
+    return splice(
+        [
+            ("output", splice([("message", message)])),
+            ("stopReason", _reason(answer, _CONVERSE_REASONS)),
+            ("usage", b'{"inputTokens":%d,"outputTokens":%d,"totalTokens":%d}' % answer.tokens),
+            ("metrics", b'{"latencyMs":0}'),
+        ]
+    )
+
+
+def _arguments(arguments: bytes) -> bytes:
+    """A call's arguments as an object; what is none is put in one."""
+    if members_of(arguments) is not None:
+        return arguments
+    return splice([("arguments", encode(arguments.decode(errors="replace")))])
+
+
+# ── Llama ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _llama(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    if answer.text is None:
+        return None
+    return splice(
+        [
+            ("generation", answer.text),
+            ("prompt_token_count", b"%d" % answer.tokens.input),
+            ("generation_token_count", b"%d" % answer.tokens.output),
+            ("stop_reason", b'"length"' if answer.finish == "length" else b'"stop"'),
+        ]
+    )
+
+
+# ── which shape ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_converse(model_input: Input) -> bool:
+    """Blocks without a type, or `inferenceConfig`."""
+    if "inferenceConfig" in model_input:
+        return True
+    for raw in elements_of(model_input.get("messages", NULL)) or []:
+        content = (members_of(raw) or {}).get("content", NULL)
+        blocks = elements_of(content) if begins(content, b"[") else None
+        if blocks:
+            return not word_of((members_of(blocks[0]) or {}).get("type", NULL))
+    return False
+
+
+SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], bytes | None]], ...] = (
+    (lambda model_input: "inputText" in model_input, _titan),
+    (lambda model_input: "texts" in model_input, _cohere),
+    (lambda model_input: "anthropic_version" in model_input, _messages),
+    (_is_converse, _converse),
+    (lambda model_input: {"prompt", "max_gen_len"} <= model_input.keys(), _llama),
+)
+"""Which inputs have which output; the first that fits counts."""

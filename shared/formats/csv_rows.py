@@ -1,0 +1,217 @@
+"""Where rows of CSV and TSV begin and end, from a stream of blocks, with the exact bytes of each.
+
+As RFC 4180 says, and as Python's `csv` reads it: a quote counts only at the beginning of a field; inside quotes a line
+feed belongs to the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not the
+row's. Memory is bounded: a row that no request can hold is passed over, block by block.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from shared.errors import UploadError
+from shared.settings import API_BODY_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+EXCERPT_BYTES = 64 << 10
+"""Bytes that are kept of a row that is too large."""
+
+WINDOW_BYTES = 256 << 10
+"""Bytes of rows that are handed on together, about."""
+
+
+class LongRow(NamedTuple):
+    """A row that no request can hold: how it begins, and its length in bytes."""
+
+    beginning: bytes
+    length: int
+
+
+class RowWindow(NamedTuple):
+    """Rows that lie together.
+
+    Attributes:
+        rows: their bytes, without line ends; an empty line is an empty row.
+        steps: bytes from each one's beginning to the next one's.
+        lines: lines that each takes.
+    """
+
+    rows: list[bytes | LongRow]
+    steps: list[int]
+    lines: list[int]
+
+
+def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Iterator[RowWindow]:
+    """All rows, some of them at a time; a last row needs no line end.
+
+    Args:
+        blocks: the stream.
+        delimiter: one byte.
+        line: lines before the stream, for messages.
+
+    Raises:
+        UploadError: `broken_document`: a quote never closes.
+    """
+    match_row = _patterns(delimiter).row.match
+    held, size, next_scan = [b""], 0, 0
+    stream = iter(blocks)
+    for block in stream:
+        held.append(block)
+        size += len(block)
+        if size < next_scan and size <= API_BODY_LIMIT:
+            continue  # an unfinished row is looked at again when it has doubled: not once for each block
+        buffer, at = b"".join(held), 0
+        while (window := _window(match_row, buffer, at)).rows:
+            yield window
+            at += sum(window.steps)
+            line += sum(window.lines)
+        buffer = buffer[at:]
+        if len(buffer) > API_BODY_LIMIT:
+            window, buffer = _skip_row(buffer, stream, delimiter, line)
+            yield window
+            line += sum(window.lines)
+        held, size, next_scan = [buffer], len(buffer), 2 * len(buffer)
+    yield from _last_rows(b"".join(held), delimiter, line)
+
+
+def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
+    """Whole rows from `at` on, a window's worth."""
+    last = buffer.rfind(b"\n", at, at + WINDOW_BYTES) + 1
+    section = buffer[at:last] if last > 0 else b""
+    if section and b'"' not in section:
+        rows = section.split(b"\n")
+        rows.pop()
+        return RowWindow([*map(_row, rows)], [len(row) + 1 for row in rows], [1] * len(rows))
+    found = RowWindow([], [], [])
+    end = at + WINDOW_BYTES
+    while at < end and (match := match_row(buffer, at)):
+        row = match.group()
+        found.rows.append(_row(row[:-1]))
+        found.steps.append(len(row))
+        found.lines.append(row.count(b"\n"))
+        at = match.end()
+    return found
+
+
+def _row(row: bytes) -> bytes | LongRow:
+    row = row.removesuffix(b"\r")
+    return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > API_BODY_LIMIT else row
+
+
+def _last_rows(buffer: bytes, delimiter: bytes, line: int) -> Iterator[RowWindow]:
+    """What is left at the end of the stream."""
+    at = 0
+    while at < len(buffer):
+        window = _window(_patterns(delimiter).row.match, buffer, at)
+        if not window.rows:
+            break
+        yield window
+        at += sum(window.steps)
+        line += sum(window.lines)
+    rest = buffer[at:]
+    if not rest:
+        return
+    if not _patterns(delimiter).row.match(rest + b"\n"):
+        opening = _patterns(delimiter).fields.match(rest)
+        raise _unclosed(line + 1 + rest.count(b"\n", 0, opening.end() if opening else 0))
+    yield RowWindow([_row(rest)], [len(rest)], [rest.count(b"\n") + 1])
+
+
+def _unclosed(line: int) -> UploadError:
+    return UploadError(
+        "broken_document",
+        f"The quote that opens in line {line:,} never closes. Close it, or write a quote inside a field twice, and "
+        "upload the file again.",
+    )
+
+
+# ── rows as expressions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Patterns(NamedTuple):
+    field: re.Pattern[bytes]
+    fields: re.Pattern[bytes]
+    row: re.Pattern[bytes]
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _MatchRow = Callable[[bytes, int], re.Match[bytes] | None]
+
+
+@cache
+def _patterns(delimiter: bytes) -> _Patterns:
+    """A field, several with what is between them, and a whole row with its line feed."""
+    d = re.escape(delimiter)
+    quoted = rb'"[^"]*+(?:""[^"]*+)*+"[^%b\n]*+' % d
+    bare = rb'[^"%b\n][^%b\n]*+' % (d, d)
+    field = rb"(?:%b|%b)?+" % (quoted, bare)
+    fields = rb"%b(?:%b%b)*+" % (field, d, field)
+    return _Patterns(re.compile(field), re.compile(fields), re.compile(fields + rb"\n"))
+
+
+def split_row(row: bytes, delimiter: bytes) -> list[bytes]:
+    """A row's fields as they are written, quotes and all."""
+    match_field = _patterns(delimiter).field.match
+    fields, at = [], 0
+    while True:
+        match = match_field(row, at)
+        end = match.end() if match else at
+        if row[at : at + 1] == b'"' and end == at:
+            end = len(row)  # it never closes, which no row of `read_rows` does
+        fields.append(row[at:end])
+        if end >= len(row):
+            return fields
+        at = end + 1
+
+
+# ── a row that is too large ──────────────────────────────────────────────────────────────────────────────────────────
+
+_START, _BARE, _QUOTED, _QUOTE = range(4)
+
+
+def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RowWindow, bytes]:
+    """Pass over a row, block by block.
+
+    Returns:
+        The row as a window of its own, and what follows it in the block that ends it.
+
+    Raises:
+        UploadError: `broken_document`: a quote never closes.
+    """
+    beginning, length, lines = buffer[:EXCERPT_BYTES], 0, 1
+    opened = line + 1
+    state, at = _START, 0
+    find_end = re.compile(rb"[%b\n]" % re.escape(delimiter)).search
+    while True:
+        if at >= len(buffer):
+            length += len(buffer)
+            at, buffer = 0, next(more, b"")
+            if not buffer:
+                break
+        if state == _QUOTED:
+            end = buffer.find(b'"', at)
+            state, end = (_QUOTE, end) if end >= 0 else (_QUOTED, len(buffer))
+            lines += buffer.count(b"\n", at, end)
+            at = end + 1 if state == _QUOTE else end
+        elif state in {_START, _QUOTE} and buffer[at : at + 1] == b'"':
+            opened = line + lines if state == _START else opened
+            state, at = _QUOTED, at + 1
+        else:
+            match = find_end(buffer, at)
+            if match is None:
+                state, at = _BARE, len(buffer)
+                continue
+            at = match.end()
+            if match.group() == b"\n":
+                length += at
+                return RowWindow([LongRow(beginning, length - 1)], [length], [lines]), buffer[at:]
+            state = _START
+    if state == _QUOTED:
+        raise _unclosed(opened)
+    return RowWindow([LongRow(beginning, length)], [length], [lines]), b""

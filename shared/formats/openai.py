@@ -1,0 +1,183 @@
+"""OpenAI's batch files: `{"custom_id", "method"?, "url"?, "body"}` a line, and their answers as OpenAI writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shared.formats.base import (
+    NULL,
+    BadRecordError,
+    Converted,
+    Json,
+    RecordFault,
+    Task,
+    begins,
+    encode,
+    member_of,
+    members_of,
+    one_line,
+    splice,
+    value_of,
+    with_defaults,
+)
+from shared.formats.openai_objects import OBJECTS
+from shared.formats.requests import Endpoint, convert_body
+from shared.settings import MODEL_ID
+
+if TYPE_CHECKING:
+    from shared.formats.base import BatchFacts, Outcome, Target
+
+STATUS_CODES: dict[str, int] = {
+    **dict.fromkeys(("bad_record", "mismatched_model", "too_large", "rejected"), 400),
+    "inference_failed": 500,
+}
+"""Codes of failed records that OpenAI would answer with a response; all others have none, and an error of the line."""
+
+ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
+"""Codes that OpenAI calls otherwise."""
+
+_ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
+_REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
+"""Members by which a request of the Responses API is told from one for embeddings, where there is no `url`."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: msgspec.Raw = NULL
+    method: msgspec.Raw = NULL
+    url: msgspec.Raw = NULL
+    body: msgspec.Raw = NULL
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class OpenAIReader:
+    """Turns lines of a batch file into requests."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each line."""
+        return [self._convert(_decode_line(record)) for record in records]
+
+    def _convert(self, line: _Line) -> Converted | RecordFault:
+        try:
+            body = _checked_body(line)
+            self._check_model(body)
+            endpoint = endpoint_of(line.url, body, self._target.task)
+            request = convert_body(body, endpoint, self._target, "body")
+        except BadRecordError as error:
+            return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
+        return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+
+    def _check_model(self, body: dict[str, msgspec.Raw]) -> None:
+        """A foreign name is ignored; another model of Workers AI is not the job's."""
+        model = value_of(body.get("model", NULL))
+        if model is not None and not isinstance(model, str):
+            raise BadRecordError("body.model", "It must be a text.")
+        if model and MODEL_ID.fullmatch(model) and model != self._target.model:
+            raise BadRecordError(
+                "body.model",
+                f"The job's model is {self._target.model}. Upload records for {model[:100]} as a file of their own.",
+                "mismatched_model",
+            )
+
+
+def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:
+    if not begins(line.custom_id, b'"'):
+        raise BadRecordError("custom_id", "It must be a text.")
+    body = members_of(line.body)
+    if body is None:
+        raise BadRecordError("body", "It must be an object, the request.")
+    if bytes(line.method) not in {b"null", b'"POST"'}:
+        raise BadRecordError("method", 'It must be "POST".')
+    return body
+
+
+def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint:
+    """The endpoint that a record is written for: its `url`, else what its body's members say.
+
+    Raises:
+        BadRecordError: it names an endpoint that Workers AI's batches have no counterpart of.
+    """
+    if bytes(url) != b"null":
+        value = value_of(url)
+        name = value.strip("/").removeprefix("v1/") if isinstance(value, str) else ""
+        if name not in set(Endpoint) - {Endpoint.OTHER}:
+            known = ", ".join(f"/v1/{one}" for one in Endpoint if one)
+            raise BadRecordError("url", f"It must be one of {known}.")
+        return Endpoint(name)
+    if "messages" in body:
+        return Endpoint.CHAT
+    if "prompt" in body:
+        return Endpoint.COMPLETIONS
+    if "input" not in body:
+        return Endpoint.OTHER
+    if task is Task.UNKNOWN:
+        is_responses = bool(_REQUEST_MEMBERS & body.keys()) or b"{" in bytes(body["input"])[:2]
+        return Endpoint.RESPONSES if is_responses else Endpoint.EMBEDDINGS
+    return Endpoint.EMBEDDINGS if task is Task.EMBEDDINGS else Endpoint.RESPONSES
+
+
+class OpenAIWriter:
+    """Writes answers as OpenAI's batches do."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
+        """The record's line: its answer in `response`, what failed before any in `error`."""
+        line = _decode_line(outcome.record) if outcome.record and _is_object(outcome.record) else _Line()
+        response, error = NULL, NULL
+        if outcome.result is not None:
+            response = msgspec.Raw(_response(facts, 200, self._body(facts, outcome, line)))
+        elif outcome.code in STATUS_CODES:
+            status = STATUS_CODES[outcome.code]
+            told = {
+                "message": outcome.message,
+                "type": _ERROR_TYPES[status],
+                "param": member_of(outcome.message) if status == 400 else None,  # noqa: PLR2004
+                "code": outcome.code,
+            }
+            response = msgspec.Raw(_response(facts, status, encode({"error": told})))
+        else:
+            code = ERROR_CODES.get(outcome.code, outcome.code)
+            error = msgspec.Raw(encode({"code": code, "message": outcome.message}))
+        reference = one_line(line.custom_id if outcome.record else outcome.reference)
+        members: list[tuple[str, Json]] = [
+            ("id", encode(f"batch_req_{facts.job_id}_{outcome.id}")),
+            ("custom_id", reference),
+            ("response", response),
+            ("error", error),
+        ]
+        return splice(members) + b"\n"
+
+    def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line) -> bytes:
+        body = members_of(line.body) or {}
+        endpoint = endpoint_of(line.url, body, self._task)
+        assert outcome.result is not None  # noqa: S101 - the caller looked
+        make = OBJECTS.get(endpoint)
+        is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
+        made = make(facts, outcome.id, outcome.result, is_base64=is_base64) if make else None
+        return made or bytes(outcome.result)
+
+    def request(self, record: bytes) -> bytes:
+        """The line itself."""
+        return one_line(record)
+
+
+def _is_object(record: bytes) -> bool:
+    return members_of(record) is not None
+
+
+def _response(facts: BatchFacts, status: int, body: bytes) -> bytes:
+    return splice(
+        [
+            ("status_code", b"%d" % status),
+            ("request_id", encode(facts.request_id or None)),
+            ("body", body),
+        ]
+    )

@@ -1,0 +1,112 @@
+"""The table of formats: what reads each, what writes it, and what its result files are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.formats.base import FileNames, Target
+from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
+from shared.formats.openai import OpenAIReader, OpenAIWriter
+from shared.formats.tables import Columns, TableReader, TableWriter
+from shared.formats.text import TextReader, text_request
+from shared.model_catalog import find_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shared.formats.base import Json, Reader, Writer
+
+FORMATS = ("native", "openai", "bedrock", "csv", "tsv", "text")
+
+DELIMITERS = {"csv": b",", "tsv": b"\t"}
+"""Formats whose records are rows, and what divides their fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What has to be known of a file beside its format.
+
+    Attributes:
+        format: one of `FORMATS`, but `native`.
+        header: a table's first row, without BOM and line end; empty for others.
+    """
+
+    format: str
+    header: bytes = b""
+
+    @property
+    def columns(self) -> Columns:
+        """A table's columns.
+
+        Raises:
+            UploadError: `unknown_format`: the header cannot be read.
+        """
+        return Columns(self.header, DELIMITERS[self.format])
+
+
+def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None) -> Target:
+    """What is known of a job's model, with the job's options."""
+    model = find_model(model_id)
+    return Target(
+        model=model_id,
+        task=model.task,
+        shape=model.shape,
+        images=model.images,
+        plain_schema=model.plain_schema,
+        template=template,
+        defaults=defaults or {},
+    )
+
+
+def reader_of(form: Form, target: Target) -> Reader:
+    """What turns a file's records into requests.
+
+    Raises:
+        UploadError: `unknown_format` or `bad_options`: the header, or the template, does not say what to send.
+    """
+    if form.format in DELIMITERS:
+        return TableReader(target, form.columns)
+    return _READERS[form.format](target)
+
+
+_READERS: dict[str, Callable[[Target], Reader]] = {
+    "openai": OpenAIReader,
+    "bedrock": BedrockReader,
+    "text": TextReader,
+}
+
+
+def writer_of(form: Form, target: Target) -> Writer | None:
+    """What writes a file's answers; None where they are written as the native format's."""
+    if form.format in DELIMITERS:
+        return TableWriter(form.columns)
+    if form.format == "openai":
+        return OpenAIWriter(target.task)
+    return BedrockWriter() if form.format == "bedrock" else None
+
+
+def describer_of(form: Form) -> Callable[[bytes], bytes]:
+    """What gives a record as JSON on one line, for `errors.jsonl`."""
+    writer = writer_of(form, target_of(""))
+    return writer.request if writer else text_request
+
+
+def file_names(form: Form, upload_key: str) -> FileNames:
+    """Names, content types and beginnings of a job's result files."""
+    if form.format in DELIMITERS:
+        columns = form.columns
+        kind = "text/csv; charset=utf-8" if form.format == "csv" else "text/tab-separated-values; charset=utf-8"
+        return FileNames(
+            output=f"output.{form.format}",
+            output_type=kind,
+            retry=f"retry.{form.format}",
+            retry_type=kind,
+            output_opening=columns.added_header() if form.header else b"",
+            retry_opening=columns.header + b"\n",
+        )
+    if form.format == "bedrock":
+        return FileNames(output=output_name(upload_key))
+    if form.format == "text":
+        return FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8")
+    return FileNames()

@@ -1,0 +1,223 @@
+"""CSV and TSV: a row is a record, the first row names the columns; answers are three columns more.
+
+The row itself is never written anew where it can stay as it came: not in the output, and not in the retry file.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+from shared.errors import UploadError
+from shared.formats.answers import read_answer, text_value
+from shared.formats.base import NULL, Converted, RecordFault, compact, encode, with_defaults
+from shared.formats.csv_rows import split_row
+from shared.formats.requests import text_input
+from shared.formats.template import Template, listed
+from shared.settings import API_BODY_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import msgspec
+
+    from shared.formats.base import BatchFacts, Outcome, Target
+
+csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
+
+INPUT_COLUMNS = ("text", "prompt", "input", "question")
+"""Columns that are taken for the input where there is no template; a table's only column is, whatever its name."""
+
+REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
+"""Columns that are taken for a row's reference, the first that is there."""
+
+ADDED_COLUMNS = ("answer", "error_code", "error_message")
+
+_BOM = "\ufeff"
+
+
+class Columns:
+    """A table's header: the names of its columns, each of them once.
+
+    Attributes:
+        header: its exact bytes, without BOM and line end.
+        delimiter: one byte.
+        names: a name that is there already has `_2`, `_3`, … behind it.
+    """
+
+    def __init__(self, header: bytes, delimiter: bytes) -> None:
+        """Read a header.
+
+        Raises:
+            UploadError: `unknown_format`: it is no text, or its columns are divided by another character.
+        """
+        self.delimiter = delimiter
+        try:
+            text = header.decode().lstrip(_BOM)
+            (fields,) = csv.reader([text], delimiter=delimiter.decode()) if text else ([""],)
+        except (UnicodeDecodeError, csv.Error, ValueError) as error:
+            raise UploadError(
+                "unknown_format",
+                f"The first row cannot be read as names of columns ({error}). Save the file as UTF-8, with LF or CRLF.",
+            ) from error
+        if len(fields) == 1 and ";" in fields[0]:
+            raise UploadError(
+                "unknown_format",
+                "The first row holds semicolons and no comma. Save the file with commas between its columns, or as "
+                "TSV under a name that ends in .tsv.",
+            )
+        self.header = text.encode()
+        self.names = _made_unique(fields)
+
+    def find(self, candidates: Iterable[str]) -> int | None:
+        """The first of some columns that is there."""
+        return next((self.names.index(name) for name in candidates if name in self.names), None)
+
+    def added_header(self) -> bytes:
+        """The header of the output, line feed included."""
+        names = _made_unique([*self.names, *ADDED_COLUMNS])[len(self.names) :]
+        return self.delimiter.join([self.header, *(name.encode() for name in names)]) + b"\n"
+
+
+def _made_unique(names: list[str]) -> list[str]:
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        choice, number = name, 2
+        while choice in taken:
+            choice, number = f"{name}_{number}", number + 1
+        taken.add(choice)
+        unique.append(choice)
+    return unique
+
+
+def read_fields(rows: list[bytes], delimiter: bytes) -> list[list[str] | RecordFault]:
+    """Each row's values, or why it has none."""
+    try:
+        found = list(csv.reader([row.decode() for row in rows], delimiter=delimiter.decode()))
+    except (UnicodeDecodeError, csv.Error):
+        found = []
+    if len(found) == len(rows):
+        return [*found]
+    return [_read_row(row, delimiter) for row in rows]
+
+
+def _read_row(row: bytes, delimiter: bytes) -> list[str] | RecordFault:
+    try:
+        (fields,) = csv.reader([row.decode()], delimiter=delimiter.decode())
+    except UnicodeDecodeError as error:
+        message = f"Byte {error.start + 1} of the row is not UTF-8. Save the file as UTF-8."
+        return RecordFault("invalid_utf8", message)
+    except (csv.Error, ValueError) as error:
+        return RecordFault("bad_record", f"The row cannot be read ({error}). Put a field with a line break in quotes.")
+    return fields
+
+
+class TableReader:
+    """Turns rows into requests."""
+
+    def __init__(self, target: Target, columns: Columns) -> None:
+        """Choose the column that is the input, or read the template.
+
+        Raises:
+            UploadError: `bad_options`: neither says which column is the input.
+        """
+        self._target = target
+        self._columns = columns
+        self._template = Template(target.template, columns.names) if target.template else None
+        self._input = 0 if self._template or len(columns.names) == 1 else _input_column(columns)
+        self._reference = columns.find(REFERENCE_COLUMNS)
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each row."""
+        return [self._convert(fields) for fields in read_fields(records, self._columns.delimiter)]
+
+    def _convert(self, fields: list[str] | RecordFault) -> Converted | RecordFault:
+        if isinstance(fields, RecordFault):
+            return fields
+        reference = self._reference_of(fields)
+        expected = len(self._columns.names)
+        if len(fields) != expected:
+            message = f"The row has {len(fields)} fields, and the header {expected}. Quote a field that holds a comma."
+            return RecordFault("bad_record", message, reference)
+        text = self._template.fill(fields) if self._template else fields[self._input]
+        return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
+
+    def _reference_of(self, fields: list[str]) -> msgspec.Raw:
+        if self._reference is None or self._reference >= len(fields) or not fields[self._reference]:
+            return NULL
+        return type(NULL)(encode(fields[self._reference]))
+
+
+def _input_column(columns: Columns) -> int:
+    found = columns.find(INPUT_COLUMNS)
+    if found is None:
+        raise UploadError(
+            "bad_options",
+            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set x-amz-meta-template to a "
+            f"text with columns in braces, such as {{{columns.names[0][:60]}}}. There are: {listed(columns.names)}.",
+        )
+    return found
+
+
+class TableWriter:
+    """Writes rows with their answers."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._special = (columns.delimiter, b'"', b"\n", b"\r")
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer is given them
+        """The row as it came, then its answer, or its error's code and message."""
+        answer = b"" if outcome.result is None else answer_text(outcome.result).encode(errors="replace")
+        added = (answer, outcome.code.encode(), outcome.message.encode(errors="replace"))
+        fields = [self.fit(outcome.record), *map(self._quoted, added)]
+        return self._columns.delimiter.join(fields) + b"\n"
+
+    def request(self, record: bytes) -> bytes:
+        """The row as an object of its columns; of one that is too long or cannot be read, what there is."""
+        fields = _read_row(record, self._columns.delimiter)
+        if isinstance(fields, RecordFault):
+            return encode(record.decode(errors="replace"))
+        names = self._columns.names
+        named = dict(zip(names, fields, strict=False))
+        if len(fields) > len(names):
+            named[""] = self._columns.delimiter.decode().join(fields[len(names) :])
+        return encode(named)
+
+    def fit(self, row: bytes) -> bytes:
+        """A row with as many fields as the header; byte for byte if it has them, and can be read again."""
+        columns = len(self._columns.names)
+        fields = split_row(row, self._columns.delimiter)
+        if len(fields) == columns and b"\r" not in row and _is_text(row):
+            return row
+        kept = [self._safe(field) for field in fields[:columns]]
+        return self._columns.delimiter.join(kept + [b""] * (columns - len(kept)))
+
+    def _safe(self, field: bytes) -> bytes:
+        """A field that another reader can read: UTF-8, and in quotes if it holds a carriage return."""
+        field = field if _is_text(field) else field.decode(errors="replace").encode()
+        return field if field.startswith(b'"') or b"\r" not in field else self._quoted(field)
+
+    def _quoted(self, value: bytes) -> bytes:
+        if any(special in value for special in self._special):
+            return b'"%b"' % value.replace(b'"', b'""')
+        return value
+
+
+def _is_text(row: bytes) -> bool:
+    if row.isascii():
+        return True
+    try:
+        row.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def answer_text(result: bytes | msgspec.Raw) -> str:
+    """The text of a text answer, else the API's result as compact JSON."""
+    answer = read_answer(result)
+    if answer.text is None:
+        return compact(result).decode(errors="replace")
+    return text_value(answer.text)

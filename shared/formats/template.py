@@ -1,0 +1,62 @@
+"""Templates: text with `{column}`s that a row's values replace; `{{` and `}}` are braces.
+
+Values are never looked into for braces, and nothing but a column's name may stand between them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shared.errors import UploadError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class Template:
+    """A template, read once: text, column, text, column, … text."""
+
+    def __init__(self, template: str, columns: Sequence[str]) -> None:
+        """Read it.
+
+        Raises:
+            UploadError: `bad_options`: it names a column that is not there, or a brace stands alone.
+        """
+        self._texts = [""]
+        self._columns: list[int] = []
+        at = 0
+        for token in _TOKEN.finditer(template):
+            self._texts[-1] += template[at : token.start()]
+            at = token.end()
+            name = token.group(1)
+            if name is not None:
+                if name not in columns:
+                    raise UploadError(
+                        "bad_options", f"template: there is no column {name!r}. There are: {listed(columns)}."
+                    )
+                self._columns.append(columns.index(name))
+                self._texts.append("")
+            elif len(token.group()) == 1:
+                raise UploadError(
+                    "bad_options",
+                    f"template: a {token.group()} stands alone. Write {{{{ and }}}} for braces that are to stay.",
+                )
+            else:
+                self._texts[-1] += token.group()[0]
+        self._texts[-1] += template[at:]
+
+    def fill(self, values: Sequence[str]) -> str:
+        """The text for one row's values."""
+        pieces = [self._texts[0]]
+        for column, text in zip(self._columns, self._texts[1:], strict=True):
+            pieces += (values[column], text)
+        return "".join(pieces)
+
+
+def listed(columns: Sequence[str]) -> str:
+    """Columns for a message, the first of them."""
+    names = ", ".join(repr(column[:60]) for column in columns[:20])
+    return names if len(columns) <= 20 else f"{names} and {len(columns) - 20} more"  # noqa: PLR2004

@@ -1,0 +1,111 @@
+"""What is known of Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
+
+A model that is not listed by its id takes what its family is known for; a family is a prefix of the id. What nobody
+could find a source for is absent from the file, and unknown here. Pure, apart from reading that file once.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from shared.formats.base import Shape, Task
+
+REPLY_AIM = 200_000_000
+"""Bytes that a typical reply stays within, however many requests a batch may have."""
+
+UNKNOWN_ANSWER_BYTES = 400_000
+"""Bytes of one answer of a model that is not listed: enough for half a minute of speech."""
+
+
+class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models whose ids begin alike.
+
+    Attributes:
+        answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
+            with its reasoning and wrapping.
+        images: whether messages may hold images; None if nobody knows.
+    """
+
+    prefix: str
+    task: Task
+    shape: Shape
+    answer_bytes: int = UNKNOWN_ANSWER_BYTES
+    images: bool | None = None
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model.
+
+    Attributes:
+        batch: whether the catalogue lists it as taking batches; None if it is not listed here.
+        requests_per_minute: Cloudflare's limit; None if unknown.
+        texts_per_request: texts in one embeddings request, at most; None if unknown.
+        output_tokens: tokens of an answer where the request names no limit.
+        input_price: US dollars for a million input tokens; None if no source is known.
+        output_price: the same for output tokens; None if there is no such price, as for embeddings.
+        priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
+        price_source: where, as a key of the file's `sources`.
+    """
+
+    id: str
+    batch: bool | None = None
+    task: Task = Task.UNKNOWN
+    shape: Shape = Shape.UNKNOWN
+    answer_bytes: int = 0
+    images: bool | None = None
+    plain_schema: bool = False
+    requests_per_minute: int | None = None
+    texts_per_request: int | None = None
+    output_tokens: int | None = None
+    input_price: Decimal | None = None
+    output_price: Decimal | None = None
+    priced_at: str = ""
+    price_source: str = ""
+
+
+class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: where its facts come from, families of models, and models."""
+
+    sources: dict[str, str]
+    families: list[ModelFamily]
+    models: list[Model]
+
+
+@cache
+def catalog() -> Catalog:
+    """The whole file.
+
+    Raises:
+        msgspec.ValidationError: the file has another form.
+    """
+    content = Path(__file__).with_name("model_catalog.json").read_bytes()
+    return msgspec.json.decode(content, type=Catalog)
+
+
+@cache
+def find_model(model_id: str) -> Model:
+    """What is known of a model, its family's facts included; of an unknown one its id alone."""
+    known = next((model for model in catalog().models if model.id == model_id), Model(model_id))
+    family = next((one for one in catalog().families if model_id.startswith(one.prefix)), None)
+    if family is None:
+        return msgspec.structs.replace(known, answer_bytes=known.answer_bytes or UNKNOWN_ANSWER_BYTES)
+    return msgspec.structs.replace(
+        known,
+        task=known.task or family.task,
+        shape=known.shape or family.shape,
+        answer_bytes=known.answer_bytes or family.answer_bytes,
+        images=family.images if known.images is None else known.images,
+    )
+
+
+def max_records(model_id: str) -> int:
+    """Records in a batch of a model, at most, whatever the operator allows.
+
+    The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
+    its request.
+    """
+    return REPLY_AIM // find_model(model_id).answer_bytes

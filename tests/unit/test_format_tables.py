@@ -1,0 +1,285 @@
+"""CSV, TSV and text files: what is sent for a row, and the row with its answer."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import UploadError
+from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault
+from shared.formats.csv_rows import read_rows
+from shared.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
+from shared.formats.tables import Columns
+from shared.formats.template import Template
+
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+KIMI = "@cf/moonshotai/kimi-k2.6"
+GPT_OSS = "@cf/openai/gpt-oss-20b"
+BGE = "@cf/baai/bge-m3"
+FACTS = BatchFacts("j", BGE)
+
+
+def convert(header, rows, model=BGE, template="", defaults=None, kind="csv"):
+    target = target_of(model, template, defaults)
+    return reader_of(Form(kind, header), target).convert(rows)
+
+
+def sent(header, row, model=BGE, template="", **options):
+    (converted,) = convert(header, [row], model, template, **options)
+    assert isinstance(converted, Converted), converted
+    return json.loads(converted.request)
+
+
+def line_of(header, row, result=None, code="", message="", kind="csv"):
+    result = None if result is None else json.dumps(result).encode()
+    writer = writer_of(Form(kind, header), target_of(BGE))
+    return writer.line(FACTS, Outcome(0, b"null", row, result, code, message))
+
+
+def error_of(function, *arguments):
+    with pytest.raises(UploadError) as raised:
+        function(*arguments)
+    return raised.value
+
+
+# ── which column ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"])
+def test_the_input_is_the_only_column_or_one_of_the_known_names(header):
+    row = b",".join(b"x-" + name for name in header.split(b","))
+    assert sent(header, row)["text"] == ("x-text" if b"text" in header else f"x-{known(header)}")
+
+
+def known(header):
+    names = header.decode().split(",")
+    return names[0] if len(names) == 1 else next(name for name in ("prompt", "input", "question") if name in names)
+
+
+def test_a_table_that_does_not_say_its_input_is_refused_with_its_columns():
+    error = error_of(convert, b"body,title", [])
+    assert error.code == "bad_options"
+    assert "'body', 'title'" in error.message
+
+
+def test_a_table_with_semicolons_is_refused():
+    assert error_of(Columns, b"id;text", b",").code == "unknown_format"
+
+
+@pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
+def test_a_header_that_cannot_be_read_is_refused(header):
+    assert error_of(Columns, header, b",").code == "unknown_format"
+
+
+def test_the_bom_is_no_part_of_the_first_name():
+    assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
+    assert Columns(b"\xef\xbb\xbftext,b", b",").header == b"text,b"
+
+
+def test_a_name_that_is_there_twice_gets_a_number():
+    columns = Columns(b'text,answer,text,"a,b"', b",")
+    assert columns.names == ["text", "answer", "text_2", "a,b"]
+    assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'
+
+
+@pytest.mark.parametrize(
+    ("model", "member"), [(LLAMA, "prompt"), (GPT_OSS, "input"), (BGE, "text"), ("@cf/a/unknown", "prompt")]
+)
+def test_the_input_goes_where_the_models_task_takes_it(model, member):
+    assert sent(b"text", b"x", model) == {member: "x"}
+
+
+def test_a_chat_model_gets_a_message():
+    assert sent(b"text", b"x", KIMI) == {"messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.parametrize("name", ["external_reference", "custom_id", "recordId", "id"])
+def test_a_column_is_the_reference(name):
+    assert sent(f"text,{name}".encode(), b"x,7") == {"text": "x", "external_reference": "7"}
+    assert sent(f"text,{name}".encode(), b"x,") == {"text": "x"}
+
+
+def test_defaults_are_added():
+    assert sent(b"text", b"x", defaults={"target_lang": b'"es"', "text": b'"never"'}) == {
+        "text": "x",
+        "target_lang": "es",
+    }
+
+
+# ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_template_is_filled_from_a_row():
+    assert sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
+
+
+def test_values_are_not_looked_into_for_braces():
+    assert Template("{a}-{b}", ["a", "b"]).fill(["{b}", "{{"]) == "{b}-{{"
+
+
+@pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
+def test_a_template_that_cannot_be_filled_is_refused(template):
+    error = error_of(Template, template, ["a", "b"])
+    assert error.code == "bad_options"
+    assert error.message.startswith("template: ")
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ragged_row_fails_alone():
+    converted = convert(b"id,text", [b"1,x", b"2", b"3,y,z", b"4,w"])
+    assert [type(one) for one in converted] == [Converted, RecordFault, RecordFault, Converted]
+    assert [one.code for one in converted[1:3]] == ["bad_record"] * 2
+    assert bytes(converted[2].reference) == b'"3"'
+
+
+def test_a_row_that_cannot_be_read_fails_alone():
+    converted = convert(b"text,b", [b"x,y", b"\xff,y", b"a\rb,c", b'"q"",",r'])
+    assert [getattr(one, "code", "") for one in converted] == ["", "invalid_utf8", "bad_record", ""]
+
+
+def test_a_field_may_be_longer_than_pythons_csv_takes_by_itself():
+    assert len(sent(b"text", b"x" * 200_000)["text"]) == 200_000
+
+
+def test_an_answer_follows_the_row_as_it_came():
+    row = b'  1 ,"x ""y""\r\nz",5" pipe'
+    assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,\n"
+
+
+def test_an_answer_that_needs_quotes_has_them():
+    assert line_of(b"text", b"x", {"response": 'a,"b"\n\rc'}) == b'x,"a,""b""\n\rc",,\n'
+    assert line_of(b"text", b"x", {"response": "a,b\tc"}, kind="tsv") == b'x\t"a,b\tc"\t\t\n'
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"response": "Hi"}, "Hi"),
+        ({"translated_text": "Hola"}, "Hola"),
+        ({"choices": [{"message": {"content": "Hi"}}]}, "Hi"),
+        ({"text": "spoken", "word_count": 1}, "spoken"),
+        ({"response": {"a": [1, 2]}}, '{"a":[1,2]}'),
+        ({"shape": [1, 2], "data": [[0.5, 1]]}, '{"shape":[1,2],"data":[[0.5,1]]}'),
+        ({"response": ""}, ""),
+    ],
+)
+def test_the_answer_is_its_text_or_compact_json(result, answer):
+    line = line_of(b"text", b"x", result).decode()
+    assert next(csv.reader([line])) == ["x", answer, "", ""]
+
+
+def test_a_failed_row_has_its_code_and_message_and_no_answer():
+    assert line_of(b"text", b"x", code="rejected", message="Too odd, it said.") == b'x,,rejected,"Too odd, it said."\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "fitted"),
+    [
+        (b"1", b"1,,"),
+        (b"1,2,3,4", b"1,2,3"),
+        (b'"1,\n2"', b'"1,\n2",,'),
+        (b"", b",,"),
+        (b"1,\xff,3", b"1,\xef\xbf\xbd,3"),
+        (b"1,a\rb,3", b'1,"a\rb",3'),
+        (b"1,\xc3\xa9,3", b"1,\xc3\xa9,3"),
+    ],
+)
+def test_a_row_is_padded_or_cut_to_the_header(row, fitted):
+    assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,bad_record,m\n"
+
+
+def test_a_row_is_an_object_of_its_columns_in_the_errors():
+    describe = describer_of(Form("csv", b"a,b"))
+    assert json.loads(describe(b'1,"x\ny"')) == {"a": "1", "b": "x\ny"}
+    assert json.loads(describe(b"1")) == {"a": "1"}
+    assert json.loads(describe(b"1,2,3,4")) == {"a": "1", "b": "2", "": "3,4"}
+    assert json.loads(describe(b"\xff")) == "\ufffd"
+
+
+def test_result_files_are_tables():
+    names = file_names(Form("csv", b"id,text"), "inbox/a.csv")
+    assert (names.output, names.retry) == ("output.csv", "retry.csv")
+    assert names.output_opening == b"id,text,answer,error_code,error_message\n"
+    assert names.retry_opening == b"id,text\n"
+    assert file_names(Form("tsv", b"id\ttext"), "inbox/a.tsv").output == "output.tsv"
+
+
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_line_of_text_is_the_input():
+    assert sent(b"", b"  x {y} ", LLAMA, kind="text") == {"prompt": "  x {y} "}
+    assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {"prompt": "Say x in {Spanish}."}
+
+
+def test_a_line_that_is_no_text_fails_alone():
+    first, second = convert(b"", [b"\xff", b"x"], kind="text")
+    assert (first.code, type(second)) == ("invalid_utf8", Converted)
+
+
+def test_a_template_for_text_knows_one_column():
+    assert error_of(convert, b"", [], BGE, "{line}", None, "text").code == "bad_options"
+
+
+def test_text_is_answered_as_the_native_format():
+    form = Form("text")
+    assert writer_of(form, target_of(BGE)) is None
+    assert (file_names(form, "inbox/a.txt").output, file_names(form, "inbox/a.txt").retry) == (
+        "output.jsonl",
+        "retry.txt",
+    )
+    assert describer_of(form)(b"x") == b'{"text":"x"}'
+
+
+# ── everything at once ───────────────────────────────────────────────────────────────────────────────────────────────
+
+texts = st.text(st.sampled_from("ab\",\n\r\té'{}"), max_size=8)
+lines = st.text(st.sampled_from("ab,é"), max_size=9)
+
+
+@st.composite
+def written_rows(draw):
+    """Rows as any tool may write them: quoted where needed, everywhere, or by hand and wrongly."""
+    out = io.StringIO(newline="")
+    style = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    writer = csv.writer(out, quoting=style, lineterminator=draw(st.sampled_from(["\n", "\r\n"])))
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.booleans()):
+            writer.writerow(draw(st.lists(texts, min_size=2, max_size=2)))
+        else:
+            out.write(draw(lines) + "\n")
+    return out.getvalue().encode()
+
+
+def rows_in(data, size=1 << 20):
+    blocks = [data[at : at + size] for at in range(0, len(data), size)]
+    return [row for window in read_rows(blocks, b",") for row in window.rows if row]
+
+
+@given(data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20))
+def test_as_many_rows_come_out_as_went_in_and_what_failed_can_go_in_again(data, size, results):
+    header = b"id,text"
+    rows = rows_in(data, size)
+    converted = convert(header, rows)
+    assert len(converted) == len(rows)
+    writer = writer_of(Form("csv", header), target_of(BGE))
+    output = file_names(Form("csv", header), "inbox/a.csv").output_opening
+    retry = [row for row, one in zip(rows, converted, strict=True) if isinstance(one, RecordFault)]
+    for row, one, text in zip(rows, converted, results, strict=False):
+        failed = isinstance(one, RecordFault)
+        result = None if failed else json.dumps({"response": text}).encode()
+        code, message = (one.code, one.message) if failed else ("", "")
+        output += writer.line(FACTS, Outcome(0, b"null", row, result, code, message))
+    read = list(csv.reader(io.StringIO(output.decode(), newline="")))
+    assert {len(row) for row in read} == {5}
+    assert len(read) == 1 + min(len(rows), 20)
+    for fields, one, text in zip(read[1:], converted, results, strict=False):
+        assert fields[2] == ("" if isinstance(one, RecordFault) else text)
+    again = b"".join(row + b"\n" for row in retry)
+    assert rows_in(again, size) == retry
+    assert convert(header, rows_in(again)) == [one for one in converted if isinstance(one, RecordFault)]
