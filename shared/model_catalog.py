@@ -102,7 +102,7 @@ def find_model(model_id: str) -> Model:
     )
 
 
-def max_records(model_id: str) -> int:
+def max_records_per_reply(model_id: str) -> int:
     """Records in a batch of a model, at most, whatever the operator allows.
 
     The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than

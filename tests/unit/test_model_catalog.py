@@ -18,7 +18,7 @@ from shared.cost import (
 )
 from shared.formats.base import Shape, Task
 from shared.formats.registry import target_of
-from shared.model_catalog import UNKNOWN_ANSWER_BYTES, catalog, find_model, max_records
+from shared.model_catalog import UNKNOWN_ANSWER_BYTES, catalog, find_model, max_records_per_reply
 from shared.settings import MODEL_ID
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -64,8 +64,8 @@ def test_a_model_is_known_by_its_id_or_its_family(model, task, shape):
 
 def test_a_batch_has_as_many_records_as_before():
     models = [f"{prefix}x" for prefix, _ in ANSWER_BYTES] + [model.id for model in catalog().models]
-    assert [max_records(model) for model in models] == [most_records(model) for model in models]
-    assert max_records("@cf/somebody/something") == 200_000_000 // UNKNOWN_ANSWER_BYTES == most_records("")
+    assert [max_records_per_reply(model) for model in models] == [most_records(model) for model in models]
+    assert max_records_per_reply("@cf/somebody/something") == 200_000_000 // UNKNOWN_ANSWER_BYTES == most_records("")
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
