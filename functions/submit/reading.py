@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from functions.submit.form import HEAD, form_of
 from functions.submit.unpack import packing_of, refuse_foreign, unpacked
@@ -28,9 +28,14 @@ def stored_blocks(store: Store, upload: Upload, start: int = 0) -> Iterator[byte
         yield store.read_upload(upload.key, upload.version, upload.etag, offset, min(RANGE, upload.size - offset))
 
 
-def unpacked_blocks(
-    store: Store, upload: Upload, plan: Plan, start: int, check: Callable[[], None] = lambda: None
-) -> Iterator[bytes]:
+class Check(Protocol):
+    """Called for each piece of an archive; what it raises ends the reading."""
+
+    def __call__(self, *, skipping: bool) -> None:
+        """Say whether the piece is only passed over."""
+
+
+def unpacked_blocks(store: Store, upload: Upload, plan: Plan, start: int, check: Check) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; of an archive everything before it is read and passed over.
 
     Args:
@@ -38,7 +43,7 @@ def unpacked_blocks(
         upload: the upload.
         plan: its packing.
         start: offset in the unpacked bytes.
-        check: called now and then while bytes are passed over; what it raises ends that.
+        check: whether there is time.
 
     Raises:
         UploadError: `source_gone` or `broken_archive`.
@@ -48,17 +53,22 @@ def unpacked_blocks(
         yield from stored_blocks(store, upload, start)
         return
     ahead = start
-    for block in unpacked(plan.packing, stored_blocks(store, upload)):
+
+    def check_piece() -> None:
+        check(skipping=ahead > 0)
+
+    for block in unpacked(plan.packing, stored_blocks(store, upload), check_piece):
         if ahead >= len(block):
             ahead -= len(block)
-            check()
             continue
         yield block[ahead:] if ahead else block
         ahead = 0
 
 
-def look(store: Store, upload: Upload) -> tuple[str, str, int]:
+def look(store: Store, upload: Upload, check: Callable[[], None] = lambda: None) -> tuple[str, str, int]:
     """Look at an upload's beginning: its packing, its form, and the unpacked offset at which its records begin.
+
+    `check` is called for each piece of an archive; what it raises ends the reading.
 
     Raises:
         UploadError: `unknown_format`, `broken_archive` or `source_gone`.
@@ -68,7 +78,7 @@ def look(store: Store, upload: Upload) -> tuple[str, str, int]:
     packing = packing_of(first)
     head = bytearray()
     complete = True
-    for block in unpacked(packing, _rejoined(first, stored)):
+    for block in unpacked(packing, _rejoined(first, stored), check):
         head += block
         if len(head) >= HEAD:
             complete = False

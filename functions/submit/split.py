@@ -8,7 +8,7 @@ no other checkpoint: split resumes behind the last batch item.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ TURN_SECONDS = 60.0
 """How long one run splits before it gives up its turn; an archive, which each turn reads anew, as long as it can."""
 KEPT_SECONDS = 30.0
 """Time a run keeps to stage its last batch and to give the job back."""
+LOOK_KEPT_SECONDS = 10.0
+"""Time kept while an archive's beginning is looked at, to give the job back."""
 SKIP_KEPT_SECONDS = 45.0
 """Time that must be left when an archive has been passed over to where the last turn ended: for progress."""
 SKIP_TRIES = 3
@@ -72,7 +74,7 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     place = Place()
     try:
         if error is None:
-            job = _planned(services, job)
+            job = _planned(services, job, remaining)
             job, place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
@@ -89,7 +91,7 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
 
-def _planned(services: Services, job: Job) -> Job:
+def _planned(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
     """The job with what its upload looks like, pinned."""
     if len(job.upload.key.removeprefix(keys.INBOX).encode()) > keys.LONGEST_PATH:
         raise UploadError(
@@ -98,7 +100,9 @@ def _planned(services: Services, job: Job) -> Job:
         )
     if job.plan.form:
         return job
-    packing, form, start = look(services.store, job.upload)
+    packing, form, start = look(
+        services.store, job.upload, partial(_check_time, job, Place(), remaining, LOOK_KEPT_SECONDS)
+    )
     planned = replace(job, plan=replace(job.plan, packing=packing, form=form, start=start))
     return services.ledger.note_plan(planned) or planned
 
@@ -112,6 +116,27 @@ def _resume_place(services: Services, job: Job) -> Place:
     return last.end
 
 
+class TurnOverError(Exception):
+    """The turn's time ended between two batches; never leaves this module."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """How far one run has got.
+
+    Attributes:
+        ends: when it gives up its turn.
+        begun: where it began.
+        place: behind its last batch.
+        barren: unpacked bytes since then.
+    """
+
+    ends: float
+    begun: Place
+    place: Place
+    barren: int = 0
+
+
 def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Place, bool]:
     """Stage batches from the last one on: where it got to, and whether the upload was read to its end.
 
@@ -119,39 +144,55 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
         LeaseLostError: another run goes on in this one's place.
     """
     longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
-    turn_ends = services.now() + min(longest, remaining() - KEPT_SECONDS)
     kept_at = 0.0
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
-    begun = place = _resume_place(services, job)
-    barren = 0
+    place = _resume_place(services, job)
+    turn = Turn(services.now() + min(longest, remaining() - KEPT_SECONDS), place, place)
+    check = partial(_check_turn, services, job, turn, remaining)
+    try:
+        while True:
+            blocks = unpacked_blocks(services.store, job.upload, job.plan, turn.place.offset, check)
+            for piece in cut(job.plan, turn.place, number, _fertile(job, turn, blocks)):
+                turn.barren = 0
+                _check_model(job.plan.model)
+                if turn.place != turn.begun and services.now() >= kept_at + KEEP_EVERY:
+                    kept_at = services.now()
+                    job = _kept(services, job, kept_at)
+                known = _write_down(services, job, number, piece)
+                number += 1
+                turn.place = known.end or piece.end
+                if services.now() > turn.ends:
+                    return job, turn.place, False
+                if turn.place != piece.end:
+                    break  # the batch that is there ends elsewhere: go on from its end
+            else:
+                return job, turn.place, True
+    except TurnOverError:
+        return job, turn.place, False
 
-    def fertile(blocks: Iterator[bytes]) -> Iterator[bytes]:
-        nonlocal barren
-        for block in blocks:
-            barren += len(block)
-            if barren > MOST_BARREN:
-                raise _barren(job)
-            yield block
 
-    while True:
-        check = partial(_check_time, job, place, remaining)
-        blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check)
-        for piece in cut(job.plan, place, number, fertile(blocks)):
-            barren = 0
-            _check_model(job.plan.model)
-            if place != begun and services.now() >= kept_at + KEEP_EVERY:
-                kept_at = services.now()
-                job = _kept(services, job, kept_at)
-            known = _write_down(services, job, number, piece)
-            number += 1
-            place = known.end or piece.end
-            if services.now() > turn_ends:
-                return job, place, False
-            if place != piece.end:
-                break  # the batch that is there ends elsewhere: go on from its end
-        else:
-            return job, place, True
+def _fertile(job: Job, turn: Turn, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same blocks, as long as batches come of them."""
+    for block in blocks:
+        turn.barren += len(block)
+        if turn.barren > MOST_BARREN:
+            raise _barren(job)
+        yield block
+
+
+def _check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
+    """Called for each piece of an archive, of which nothing may come out for long.
+
+    Raises:
+        TurnOverError: the time is over, and there are batches to go on from.
+        StorageError: there is not enough time for the turn's first batch.
+        UploadError: there was not enough several turns in a row.
+    """
+    if turn.place == turn.begun:
+        _check_time(job, turn.place, remaining, SKIP_KEPT_SECONDS if skipping else KEPT_SECONDS)
+    elif services.now() > turn.ends:
+        raise TurnOverError
 
 
 def _kept(services: Services, job: Job, now: float) -> Job:
@@ -171,14 +212,20 @@ def _barren(job: Job) -> UploadError:
     )
 
 
-def _check_time(job: Job, place: Place, remaining: Callable[[], float]) -> None:
-    """Called while an archive is passed over: there must be time for a batch after it.
+def _check_time(job: Job, place: Place, remaining: Callable[[], float], wanted: float) -> None:
+    """Called while an archive is unpacked before a turn's first batch: that batch needs time.
+
+    Args:
+        job: as leased.
+        place: where the turn began.
+        remaining: seconds this invocation has left.
+        wanted: seconds that must be left.
 
     Raises:
-        StorageError: there is none; perhaps S3 was slow, and the next turn is quicker.
-        UploadError: `broken_archive`: there was none several turns running.
+        StorageError: there is less; perhaps S3 was slow, and the next turn is quicker.
+        UploadError: `broken_archive`: there was less several turns in a row.
     """
-    if remaining() > SKIP_KEPT_SECONDS:
+    if remaining() > wanted:
         return
     if job.claims < SKIP_TRIES:
         raise StorageError(f"job {job.job_id}: no time left behind {place.offset} unpacked bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,14 @@ from backports import zstd
 from shared.errors import UploadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 BLOCK = 4 << 20
-"""Bytes of one unpacked block, about."""
+"""Bytes of one unpacked block, at most."""
+TOGETHER = 64 << 10
+"""Bytes of unpacked pieces that make a block: an archive may hold a member for each record."""
+FIRST_SLICE, LAST_SLICE = 512, 256 << 10
+"""Stored bytes that a member gets at once: few at first, then twice as many each time."""
 
 MOST_RATIO, RATIO_FROM = 2_000, 64 << 20
 """An archive may unpack to this many times its size; judged only from that many unpacked bytes on."""
@@ -21,6 +26,8 @@ MOST_RATIO, RATIO_FROM = 2_000, 64 << 20
 LARGEST_WINDOW = 128 << 20
 """Bytes of zstd's window that are tolerated; the format's own recommended limit is 8 MB, `--long=27` needs this."""
 
+_DAMAGED = (zlib.error, zstd.ZstdError, EOFError)
+_NO_PADDING = re.compile(rb"[^\x00]")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or pack it with gzip or zstd"),
@@ -61,8 +68,13 @@ def refuse_foreign(head: bytes) -> None:
         )
 
 
-def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
+def unpacked(packing: str, stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
     """The unpacked bytes of a stream of stored ones.
+
+    Args:
+        packing: `plain`, `gzip` or `zstd`.
+        stored: the archive, in blocks.
+        check: called for each piece of an archive, even while nothing comes out; what it raises ends the stream.
 
     Raises:
         UploadError: `broken_archive`: damaged, cut short, or unpacking to more than is believable.
@@ -78,9 +90,9 @@ def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
             taken += len(block)
             yield block
 
-    blocks = _gunzipped(counted()) if packing == "gzip" else _zstd_unpacked(counted())
+    pieces = _gunzipped(counted(), check) if packing == "gzip" else _zstd_unpacked(counted(), check)
     try:
-        for block in blocks:
+        for block in _together(pieces):
             given += len(block)
             if given > RATIO_FROM and given > MOST_RATIO * taken:
                 raise UploadError(
@@ -88,7 +100,7 @@ def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
                     f"The archive unpacks to over {MOST_RATIO:,} times its size; upload it unpacked if that is right.",
                 )
             yield block
-    except (zlib.error, zstd.ZstdError, EOFError) as error:
+    except _DAMAGED as error:
         raise UploadError(
             "broken_archive",
             f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
@@ -96,40 +108,72 @@ def unpacked(packing: str, stored: Iterator[bytes]) -> Iterator[bytes]:
         ) from error
 
 
-def _gunzipped(stored: Iterator[bytes]) -> Iterator[bytes]:
-    """Members one after another; zero bytes behind the last are padding, as gzip(1) takes them."""
+def _together(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small pieces of one stored block, whose end an empty piece marks; those before damage come out first."""
+    held: list[bytes] = []
+    size = 0
+    damage: Exception | None = None
+    try:
+        for piece in pieces:
+            held.append(piece)
+            size += len(piece)
+            if size >= TOGETHER or (size and not piece):
+                yield b"".join(held)
+                held, size = [], 0
+    except _DAMAGED as error:
+        damage = error
+    if held:
+        yield b"".join(held)
+    if damage:
+        raise damage
+
+
+def _gunzipped(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    """Members one after another; zero bytes behind the last are padding, as gzip(1) takes them.
+
+    At a member's end zlib copies what it did not use. Slices that begin small and double keep these copies to no more
+    than the archive's own size, or `FIRST_SLICE` bytes a member.
+    """
     member = None
     for block in stored:
-        rest = block
-        while rest:
+        view, at = memoryview(block), 0
+        while at < len(block):
+            check()
             if member is None:
-                rest = rest.lstrip(b"\x00")
-                member = zlib.decompressobj(wbits=31) if rest else None
+                at = found.start() if (found := _NO_PADDING.search(block, at)) else len(block)
+                member, size = (zlib.decompressobj(wbits=31), FIRST_SLICE) if found else (None, 0)
                 continue
-            if data := member.decompress(rest, BLOCK):
+            piece = view[at : at + size]
+            if data := member.decompress(piece, BLOCK):
                 yield data
-            if member.eof:
-                rest, member = member.unused_data, None
-            else:
-                rest = member.unconsumed_tail
+            at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
+            member, size = (None, 0) if member.eof else (member, min(2 * size, LAST_SLICE))
+        yield b""
     while member is not None and not member.eof:
         if not (data := member.decompress(b"", BLOCK)):
             raise EOFError("unexpected end")
         yield data
 
 
-def _zstd_unpacked(stored: Iterator[bytes]) -> Iterator[bytes]:
-    """Frames one after another, in blocks of bounded size however well they are packed."""
+def _zstd_unpacked(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    """Frames one after another, in slices as above, and in blocks of bounded size however well they are packed."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: LARGEST_WINDOW.bit_length() - 1}
     frame = None
+    size = FIRST_SLICE
     for block in stored:
-        rest = block
-        while rest or (frame and not frame.needs_input):
-            frame = frame or zstd.ZstdDecompressor(options=options)
-            if data := frame.decompress(rest, BLOCK):
+        view, at = memoryview(block), 0
+        while at < len(block) or (frame and not frame.needs_input):
+            check()
+            frame, size = (frame, size) if frame else (zstd.ZstdDecompressor(options=options), FIRST_SLICE)
+            piece = view[at : at + size] if frame.needs_input else view[:0]
+            if data := frame.decompress(piece, BLOCK):
                 yield data
-            rest = b""
+            at += len(piece)
             if frame.eof:
-                rest, frame = frame.unused_data, None
+                at -= len(frame.unused_data)
+                frame = None
+            else:
+                size = min(2 * size, LAST_SLICE)
+        yield b""
     if frame is not None:
         raise EOFError("unexpected end")

@@ -49,22 +49,48 @@ def plan_of(packing):
     return Plan("@cf/a/b", 10, 1_000, "account", "jsonl", packing)
 
 
+def unchecked(*, skipping):
+    """There is always time."""
+
+
 @pytest.mark.parametrize("packing", PACK)
 @given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
 def test_reading_goes_on_at_any_place_in_the_unpacked_bytes(packing, start):
     store = Stored(PACK[packing](TEXT))
-    assert b"".join(unpacked_blocks(store, upload_of(store), plan_of(packing), start)) == TEXT[start:]
+    assert b"".join(unpacked_blocks(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_time_is_checked_while_an_archive_is_passed_over_and_while_it_is_read(packing):
+    content = (
+        PACK[packing](TEXT[:1_000]) + 50 * PACK[packing](b"") + PACK[packing](TEXT[1_000:]) + 9 * PACK[packing](TEXT)
+    )
+    store, checks = Stored(content), []
+
+    list(unpacked_blocks(store, upload_of(store), plan_of(packing), 1_500, lambda *, skipping: checks.append(skipping)))
+
+    assert checks.count(True) > 50
+    assert False in checks
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_looking_at_an_archive_checks_the_time_although_nothing_comes_out(packing):
+    store, checks = Stored(PACK[packing](b"") * 500), []
+
+    look(store, upload_of(store), lambda: checks.append(1))
+
+    assert len(checks) >= 500
 
 
 def test_of_a_plain_upload_nothing_before_the_place_is_read():
     store = Stored(TEXT)
-    list(unpacked_blocks(store, upload_of(store), plan_of("plain"), 5_000))
+    list(unpacked_blocks(store, upload_of(store), plan_of("plain"), 5_000, unchecked))
     assert min(start for start, _ in store.asked) == 5_000
 
 
 def test_no_range_goes_beyond_the_upload_or_is_read_twice():
     store = Stored(TEXT)
-    list(unpacked_blocks(store, upload_of(store), plan_of("plain"), 0))
+    list(unpacked_blocks(store, upload_of(store), plan_of("plain"), 0, unchecked))
     assert sum(length for _, length in store.asked) == len(TEXT)
     assert max(length for _, length in store.asked) == RANGE
 

@@ -43,6 +43,58 @@ def test_several_members_are_one_text(packing, pieces, size):
     assert unpack(packing, b"".join(map(PACK[packing], pieces)), size) == b"".join(pieces)
 
 
+class Counting:
+    """A decompressor, and the bytes that all of them were handed."""
+
+    handed = 0
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def decompress(self, data, most):
+        Counting.handed += len(data)
+        return self.real.decompress(data, most)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_work_grows_with_the_archive_and_not_with_its_square(packing, monkeypatch):
+    """A decompressor copies what it does not use: 8 MB of one member for each record took half a minute."""
+    begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
+    monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
+    monkeypatch.setattr(module.zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options)))
+    monkeypatch.setattr(Counting, "handed", 0)
+    members = [PACK[packing](b'{"text":"%d"}\n' % number) for number in range(2_000)]
+    stored = b"".join(members)
+
+    unpack(packing, stored, len(stored))
+
+    assert Counting.handed <= len(members) * module.FIRST_SLICE
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_small_members_come_out_in_few_blocks(packing):
+    stored = b"".join(PACK[packing](TEXT[:500]) for _ in range(1_000))
+
+    sizes = [len(block) for block in unpacked(packing, in_blocks(stored, 1 << 20))]
+
+    assert sum(sizes) == 500_000
+    assert min(sizes[:-1]) >= module.TOGETHER
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_time_is_checked_although_nothing_comes_out(packing):
+    stored = PACK[packing](b"") * 100
+
+    def no_time():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(unpacked(packing, in_blocks(stored, 1 << 20), no_time))
+
+
 def test_zero_bytes_behind_the_last_gzip_member_are_padding():
     assert unpack("gzip", gzip.compress(TEXT) + bytes(513), 7) == TEXT
 
