@@ -24,6 +24,7 @@ import functions.poll.handler
 import functions.submit.handler
 from shared import services as composition
 from shared.workers_ai import http_client
+from tests import quick_dynamodb
 from tests.iam import Permissions, grants
 from tests.template import default, properties, template
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import httpx
+
+quick_dynamodb.install()
 
 REGION = "eu-west-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
