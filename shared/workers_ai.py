@@ -22,6 +22,7 @@ import msgspec
 from shared.errors import StorageError
 from shared.replies import Answer, read_answer
 from shared.spool import LARGEST_REPLY, TooManyBytesError, spooled
+from shared.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
     import mmap
@@ -108,9 +109,6 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
-
-_SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
-"""An escaped backslash, a surrogate pair, or half of one: only the last is a group."""
 
 
 class WorkersAI:
@@ -374,7 +372,7 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
     try:
         outer = _decode(content)
     except msgspec.DecodeError:
-        content = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], content)
+        content = without_lone_surrogates(content)
         outer = _decode(content)
     return content, outer, _unwrapped(outer)
 
