@@ -1,4 +1,4 @@
-r"""Halves of surrogate pairs in JSON: `\ud83d` alone, as at the end of a text cut by UTF-16 units. No text holds one."""
+r"""Halves of surrogate pairs in JSON: `\ud83d` alone, as where a text was cut by UTF-16 units. No text holds one."""
 
 from __future__ import annotations
 
