@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from functions.poll.segments import STEP_SECONDS, Kind, batch_entry, entry_of, join, look_ahead, take_in, untiled
+from functions.poll.segments import (
+    STEP_SECONDS,
+    Kind,
+    batch_entry,
+    entry_of,
+    join,
+    look_ahead,
+    seconds_for_digests,
+    take_in,
+    untiled,
+)
 from shared import keys
 from shared.budget import WORDS
 from shared.errors import LawBrokenError, LeaseLostError
@@ -117,15 +127,17 @@ def _finalize(services: Services, job: Job, ahead: Ahead, remaining: Callable[[]
         if written is None:
             return False
         job = written
-    _close(services, job, _wanted(job))
+    if remaining() < seconds_for_digests(job, _wanted(job)):
+        return False
+    _close(services, job, _wanted(job), remaining)
     return True
 
 
-def _close(services: Services, job: Job, kinds: list[Kind]) -> None:
+def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> None:
     """The files are there: manifest, status, notice, and the ledger's last word."""
     now = services.now()
     job = replace(job, completed_at=now)
-    manifest = _manifest(services, job, kinds)
+    manifest = _manifest(services, job, kinds, remaining)
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     services.store.put_once(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON)
     over = JobState.FAILED if job.error else JobState.COMPLETED
@@ -172,7 +184,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
             return
         job = written
         kinds.append(kind)
-    _close(services, job, kinds)
+    _close(services, job, kinds, remaining)
 
 
 def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
@@ -196,7 +208,7 @@ def _wanted(job: Job) -> list[Kind]:
     return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
-def _manifest(services: Services, job: Job, kinds: list[Kind]) -> dict[str, Any]:
+def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> dict[str, Any]:
     listed = services.ledger.batches(job.job_id) if job.sums.batches <= MANIFEST_BATCHES else ()
     usage: Usage = job.sums.usage
     return {
@@ -219,7 +231,7 @@ def _manifest(services: Services, job: Job, kinds: list[Kind]) -> dict[str, Any]
         },
         "cost": None,
         "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
-        "files": [entry_of(services, job, kind) for kind in kinds],
+        "files": [entry_of(services, job, kind, remaining) for kind in kinds],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),
     }

@@ -3,21 +3,45 @@
 Python's own hash objects cannot be stored. This uses three calls of the very libcrypto that Python's `_hashlib` is
 linked with; their context is a plain struct whose bytes are the whole state. What is stored of it holds none of the
 bytes taken in: those of the last, unfinished block are given again when the digest is taken up.
+
+Where that library cannot be reached, as in a Python that has it built in, `is_possible` says so: the file is then read
+once more when it is finished (`functions.poll.segments`).
 """
 
 from __future__ import annotations
 
-import _hashlib
 import ctypes
+import hashlib
 import sys
+from functools import cache
 
-_crypto = ctypes.CDLL(_hashlib.__file__)
 BLOCK = 64
 """Bytes that are hashed at once."""
 _WORDS, _LENGTH = 32, 8
 """Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
 _REST = bytes(BLOCK + 4) + (32).to_bytes(4, sys.byteorder)
 """What follows between two blocks: no data, the count of its bytes, and the digest's size."""
+
+
+@cache
+def is_possible() -> bool:
+    """Whether a digest can be stored here: found out once, against a known one."""
+    first, second = bytes(range(100)), bytes(3 * BLOCK)
+    try:
+        digest = RunningSha256()
+        digest.update(first)
+        digest = RunningSha256(digest.state(), first[len(first) - unfinished(len(first)) :])
+        digest.update(second)
+        return digest.hexdigest() == hashlib.sha256(first + second).hexdigest()
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+@cache
+def _crypto() -> ctypes.CDLL:
+    import _hashlib  # noqa: PLC0415 - not every Python has it
+
+    return ctypes.CDLL(_hashlib.__file__)
 
 
 class RunningSha256:
@@ -43,11 +67,11 @@ class RunningSha256:
             self._context.raw = words + (8 * self._length).to_bytes(_LENGTH, sys.byteorder) + _REST
             self.update(tail)
         else:
-            _crypto.SHA256_Init(self._context)
+            _crypto().SHA256_Init(self._context)
 
     def update(self, data: bytes) -> None:
         """Take in more bytes."""
-        _crypto.SHA256_Update(self._context, data, ctypes.c_size_t(len(data)))
+        _crypto().SHA256_Update(self._context, data, ctypes.c_size_t(len(data)))
         self._length += len(data)
 
     def state(self) -> str:
@@ -58,7 +82,7 @@ class RunningSha256:
         """The digest of all bytes taken in so far."""
         copy = ctypes.create_string_buffer(self._context.raw, len(self._context))
         digest = ctypes.create_string_buffer(_WORDS)
-        _crypto.SHA256_Final(digest, copy)
+        _crypto().SHA256_Final(digest, copy)
         return digest.raw.hex()
 
 

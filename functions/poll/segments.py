@@ -8,6 +8,7 @@ last, and takes 10,000: a segment that is too small yet is written anew, longer,
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from functions.poll.running_sha256 import RunningSha256, unfinished
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished
 from shared import keys
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
-from shared.observability import count
+from shared.observability import count, logger
 from shared.status import moment
 from shared.store import NotThereError
 from shared.words import Batch, BatchState, Job, Joined, Part, Sums
@@ -42,6 +43,10 @@ STEP_SECONDS = 45.0
 """Time a run must have left to begin another step."""
 COPIES = 8
 """Server-side copies at the same time."""
+LARGEST_READ_AGAIN = 1 << 30
+"""Bytes of a file that are read once more for its digest where no running one could be kept; a larger one has none."""
+READ_SPEED, READ_KEPT_SECONDS = 80e6, 20.0
+"""Bytes a second at which that is done, and the time kept after it for the manifest."""
 JSON_LINES = "application/jsonl"
 
 Kind = Literal["output", "errors", "retry", "batches"]
@@ -149,13 +154,17 @@ def take_in(services: Services, job: Job, kind: Kind, ahead: Ahead, *, final: bo
     with tempfile.TemporaryFile() as spool:
         if joined.growing:
             spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
-        digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
+        digest = None
+        if _has_digest(joined):
+            digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
         for block in _bytes_of(services, kind, ahead.leaves):
-            digest.update(block)
+            if digest:
+                digest.update(block)
             spool.write(block)
         held = spool.tell()
         if held > joined.growing_size:
-            moved = replace(moved, size=joined.size + held - joined.growing_size, sha=digest.state())
+            moved = replace(moved, size=joined.size + held - joined.growing_size)
+            moved = replace(moved, sha=digest.state() if digest else "")
             moved, sums = _put(services, job, kind, spool, moved, sums, whole=final and not _has_segments(joined))
     changed = services.ledger.move_job(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
     if changed is None:
@@ -339,14 +348,42 @@ def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
     return {"model": job.plan.model} if kind == "retry" else {}
 
 
-def entry_of(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
+def entry_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> dict[str, Any]:
     """A file that is there, as the manifest tells of it."""
     joined: Joined = getattr(job, kind)
-    rest = unfinished(joined.size)
-    tail = services.store.get(file_key(job, kind), joined.size - rest, rest)
     return {
         "name": f"{kind}.jsonl",
         "bytes": joined.size,
-        "sha256": RunningSha256(joined.sha, tail).hexdigest(),
+        "sha256": _digest_of(services, job, kind, remaining),
         "lines": joined.lines,
     }
+
+
+def seconds_for_digests(job: Job, kinds: list[Kind]) -> float:
+    """Time that reading files once more for their digests takes: none, unless no running digest could be kept."""
+    unknown: list[Joined] = [joined for kind in kinds if not _has_digest(joined := getattr(job, kind))]
+    sizes = [joined.size for joined in unknown]
+    return sum(size / READ_SPEED for size in sizes if size <= LARGEST_READ_AGAIN) + (READ_KEPT_SECONDS if sizes else 0)
+
+
+def _has_digest(joined: Joined) -> bool:
+    return is_possible() and bool(joined.sha) == bool(joined.size)
+
+
+def _digest_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> str | None:
+    """A file's SHA-256: the running one, else that of its bytes read once more; None if they are too many for that."""
+    joined: Joined = getattr(job, kind)
+    if _has_digest(joined):
+        rest = unfinished(joined.size)
+        tail = services.store.get(file_key(job, kind), joined.size - rest, rest)
+        return RunningSha256(joined.sha, tail).hexdigest()
+    digest = hashlib.sha256()
+    if joined.size <= LARGEST_READ_AGAIN:
+        for block in services.store.sections([(file_key(job, kind), 0, joined.size)]):
+            digest.update(block)
+            if remaining() < READ_KEPT_SECONDS / 2:
+                break
+        else:
+            return digest.hexdigest()
+    logger.warning("no digest of a file", job_id=job.job_id, kind=kind, bytes=joined.size)
+    return None

@@ -1,12 +1,16 @@
 """A digest that is put down and taken up again is the digest of the whole."""
 
+import _ctypes
+import functools
 import hashlib
+import importlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.poll.running_sha256 import RunningSha256, unfinished
+from functions.poll import running_sha256 as module
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished
 
 blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(bytes)), max_size=8)
 
@@ -66,3 +70,42 @@ def test_more_than_two_to_the_32_bits_do_not_wrap():
         digest.update(block)
         expected.update(block)
     assert RunningSha256(digest.state(), b"").hexdigest() == expected.hexdigest()
+
+
+@pytest.fixture
+def asked_anew():
+    """What was found out of the library is forgotten, before and after."""
+    for found in (module.is_possible, module._crypto):
+        found.cache_clear()
+    yield
+    for found in (module.is_possible, module._crypto):
+        found.cache_clear()
+
+
+def test_this_python_can_store_a_digest():
+    assert is_possible()
+
+
+def test_a_python_that_has_its_library_built_in_can_import_this_and_says_so(asked_anew, monkeypatch):
+    monkeypatch.delattr("_hashlib.__file__")
+
+    importlib.reload(module)
+
+    assert not module.is_possible()
+
+
+@pytest.mark.parametrize("missing", ["", "/nowhere/libcrypto.so"])
+def test_a_library_without_the_calls_or_none_at_all_is_no_library(asked_anew, monkeypatch, missing):
+    monkeypatch.setattr("_hashlib.__file__", missing or _ctypes.__file__)
+
+    assert not module.is_possible()
+
+
+def test_a_library_that_computes_something_else_is_not_used(asked_anew, monkeypatch):
+    class Wrong:
+        def __getattr__(self, name):
+            return lambda *_: 1
+
+    monkeypatch.setattr(module, "_crypto", functools.cache(Wrong))
+
+    assert not module.is_possible()

@@ -1,0 +1,74 @@
+"""Result files have their digest in the manifest although no running one can be kept; no job fails for want of it."""
+
+import hashlib
+import itertools
+
+import pytest
+
+from functions.poll import segments
+
+M2M = "@cf/meta/m2m100-1.2b"
+RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Each batch is a step of its own."""
+    monkeypatch.setattr(segments, "STEP", 1)
+    monkeypatch.setattr(segments, "LONGEST_STEP", 1)
+
+
+def run(start):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", [*RECORDS, {}], model=M2M)
+    world.settle()
+    return world
+
+
+def assert_digests(world):
+    files = world.manifest()["files"]
+    assert {file["name"] for file in files} >= {"output.jsonl", "errors.jsonl"}
+    for file in files:
+        content = world.read(f"{world.only_folder()}/{file['name']}")
+        assert (file["sha256"], file["bytes"]) == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_without_the_library_files_are_read_once_more(start, small_steps, monkeypatch):
+    monkeypatch.setattr(segments, "is_possible", lambda: False)
+
+    assert_digests(run(start))
+
+
+@pytest.mark.parametrize("turns", [(True, False), (False, True)])
+def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
+    changing = itertools.chain([turns[0]] * 5, itertools.repeat(turns[1]))
+    monkeypatch.setattr(segments, "is_possible", lambda: next(changing))
+
+    assert_digests(run(start))
+
+
+def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
+    monkeypatch.setattr(segments, "is_possible", lambda: False)
+    monkeypatch.setattr(segments, "LARGEST_READ_AGAIN", 300)
+
+    world = run(start)
+
+    manifest = world.manifest()
+    assert manifest["state"] == "completed"
+    assert {file["name"]: file["sha256"] is None for file in manifest["files"]}["output.jsonl"]
+
+
+def test_a_file_is_not_read_again_without_the_time_for_it(start, small_steps, monkeypatch):
+    """A visit that has not enough of it leaves it to the next, which has."""
+    monkeypatch.setattr(segments, "is_possible", lambda: False)
+    speeds = itertools.chain([1.0], itertools.repeat(80e6))
+    needed = segments.seconds_for_digests
+
+    def at_another_speed(job, kinds):
+        monkeypatch.setattr(segments, "READ_SPEED", next(speeds))
+        return needed(job, kinds)
+
+    monkeypatch.setattr("functions.poll.finish.seconds_for_digests", at_another_speed)
+
+    assert_digests(run(start))
+    assert next(speeds) == 80e6
