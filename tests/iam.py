@@ -99,11 +99,8 @@ class Permissions:
             return carry_out()
         except ClientError as error:
             if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {"404", "NoSuchKey"}:
-                self._judge(role, operation, self._need("s3:ListBucket", f"arn:aws:s3:::{arguments['Bucket']}"))
+                self._judge(role, operation, _listing(arguments["Bucket"], arguments["Key"], self.account))
             raise
-
-    def _need(self, action: str, resource: str) -> Need:
-        return Need(action, resource, (("aws:ResourceAccount", self.account),))
 
     def _judge(self, role: str, operation: str, need: Need) -> None:
         covering = _covering(self.granted[role], need)
@@ -146,6 +143,9 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
 
 def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
     ours = (("aws:ResourceAccount", account),)
+    if operation in {"ListObjects", "ListObjectsV2"}:
+        yield _listing(arguments["Bucket"], arguments.get("Prefix"), account)
+        return
     if operation in S3_WRITES:
         action = "PutObject"
     elif operation == "ListParts":
@@ -157,6 +157,12 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
     if source := arguments.get("CopySource"):
         yield Need("s3:GetObject", f"arn:aws:s3:::{source['Bucket']}/{source['Key']}", ours)
     yield Need(f"s3:{action}", f"arn:aws:s3:::{arguments['Bucket']}/{arguments['Key']}", ours)
+
+
+def _listing(bucket: str, prefix: str | None, account: str) -> Need:
+    """To list a bucket; or to be told that a key is not there, for which S3 takes the key as the prefix."""
+    told = (("s3:prefix", prefix),) if prefix is not None else ()
+    return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *told))
 
 
 def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:
@@ -225,6 +231,8 @@ def _holds(operator: str, values: tuple[str, ...], told: str | None) -> bool:
     match operator:
         case "StringEquals":
             return told in values
+        case "StringLike":
+            return told is not None and any(like(told, value) for value in values)
         case "StringLikeIfExists":
             return told is None or any(like(told, value) for value in values)
         case "ForAllValues:StringEquals":

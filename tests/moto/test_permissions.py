@@ -132,3 +132,33 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
         idle = {grant for grant in granted if grant.action not in DONE_BY_AWS} - world.permissions.used[role]
         assert sorted(map(str, idle)) == [], f"{role} allows what the function never does"
     assert world.permissions.shared == set()
+
+
+@pytest.fixture
+def as_poll(world):
+    """A Dropbatch at which the calls of a test are judged by poll's role."""
+    world.permissions.role = "PollRole"
+    yield world
+    world.permissions.role = ""
+    world.permissions.refused.clear()
+
+
+@pytest.mark.parametrize("call", ["head_object", "get_object"])
+@pytest.mark.parametrize("key", ["staging/job/00000000/raw-1-1", "results/a.jsonl/job/manifest.json"])
+def test_poll_is_told_that_a_key_is_not_there(as_poll, call, key):
+    with pytest.raises(ClientError) as caught:
+        getattr(as_poll.s3, call)(Bucket=BUCKET, Key=key)
+
+    assert caught.value.response["Error"]["Code"] in {"404", "NoSuchKey"}
+
+
+@pytest.mark.parametrize("asked", [{}, {"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}])
+def test_poll_cannot_list_what_users_uploaded(as_poll, asked):
+    with pytest.raises(ClientError) as caught:
+        as_poll.s3.list_objects_v2(Bucket=BUCKET, **asked)
+
+    assert caught.value.response["Error"]["Code"] == "AccessDenied"
+
+
+def test_poll_could_list_what_it_works_on(as_poll):
+    assert as_poll.s3.list_objects_v2(Bucket=BUCKET, Prefix="staging/job/")["KeyCount"] == 0
