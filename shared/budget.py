@@ -222,6 +222,38 @@ class Budget:
             return 0, Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused)
 
+    def isolation_turns(self, wanted: int, now: float) -> list[float]:
+        """When each piece of a batch may be submitted: some at once, the others at a quarter of the submit rate.
+
+        A token bucket of its own, kept like the rate. A turn is no permit: the submit asks for that as any other.
+
+        Args:
+            wanted: how many pieces.
+            now: Unix seconds.
+
+        Returns:
+            For each piece Unix seconds, ascending.
+        """
+        interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
+        for _ in range(3):
+            seen = read(self._get("RATE#ISOLATION") or {}, Rate).filled_at
+            begin = max(seen, int(now * 1000))
+            try:
+                self._call(
+                    "update_item",
+                    Key=_key("RATE#ISOLATION"),
+                    UpdateExpression="SET filled_at = :moved",
+                    ConditionExpression="attribute_not_exists(filled_at) OR filled_at = :seen",
+                    ExpressionAttributeValues={
+                        ":moved": attribute(begin + wanted * interval),
+                        ":seen": attribute(seen),
+                    },
+                )
+            except ConditionFailedError:
+                continue
+            break
+        return [max((begin + (1 + turn - burst) * interval) / 1000, now) for turn in range(wanted)]
+
     def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | Refusal | None:
         """None: no pause in the way; a pause: this call is its probe."""
         if pause is None or (pause.until is not None and now >= pause.until):

@@ -31,8 +31,6 @@ def attribute(value: object) -> dict[str, Any]:
             return {"S": str(value)}
         case int() | float():
             return {"N": repr(value)}
-        case frozenset():
-            return {"SS": sorted(value)}
         case list() | tuple():
             return {"L": [attribute(member) for member in value]}
         case dict():
@@ -43,9 +41,9 @@ def attribute(value: object) -> dict[str, Any]:
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The members of a data class in wire form; None and empty sets, which DynamoDB has no form for, are left out."""
+    """The members of a data class in wire form; those that are None are left out."""
     members = ((field.name, getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
-    return {name: attribute(member) for name, member in members if member is not None and member != frozenset()}
+    return {name: attribute(member) for name, member in members if member is not None}
 
 
 def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item holds

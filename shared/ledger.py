@@ -19,6 +19,7 @@ from shared.words import (
     Batch,
     BatchState,
     Fault,
+    Isolation,
     Job,
     JobState,
     Part,
@@ -46,6 +47,14 @@ class At:
 
     operator: str
     value: float
+
+
+UNSPLIT = At("<=", 0)
+"""As expected `pieces`: the batch is not split."""
+
+
+OUTGROWN = ("refused_alone",)
+"""What earlier versions kept in a job without a bound; an item that it filled up takes no write that leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +220,7 @@ class Ledger:
             job,
             {"state": job.state, "lease_until": At("<=", now)},
             {"lease_until": until, "due_at": until, "claims": job.claims + 1},
+            remove=OUTGROWN,
         )
 
     def release_job(self, job: Job, due_at: float, **learned: object) -> Job | None:
@@ -223,7 +233,8 @@ class Ledger:
 
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
         """Move a job's `due_at` without leasing it."""
-        return self._change_job(job, {"state": job.state, "due_at": job.due_at}, {"due_at": due_at})
+        expected: dict[str, object] = {"state": job.state, "due_at": job.due_at}
+        return self._change_job(job, expected, {"due_at": due_at}, remove=OUTGROWN)
 
     def note_plan(self, job: Job) -> Job | None:
         """Pin what was learned of the upload's form."""
@@ -246,22 +257,14 @@ class Ledger:
         """Note a fault of the whole upload; the first one stays."""
         self._change(_job_key(job_id), {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now}, Job)
 
-    def stop_job(self, job_id: str, fault: Fault, now: float) -> None:
-        """Note that further submits of a job are pointless; the first reason stays."""
-        self._change(
-            _job_key(job_id),
-            {"stopped": ABSENT, "completed_at": ABSENT},
-            {"stopped": fault, "due_at": now},
-            Job,
-        )
-
     def note_accepted(self, job_id: str) -> None:
         """Remember that the API accepted something of this job; saying it twice changes nothing."""
         self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job)
 
-    def note_refused_alone(self, job_id: str, number: str, code: str) -> Job | None:
-        """Remember a lone record's refusal, in a set: saying it twice changes nothing."""
-        return self._change(_job_key(job_id), {}, {}, Job, add={"refused_alone": frozenset({f"{code}/{number}"})})
+    def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
+        """Replace what isolation has come to in a job, if nobody else did since it was read."""
+        seen = ABSENT if job.isolation is None else job.isolation
+        return self._change_job(job, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
 
     def move_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job: a mark moved on, or the next of its last states."""
@@ -338,10 +341,10 @@ class Ledger:
         return self._change_batch(batch, _seen(batch), {"due_at": due_at, **learned})
 
     def end_unanswered(self, batch: Batch, ending: Fault, now: float, **learned: object) -> Batch | None:
-        """Settle how all records of a batch end without an answer; collecting writes their lines."""
+        """Settle how all records of a batch end without an answer; never of one that is split."""
         return self._change_batch(
             batch,
-            _seen(batch),
+            {**_seen(batch), "pieces": UNSPLIT},
             {"state": BatchState.READY, "ending": ending, "work": Work.POLL, "due_at": now, "claims": 0, **learned},
         )
 
@@ -401,16 +404,40 @@ class Ledger:
             },
         )
 
-    def begin_halving(self, batch: Batch, reason: Fault, now: float) -> Batch | None:
-        """Back to `ready`, but to be halved instead of submitted: the API refused the batch as a whole."""
+    def begin_halving(self, batch: Batch, reason: Fault, cause: str, now: float, pieces: int = 0) -> Batch | None:
+        """Back to `ready`, but to isolate bad records instead of being submitted: the poll function goes on with it."""
         return self._change_batch(
             batch,
             _seen(batch),
-            {"state": BatchState.READY, "halving": reason, "work": Work.SUBMIT, "due_at": now, "claims": 0},
+            {
+                "state": BatchState.READY,
+                "halving": reason,
+                "cause": cause,
+                "pieces": pieces,
+                "work": Work.POLL,
+                "due_at": now,
+                "claims": 0,
+            },
+        )
+
+    def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
+        """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""
+        return self._change_batch(batch, _seen(batch), {"due_at": until, "claims": batch.claims + 1})
+
+    def decide_split(self, batch: Batch, pieces: int) -> Batch | None:
+        """Decide into how many pieces a claimed batch is split; from now on that is what becomes of it."""
+        return self._change_batch(batch, {**_seen(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
+
+    def undo_split(self, batch: Batch, ending: Fault, now: float) -> Batch | None:
+        """Settle how all records end of a batch whose split was decided, but of which no piece could be created."""
+        return self._change_batch(
+            batch,
+            {**_seen(batch), "pieces": batch.pieces},
+            {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
         )
 
     def halve(self, batch: Batch, now: float) -> Batch | None:
-        """To `halved`, once both halves exist."""
+        """To `halved`, once all pieces exist."""
         return self._change_batch(
             batch,
             _seen(batch),
@@ -422,7 +449,7 @@ class Ledger:
         """To `done`: the part is written, and this item names it."""
         return self._change_batch(
             batch,
-            {"state": batch.state, "attempt": batch.attempt},
+            {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT},
             {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + JOB_LIFE},
             remove=("due_at", "work"),
         )
@@ -469,7 +496,6 @@ class Ledger:
         changes: Mapping[str, object],
         kind: type[T],
         remove: Sequence[str] = (),
-        add: Mapping[str, object] | None = None,
     ) -> T | None:
         """One conditional update; the item as it is afterwards, or None if it was not as expected."""
         names: dict[str, str] = {"#pk": "pk"}
@@ -498,8 +524,6 @@ class Ledger:
             clauses.append("SET " + ", ".join(settings))
         if removed:
             clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
-        if add:
-            clauses.append("ADD " + ", ".join(f"{name(of)} {value(of, 'add_', more)}" for of, more in add.items()))
         try:
             answer = self._call(
                 "update_item",

@@ -10,6 +10,8 @@ from shared.observability import count, logger
 
 PATIENT_CLAIMS = 20
 HOUR = 3_600.0
+LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
+"""Seconds after which a batch that the API never accepted ends."""
 LAST_CLAIM = PATIENT_CLAIMS + 72
 """The last claim that is tried: if it comes to nothing as well, the item ends."""
 

@@ -62,10 +62,14 @@ class Queues:
 
     def send(self, message: Message, delay: float = 0) -> None:
         """Send one message to the queue its kind belongs to, `delay` seconds from now."""
-        self.send_all([message], delay)
+        self.send_all([message], [delay])
 
-    def send_all(self, messages: Sequence[Message], delay: float = 0) -> None:
+    def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
         """Send messages of one kind, ten at a time.
+
+        Args:
+            messages: all to the same queue.
+            delays: of each, seconds from now; empty to send all at once.
 
         Raises:
             StorageError: SQS refused one; the items' `due_at` will bring the work up again.
@@ -78,7 +82,9 @@ class Queues:
                     "MessageBody": msgspec.json.encode(message).decode(),
                     "DelaySeconds": min(max(round(delay), 0), LONGEST_DELAY),
                 }
-                for index, message in enumerate(chosen)
+                for index, (message, delay) in enumerate(
+                    zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
+                )
             ]
             try:
                 answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """The words of the ledger: jobs, batches and their states, as data. Knows no service.
 
-A batch's number is 8 digits, for a half of it followed by `.0` or `.1` (again `.0.1` …). Numbers sort as text in
-the order of their first record, because `.` sorts before every digit.
+A batch's number is 8 digits. When a batch is split to isolate bad records, the number of each piece is that of the
+batch followed by `.` and one hexadecimal digit (`00000003.a`, and again `00000003.a.0`). Numbers sort as text in the
+order of their first record, because `.` sorts before every digit.
 """
 
 from __future__ import annotations
@@ -201,6 +202,26 @@ class Submission:
     round: int = 0
 
 
+def cause_of(code: int | None) -> str:
+    """What a batch failed for, by the API's code: what its pieces are compared by. Of bounded length."""
+    return "failed" if code is None else str(code)[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What isolating bad records has come to in a job. Its size is bounded, whatever the job's.
+
+    Attributes:
+        submits: submits it was granted so far: one for each piece of each batch that was granted a split.
+        granted: numbers of batches that were granted a split and may not have written it down yet.
+        causes: by cause, what this job knows of it (`functions.poll.bisect_batch`).
+    """
+
+    submits: int = 0
+    granted: tuple[str, ...] = ()
+    causes: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The work for one upload, as its item holds it. Times are Unix seconds.
@@ -211,9 +232,9 @@ class Job:
         claims: claims since the last change of state.
         total: records of the upload; None until it has been read to its end.
         error: the whole upload's fault, which stops further submits.
-        stopped: why further submits are pointless although the upload is sound.
+        stopped: why further submits are pointless although the upload is sound; written by earlier versions only.
         seen_accepted: whether any batch was ever accepted.
-        refused_alone: numbers of batches of one record that the API refused, each with the code.
+        isolation: what isolating bad records has come to; None before the first batch is split.
         quiet: visits in a row at which nothing had changed.
         status_sha: digest of the status.json written last, without its time.
         told_at: when the job was last looked at to be told of.
@@ -231,7 +252,7 @@ class Job:
     error: Fault | None = None
     stopped: Fault | None = None
     seen_accepted: bool = False
-    refused_alone: frozenset[str] = frozenset()
+    isolation: Isolation | None = None
     output: Joined = field(default_factory=Joined)
     errors: Joined = field(default_factory=Joined)
     retry: Joined = field(default_factory=Joined)
@@ -242,6 +263,10 @@ class Job:
     status_sha: str = ""
     told_at: float = 0.0
     completed_at: float | None = None
+
+    def believes(self, cause: str) -> bool:
+        """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""
+        return self.isolation is not None and cause in self.isolation.causes
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +279,7 @@ class Batch:
         requests: records, sendable or not.
         sendable: records that the body holds.
         body_size: bytes of the body, first in the staged object; its sidecar follows.
-        end: where the cut went on after this batch; None for a first half.
+        end: where the cut went on after this batch; None for every piece of a batch but the last.
         work: which kind of due work it is; None in a final state.
         fence: nobody else may try the batch before this time.
         claims: claims since the last change of state or answer.
@@ -273,7 +298,9 @@ class Batch:
         unknowable: submits whose outcome nobody can know.
         ready_at: since when it waits to be accepted anew; 0 until it was accepted once.
         paused: seconds that pauses kept it waiting, since then or since it was accepted.
-        halving: why the API refused the batch as a whole, while it waits to be halved.
+        halving: why the API refused the batch as a whole, or failed it, since bad records in it are to be isolated.
+        cause: the code of that refusal or failure; what a batch and its pieces, or batches of a job, have in common.
+        pieces: how many pieces the batch is split into, decided once; 0 before that.
         last_word: how its records end if the ids it has bring no answer: nothing more is submitted.
         ending: how all its records end, when no answer is to come.
     """
@@ -312,6 +339,8 @@ class Batch:
     ready_at: float = 0.0
     paused: float = 0.0
     halving: Fault | None = None
+    cause: str = ""
+    pieces: int = 0
     last_word: Fault | None = None
     ending: Fault | None = None
     part: Part | None = None

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from functions.poll.bisect_batch import give_up, isolate
 from functions.poll.collect import Stored, collect
 from shared import keys
 from shared.budget import PauseReason, Permit
@@ -24,7 +25,7 @@ from shared.quoted import quoting
 from shared.replies import Answer, read_answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, Verdict, judge, refused_model
-from shared.words import Batch, Fault, Job, Submission
+from shared.words import Batch, Fault, Job, Submission, cause_of
 from shared.workers_ai import Accepted, Failed, Lost, Pending, Refused, Reply
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Asked:
 
 
 def needs_call(batch: Batch) -> bool:
-    """Whether the API has to be asked: not for a batch that only waits to be written down."""
-    return batch.ending is None and any(one.request_id for one in batch.asked_after)
+    """Whether the API has to be asked: not for a batch that only waits to be written down or split."""
+    return batch.ending is None and batch.halving is None and any(one.request_id for one in batch.asked_after)
 
 
 def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked:
@@ -69,7 +70,9 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
         return Asked(job.job_id, done=False)  # it stays due
     now = services.now()
     until = now + wait_for(batch.claims, min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10)
-    claimed = services.ledger.claim_poll(batch, until)
+    waits_for_isolation = batch.halving is not None and batch.ending is None
+    claim = services.ledger.claim_isolation if waits_for_isolation else services.ledger.claim_poll
+    claimed = claim(batch, until)
     if claimed is None:
         return Asked(job.job_id, done=False)
     alarm_if_stuck(claimed.claims, job.job_id, batch.number)
@@ -82,6 +85,9 @@ def _bring_on(services: Services, job: Job, batch: Batch, permit: Permit, remain
     """Write down what is known already, else ask the API; whether the batch is done by it."""
     if batch.ending is not None:
         return collect(services, job, batch, None)
+    if batch.halving is not None:
+        ended = isolate(services, batch)
+        return ended is not None and collect(services, job, ended, None)
     candidates = batch.asked_after
     submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
     with ExitStack() as kept:
@@ -110,8 +116,11 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
 
     Its job cannot finish then, and ends by the same law. All that was answered stays in staging.
     """
+    if batch.pieces:
+        give_up(services, batch)
+        return False
     if batch.ending is None:
-        return _end(services, job, batch, batch.last_word or INTERNAL)
+        return _end(services, job, batch, batch.last_word or batch.halving or INTERNAL)
     return services.ledger.abandon(batch, services.now()) is not None
 
 
@@ -178,7 +187,7 @@ def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit:
         case Verdict.TRY_LATER if reply.enveloped and reply.code is not None and reply.status >= 500:  # noqa: PLR2004
             same = batch.failures > 0 and batch.failing_code == reply.code
             since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-            if times >= FAILURES and now - since >= FAILURES_OVER:
+            if job.believes(cause_of(reply.code)) or (times >= FAILURES and now - since >= FAILURES_OVER):
                 _halve(services, batch, reply.code, reply.message)
             else:
                 ledger.note_answer(batch, now + 10, failures=times, failing_code=reply.code, failing_at=since, misses=0)
@@ -215,14 +224,14 @@ def _end(services: Services, job: Job, batch: Batch, fault: Fault) -> bool:
 
 
 def _halve(services: Services, batch: Batch, code: int | None, message: str) -> None:
-    """Failed after acceptance: the submit function halves it, and a record that stands alone fails by itself."""
+    """Failed after acceptance: bad records in it are isolated, and a record that stands alone fails by itself."""
     words = "Workers AI accepted this request and then failed it"
     reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     now = services.now()
     if batch.sendable == 1 or batch.round:
-        services.ledger.end_unanswered(batch, reason, now)
-    elif services.ledger.begin_halving(batch, reason, now):
-        services.queues.send(BatchMessage(batch.job_id, batch.number))
+        services.ledger.end_unanswered(batch, reason, now, cause=cause_of(code))
+    else:
+        services.ledger.begin_halving(batch, reason, cause_of(code), now)
 
 
 def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from functions.poll.bisect_batch import MAX_SUBMITS, UNIFORM
 from functions.poll.segments import (
     STEP_SECONDS,
     Kind,
@@ -30,7 +31,7 @@ from shared.observability import count, logger
 from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.status import JSON, digest_of, encode_status, moment, status_of
 from shared.store import NotThereError
-from shared.words import FINAL_JOB_STATES, BatchState, Fault, Job, JobState, Usage
+from shared.words import FINAL_JOB_STATES, BatchState, Fault, Isolation, Job, JobState, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,6 +212,7 @@ def _wanted(job: Job) -> list[Kind]:
 def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> dict[str, Any]:
     listed = services.ledger.batches(job.job_id) if job.sums.batches <= MANIFEST_BATCHES else ()
     usage: Usage = job.sums.usage
+    isolation = job.isolation or Isolation()
     return {
         "job_id": job.job_id,
         "state": JobState.FAILED.value if job.error else JobState.COMPLETED.value,
@@ -231,6 +233,11 @@ def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callab
         },
         "cost": None,
         "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
+        "isolation": {
+            "submits": isolation.submits,
+            "at_most": MAX_SUBMITS,
+            "not_tried_alone": sorted(cause for cause, known in isolation.causes.items() if known == UNIFORM),
+        },
         "files": [entry_of(services, job, kind, remaining) for kind in kinds],
         "created_at": moment(job.created_at),
         "completed_at": moment(job.completed_at),

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from functions.submit.halving import halve, refuse_alone
 from shared import keys
 from shared.budget import Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
 from shared.insist import insist
 from shared.observability import count, logger, of_batch
+from shared.patience import LONGEST_WAIT_FOR_ACCEPTANCE
 from shared.queues import ASK_GRACE, PROMPT_BATCHES, AskMessage
 from shared.quoted import quoting
 from shared.replies import Answer
 from shared.store import NotThereError
 from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
-from shared.words import Batch, BatchState, Fault, Job, Submission
+from shared.words import Batch, BatchState, Fault, Job, Submission, Work, cause_of
 from shared.workers_ai import Accepted, Failed, Lost, Refused, Reply
 
 if TYPE_CHECKING:
@@ -38,13 +38,12 @@ SETTLE_SECONDS = 45.0
 """Time kept after the POST to record its outcome: the table is given up in time for a receipt in S3."""
 FENCE_MARGIN = 30.0
 """Seconds by which clocks of two functions may differ."""
-LONGEST_WAIT_FOR_ACCEPTANCE = 7 * 86_400
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
 
 
 def submit(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
-    """Bring one batch on: submit it, halve it, or settle what an earlier run left.
+    """Bring one batch on: submit it, or settle what an earlier run left.
 
     Args:
         services: all there is.
@@ -73,13 +72,16 @@ def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[
         batch = _recover(services, job, batch)
     if batch is None or batch.state is not BatchState.READY or batch.ending:
         return
+    if batch.halving:
+        if batch.work is Work.SUBMIT:
+            # Left by an earlier version, which may have created one of the two halves that it decided on.
+            services.ledger.begin_halving(batch, batch.halving, batch.cause, now, pieces=2)
+        return
     if (fault := job.error or job.stopped) is not None:
         words = f"Not sent, because the job was stopped: {fault.message}"
         _end(services, batch, Fault("rejected", words, fault.said))
     elif now - batch.waits_since > LONGEST_WAIT_FOR_ACCEPTANCE:
-        _end(services, batch, batch.halving or Fault("expired", "The API did not accept it within 7 days."))
-    elif batch.halving:
-        halve(services, batch, batch.halving)
+        _end(services, batch, Fault("expired", "The API did not accept it within 7 days."))
     elif remaining() > POST_SECONDS + SETTLE_SECONDS:
         _try(services, job, batch, remaining)
 
@@ -135,7 +137,7 @@ def _settle(
                 services.budget.lift(Permit(pause=permit.pause), job.plan.model)
             return
         case Failed(code, message):
-            insist(lambda: _halve_or_end(services, job, batch, code, message), services, remaining)
+            insist(lambda: _isolate_or_end(services, batch, code, message), services, remaining)
         case Lost(reason):
             logger.warning("submit unknowable", **of_batch(batch), reason=reason)
             insist(lambda: _unknowable(services, batch, permit, services.now()), services, remaining)
@@ -219,21 +221,21 @@ def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: 
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             _end(services, batch, Fault("rejected", words))
         case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
-            _halve_or_end(services, job, batch, reply.code or reply.status, reply.message)
+            _isolate_or_end(services, batch, reply.code or reply.status, reply.message)
         case Verdict.TRY_LATER:
             ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1)
 
 
-def _halve_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
-    """The API refused what is in the batch: only the bad record shall fail."""
+def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
+    """The API refused what is in the batch: only the bad record shall fail, which the poll function finds."""
     words = "Workers AI refused this request"
     reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     if batch.round:
         _end(services, batch, replace(reason, code="inference_failed"))
     elif batch.sendable == 1:
-        refuse_alone(services, job, batch, str(code), reason)
-    elif marked := services.ledger.begin_halving(batch, reason, services.now()):
-        halve(services, marked, reason)
+        services.ledger.end_unanswered(batch, reason, services.now(), cause=cause_of(code))
+    else:
+        services.ledger.begin_halving(batch, reason, cause_of(code), services.now())
 
 
 def _unknowable(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:

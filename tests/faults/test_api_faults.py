@@ -139,17 +139,17 @@ CASES = {
         faults=tuple(Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030) for bad in (7, 50)),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
-        extra=2 * 10,
-        why="halves of batches that failed after acceptance",
-        observed="halved until the bad record stands alone; only it fails",
+        extra=2 * 18,
+        why="pieces of batches that failed after acceptance",
+        observed="split until the bad record stands alone; only it fails",
     ),
     "5006 for 2 records": Case(
         faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
-        extra=2 * 10,
-        why="halves of batches that were refused",
-        observed="halved until the bad record stands alone; only it fails",
+        extra=2 * 18,
+        why="pieces of batches that were refused",
+        observed="split until the bad record stands alone; only it fails",
     ),
     "unknown id, now and then": Case(
         rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="asked again, paid once"

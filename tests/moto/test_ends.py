@@ -8,7 +8,6 @@ import pytest
 import functions.poll.ask
 import functions.poll.finish
 import functions.poll.tick
-import functions.submit.send
 import functions.submit.split
 from local.workers_ai import Fault, expected_result
 from shared import budget, observability
@@ -225,19 +224,6 @@ def test_a_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
     assert codes(world) == ["expired"] * 3
     assert len(world.lines("retry.jsonl")) == 3
     assert len(api.accepted) == 0
-
-
-def test_a_batch_that_cannot_be_halved_for_want_of_its_requests_ends_as_well(world, api, monkeypatch):
-    monkeypatch.setattr(functions.submit.send, "halve", lambda *_: None)
-    api.inject(Fault(kind="5006", on="submit", times=0))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    hours(world, 1)
-    world.pass_time(7 * DAY)
-
-    assert hours_to_end(world, most=2) <= 1
-
-    assert codes(world) == ["rejected"] * 2
-    assert len(world.lines("retry.jsonl")) == 2
 
 
 def test_an_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(start, api):

@@ -25,7 +25,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import functions.poll.handler
+from functions.poll.bisect_batch import MAX_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
+from shared.items import read
+from shared.words import Isolation, Job
 from tests.fault_table import note
 from tests.mortal import Boundaries, mortal_world
 from tests.world import QUEUES
@@ -53,6 +57,7 @@ FAULTS = {
     "item short of capacity": Fault(kind="item_fails", code=3040, first=1),
     "item that fails": Fault(kind="item_fails", code=5001),
     "token refused": Fault(kind="error", code=10000, status=401),
+    "model gone": Fault(kind="5035", on="submit"),
 }
 
 
@@ -161,10 +166,20 @@ class Ledger(RuleBasedStateMachine):
     def a_function_will_be_struck(self, number, mode):
         self.boundaries.strike(number, mode)
 
+    @precondition(lambda self: self.jobs())
+    @rule(data=st.data())
+    def other_batches_use_up_the_submits_for_isolation(self, data):
+        job = data.draw(st.sampled_from(self.jobs()))
+        functions.poll.handler.services().ledger.note_isolation(job, Isolation(MAX_SUBMITS))
+        self.struck["isolation's bound used up"] += 1
+
     # ── what must hold ───────────────────────────────────────────────────────────────────────────────────────────
 
     def items(self):
         return [item for item in self.world.items() if item["pk"]["S"].startswith("JOB#")]
+
+    def jobs(self):
+        return [read(item, Job) for item in self.items() if item["sk"]["S"] == "META" and "due_at" in item]
 
     @invariant()
     def laws(self):
@@ -184,12 +199,30 @@ class Ledger(RuleBasedStateMachine):
                 leaves[key[0]].append(item)
             if key[1] != "META":
                 assert (state == "done") == ("part" in item), f"a part without its state: {item}"
+        self.pieces_tile_what_was_split()
         for batches in leaves.values():
             final = [one for one in batches if one["state"]["S"] == "done"]
             ends = [(int(one["first_id"]["N"]), int(one["requests"]["N"])) for one in final]
             for (first, count), (following, _) in zip(sorted(ends), sorted(ends)[1:], strict=False):
                 assert first + count <= following, f"law 4: leaves overlap: {sorted(ends)}"
         assert set(self.final) <= {(item["pk"]["S"], item["sk"]["S"]) for item in self.items()}
+
+    def pieces_tile_what_was_split(self):
+        """All pieces of a batch exist before it is `halved`, and none of a batch whose split was not decided."""
+        batches = {item["pk"]["S"] + item["sk"]["S"]: item for item in self.items() if item["sk"]["S"] != "META"}
+        pieces = defaultdict(list)
+        for key, item in batches.items():
+            if "." in key:
+                pieces[key.rpartition(".")[0]].append((int(item["first_id"]["N"]), int(item["requests"]["N"])))
+        assert all(0 < len(of) <= int(batches[key]["pieces"]["N"]) for key, of in pieces.items())
+        for key, item in batches.items():
+            if item["state"]["S"] == "halved":
+                first = int(item["first_id"]["N"])
+                assert len(pieces[key]) == int(item["pieces"]["N"])
+                for begin, count in sorted(pieces[key]):
+                    assert begin == first, f"pieces do not tile {key}"
+                    first += count
+                assert first == int(item["first_id"]["N"]) + int(item["requests"]["N"])
 
     def teardown(self):
         try:
@@ -219,6 +252,10 @@ class Ledger(RuleBasedStateMachine):
 
     def check_job(self, folder, manifest, records):
         lines = self.world.lines(folder=folder)
+        if manifest["error"]:
+            assert manifest["error"]["code"] == "unknown_model"
+            assert self.struck["API: model gone"]
+            records = records[: len(lines)]  # What was read before.
         assert [line["id"] for line in lines] == list(range(len(records)))
         for line, record in zip(lines, records, strict=True):
             if line["success"]:
@@ -235,7 +272,7 @@ class Ledger(RuleBasedStateMachine):
                 }
         good = sum(line["success"] for line in lines)
         assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(lines) - good}
-        assert manifest["state"] == "completed"
+        assert manifest["state"] == ("failed" if manifest["error"] else "completed")
         leaves = [(one["first_id"], one["requests"]) for one in manifest["batches"]]
         assert [first for first, _ in leaves] == [sum(count for _, count in leaves[:at]) for at in range(len(leaves))]
         assert sum(count for _, count in leaves) == len(records)

@@ -392,7 +392,7 @@ JOB = "20261121T093000Z-5f3a9c1e"
         ("SubmitRole", "s3:GetObject", f"results/a.jsonl/{JOB}/output.jsonl", False),
         ("SubmitRole", "s3:PutObject", f"staging/{JOB}/00000000/part-1", False),
         ("SubmitRole", "s3:PutObject", f"staging/{JOB}/segments/output-00000", False),
-        ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/request", False),
+        ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000.a/request", True),
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/receipt-1", False),
         # Nothing a function writes can be taken for an upload: the stack cannot call itself in a circle.
         ("SubmitRole", "s3:PutObject", "inbox/a.jsonl", False),

@@ -1,0 +1,247 @@
+"""Isolation of bad records: a batch that the API refused, or failed, is split until the bad records stand alone.
+
+A batch that is to be isolated is split into up to 16 pieces. How many is decided once, in one write to the batch; from
+then on every run carries that out: it stages and creates the pieces, the last one first, and then makes the batch
+`halved`. A piece is a batch like any other, so that a piece that fails is split in its turn.
+
+Before the decision the job item grants the submits that the pieces will cost, and keeps what is known of each cause
+(the API's code) in `Isolation.causes`:
+
+- `PROVEN`: a batch failed for it.
+- the number of a batch, the scout: it was split, and its pieces show whether every record of the job has this fault.
+  Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail alike, one of them is the
+  next scout, down to single records: 16 submits a level instead of 16 times as many at each.
+- `MIXED`: some piece of a scout did not fail so. Every batch that fails for the cause is split.
+- `UNIFORM`: all pieces of each scout failed so, down to single records. Batches that fail for the cause are not split:
+  their records end `rejected`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shared import keys
+from shared.errors import LawBrokenError
+from shared.observability import count, logger, of_batch
+from shared.patience import LONGEST_WAIT_FOR_ACCEPTANCE
+from shared.queues import SUBMIT_GRACE, BatchMessage
+from shared.sidecar import Staged, body_of, decode_rows, encode_rows, spans
+from shared.words import Batch, BatchState, Fault, Isolation, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.services import Services
+    from shared.sidecar import Rows
+    from shared.words import Job
+
+MAX_PIECES = 16
+"""Pieces of one batch: one hexadecimal digit."""
+MAX_SUBMITS = 2_000
+"""Submits that isolation may cause in one job. Finding one bad record among 5,000 takes about 50."""
+
+PROVEN, MIXED, UNIFORM = "", "some", "all"
+MAX_CAUSES = 16
+"""Causes that a job keeps; batches that fail for further ones are split without a scout."""
+MAX_GRANTED = 32
+"""Granted batches that a job item lists; before more are listed, those that were written down are dropped."""
+MIN_SCOUT = 8
+"""Requests of the first scout of a cause: fewer say too little about the other records of the job."""
+SCOUT_SECONDS = 3_600.0
+"""How long the pieces of a scout are waited for."""
+
+TRIES = 5
+"""Times a lost race for the job item is tried again at once."""
+LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
+"""When a batch that waits for a scout looks again: a piece of the same batch, and any other."""
+
+
+def isolate(services: Services, batch: Batch) -> Batch | None:
+    """Decide what becomes of a claimed batch that is to be isolated, or carry out what was decided before.
+
+    Returns:
+        The batch if its records end without being tried again; their lines are still to be written. None otherwise.
+
+    Raises:
+        LawBrokenError: the batch has no job.
+        StorageError: an AWS service failed; the batch's `due_at` brings it up again.
+    """
+    if batch.pieces == 0:
+        decided = _decide(services, batch)
+        if decided is None or decided.ending:
+            return decided
+        batch = decided
+    _split(services, batch)
+    return None
+
+
+# ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _decide(services: Services, batch: Batch) -> Batch | None:
+    """The batch once it is decided that it is split, or ended; None while it has to wait, or somebody else has it.
+
+    The job is read after the claim. Whoever was granted the batch before either wrote it down before this claim, or is
+    still in the job's list, so that a batch is never granted twice.
+    """
+    wanted = min(MAX_PIECES, batch.sendable)
+    for _ in range(TRIES):
+        now = services.now()
+        job = services.ledger.job(batch.job_id)
+        if job is None:
+            raise LawBrokenError(f"batch {batch.job_id}/{batch.number} has no job")
+        known = job.isolation or Isolation()
+        if batch.number in known.granted:
+            return services.ledger.decide_split(batch, wanted)
+        if why := _why_untried(job, known, batch, wanted, now):
+            return services.ledger.end_unanswered(batch, _not_tried(batch, why), now)
+        status = _status_if_split(services, known, batch, now)
+        granted = _still_granted(services, job, known)
+        if status is None or len(granted) >= MAX_GRANTED:
+            _wait(services, known, batch, now)
+            return None
+        if batch.cause in known.causes or len(known.causes) < MAX_CAUSES:
+            known = replace(known, causes={**known.causes, batch.cause: status})
+        if status == UNIFORM:
+            services.ledger.note_isolation(job, known)
+            continue
+        known = replace(known, submits=known.submits + wanted, granted=(*granted, batch.number))
+        if services.ledger.note_isolation(job, known):
+            return services.ledger.decide_split(batch, wanted)
+    services.ledger.postpone(batch, services.now() + LOOK_SECONDS)
+    return None
+
+
+def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> None:
+    root = known.causes.get(batch.cause, "")[:8]
+    wait = LOOK_SECONDS if batch.number.startswith(root) else LOOK_LATER_SECONDS
+    services.ledger.postpone(batch, now + wait * random.uniform(0.8, 1.2), claims=0)  # noqa: S311
+
+
+def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
+    """Why the records of a batch end without being tried again; empty if they are."""
+    if job.error or job.stopped:
+        return "because the job was stopped"
+    if batch.last_word:
+        return "because the batch may not be submitted again"
+    since = batch.submissions[0].at if batch.submissions else batch.waits_since
+    if now - since > LONGEST_WAIT_FOR_ACCEPTANCE:
+        return "because it failed over 7 days after it was to be submitted"
+    if known.causes.get(batch.cause) == UNIFORM:
+        return "because every request of this job that was tried alone failed for the same cause"
+    if known.submits + wanted > MAX_SUBMITS:
+        return f"because {MAX_SUBMITS:,} submits to isolate bad requests of this job are used up"
+    return ""
+
+
+def _not_tried(batch: Batch, why: str) -> Fault:
+    reason = batch.halving or Fault("rejected", "Workers AI refused this request")
+    return Fault("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
+
+
+def _status_if_split(services: Services, known: Isolation, batch: Batch, now: float) -> str | None:
+    """What is known of the batch's cause if it is split now; None if it has to wait for a scout's pieces."""
+    status = known.causes.get(batch.cause, PROVEN)
+    if status == PROVEN:
+        return batch.number if batch.sendable >= MIN_SCOUT else PROVEN
+    if status == MIXED:
+        return MIXED
+    scout = services.ledger.batch(batch.job_id, status)
+    pieces = [
+        one
+        for one in services.ledger.batches(batch.job_id, prefix=f"{status}.")
+        if one.number.count(".") == status.count(".") + 1
+    ]
+    alike = all_failed_alike(scout, pieces, now)
+    if alike is None:
+        return None
+    if not alike:
+        return MIXED
+    if all(one.sendable == 1 for one in pieces):
+        return UNIFORM
+    return batch.number if batch.number.rpartition(".")[0] == status else None
+
+
+def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
+    """Whether every piece of a batch failed for the batch's own cause; None while that cannot be said."""
+    if scout is None or (scout.pieces == 0 and (scout.ending or scout.state is BatchState.DONE)):
+        return False
+    if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
+        return False
+    for piece in pieces:
+        failed = bool(piece.cause or piece.ending)
+        answered = piece.state is BatchState.DONE or piece.answered or (piece.submissions and not scout.submissions)
+        if piece.cause != scout.cause and (failed or answered):
+            return False
+    failed_alike = sum(piece.cause == scout.cause for piece in pieces)
+    return True if 0 < scout.pieces == failed_alike else None
+
+
+def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str, ...]:
+    """Batches that were granted a split and have not written it down; looked at only when the list is full."""
+    if len(known.granted) < MAX_GRANTED:
+        return known.granted
+    found = ((number, services.ledger.batch(job.job_id, number)) for number in known.granted)
+    return tuple(number for number, one in found if one and one.pieces == 0 and not one.ending)
+
+
+# ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _split(services: Services, batch: Batch) -> None:
+    """Stage and create all pieces, then make the batch `halved` and send the pieces' first messages."""
+    ledger, store = services.ledger, services.store
+    key = keys.staged(batch.job_id, batch.number)
+    rows = decode_rows(store.get(key, batch.body_size))
+    places = spans(rows)
+    bounds = boundaries(rows, batch.pieces)
+    now = services.now()
+    turns = services.budget.isolation_turns(len(bounds), now)
+    numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
+    # The last piece first: it holds the end behind which split goes on, whatever happens in between.
+    for number, (begin, end), turn in reversed(list(zip(numbers, bounds, turns, strict=True))):
+        sent = [place for place in places[begin:end] if place[1]]
+        # The records of a piece lie together in the body, with their commas.
+        body = body_of([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
+        held = Staged(end - begin, len(sent), len(body), batch.end if end == len(rows) else None)
+        store.put_once(keys.staged(batch.job_id, number), body + encode_rows(rows.section(begin, end)), held.metadata())
+        piece = Batch(
+            job_id=batch.job_id,
+            number=number,
+            state=BatchState.READY,
+            first_id=batch.first_id + begin,
+            requests=held.requests,
+            sendable=held.sendable,
+            body_size=held.body_size,
+            created_at=now,
+            end=held.end,
+            due_at=turn + SUBMIT_GRACE,
+            work=Work.SUBMIT,
+        )
+        ledger.create_batch(piece)
+    if ledger.halve(batch, services.now()):
+        count("BatchesHalved")
+        logger.info("batch split", **of_batch(batch), pieces=len(bounds))
+        messages = [BatchMessage(batch.job_id, number) for number in numbers]
+        services.queues.send_all(messages, [turn - now for turn in turns])
+
+
+def give_up(services: Services, batch: Batch) -> None:
+    """A batch could not be split for days: its records end, unless pieces of it exist; its job cannot finish then.
+
+    Nobody creates a piece meanwhile: the claims before this one were an hour long, and no function runs for so long.
+    """
+    if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
+        services.ledger.halve(batch, services.now())
+    else:
+        reason = _not_tried(batch, "because the batch could not be split, see the poll function's log")
+        services.ledger.undo_split(batch, reason, services.now())
+
+
+def boundaries(rows: Rows, pieces: int) -> list[tuple[int, int]]:
+    """Begin and end of each piece among the rows, so that all have a sendable one and about as many."""
+    sendable = [index for index, length in enumerate(rows.lengths) if length]
+    begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]
+    return list(zip(begins, [*begins[1:], len(rows)], strict=True))
