@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy destroy lock clean
+.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -51,21 +51,21 @@ dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## docs/dashboard.png: 
 	$(DEV) -m local.dashboard run
 	.local/dashboard/bin/python -m local.dashboard draw
 
-build: .venv/.stamp .local/sam/.stamp ## pack both functions for AWS into .aws-sam
+build: .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
 	@$(MAKE) --no-print-directory sbom
 
 SBOM := .aws-sam/sbom.json
-sbom: .venv/.stamp ## the packages that both functions are packed with, in CycloneDX, as .aws-sam/sbom.json
+sbom: ## the packages that both functions are packed with, in CycloneDX, as .aws-sam/sbom.json
 	@mkdir -p $(dir $(SBOM))
-	@$(DEV) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	@$(PACKER) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file $(SBOM) requirements.txt
 
-deploy: .venv/.stamp .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
-	$(DEV) -m local.deploy
+deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
+	.local/sam/bin/python -m local.deploy
 
-destroy: .venv/.stamp .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
-	$(DEV) -m local.destroy
+destroy: .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
+	.local/sam/bin/python -m local.destroy
 
 clean: ## remove what the other verbs made, environments included
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
@@ -76,11 +76,14 @@ clean: ## remove what the other verbs made, environments included
 # uv only makes this quick; where it cannot be had or cannot reach what pip can, pip does the same.
 # ---------------------------------------------------------------------------------------------------------------------
 
-install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --require-hashes $(2) || \
+install = { [ -x .venv/bin/uv ] && \
+	.venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --require-hashes $(2); } || \
 	$(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $(2)
 
+new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Dropbatch needs Python 3.11 or later; this is " + sys.version)'
+
 .venv/.stamp: requirements-dev.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Dropbatch needs Python 3.11 or later; this is " + sys.version)'
+	@$(new_enough)
 	@echo "Installing the project's environment (.venv) ..."
 	@$(PYTHON) -m venv .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.txt > .venv/uv.txt
@@ -94,13 +97,20 @@ install = .venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --r
 	@$(call install,.local/aws,requirements-local.txt)
 	@touch $@
 
+# By itself: who only builds and deploys needs no other.
+.local/sam/.stamp: requirements-sam.txt
+	@$(new_enough)
+	@echo "Installing the SAM CLI (.local/sam) ..."
+	@$(PYTHON) -m venv .local/sam
+	@$(call install,.local/sam,requirements-sam.txt)
+	@touch $@
+
 .local/%/.stamp: requirements-%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
 	@$(PYTHON) -m venv .local/$*
 	@$(call install,.local/$*,$<)
 	@touch $@
 
-INSTALLS_sam       := the SAM CLI
 INSTALLS_dashboard := what draws
 INSTALLS_checkov   := the policy scanner
 
@@ -117,6 +127,9 @@ lock: .venv/.stamp ## make the requirements files again from pyproject.toml
 	$(COMPILE) --group sam -o requirements-sam.txt
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
+
+wheels: .venv/.stamp ## docs/platforms.md: on which machines the locks install from wheels alone
+	$(DEV) -m local.wheels
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages, no more.
@@ -137,7 +150,7 @@ LINES_local   := ''
 ifeq ($(filter $(DROPBATCH_BUILD),arm64 x86_64 local),)
 $(error DROPBATCH_BUILD is "$(DROPBATCH_BUILD)"; it must be arm64, x86_64 or local)
 endif
-PACKER = $(or $(wildcard $(DEV)),$(PYTHON))
+PACKER = $(or $(firstword $(wildcard $(DEV) .local/sam/bin/python)),$(PYTHON))
 VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
 build-%Function:

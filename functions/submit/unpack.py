@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from typing import TYPE_CHECKING
 
-from backports import zstd
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 from shared.errors import UploadError
 

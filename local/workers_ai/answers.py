@@ -56,7 +56,7 @@ def expected_result(
     model: str,
     request: dict[str, Any],
     *,
-    embedder_choice: Literal["auto", "hash", "wordllama"] = "hash",
+    embedder_choice: Literal["auto", "hash", "words", "wordllama"] = "hash",
     digits: int = 6,
 ) -> Any:  # noqa: ANN401 # Any JSON value.
     """What the item of this request must hold under `result`, from a server with the same embedder.

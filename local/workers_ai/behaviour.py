@@ -145,10 +145,10 @@ class Behaviour:
     model_limit_retry_after: int = _switch(0, "unknown", "`retry-after` of 3021, seconds; 0: none")
 
     # Answers
-    embedder: Literal["auto", "hash", "wordllama"] = _switch(
+    embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
         "auto",
         "invented",
-        "vectors from the real small model WordLlama, from a hash, or from what is installed",
+        "vectors from the small model WordLlama, hashes of words, or a hash of the text; auto: the first that works",
     )
     vector_digits: int = _switch(6, "invented", "decimals of WordLlama's vectors")
 

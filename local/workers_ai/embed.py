@@ -1,19 +1,22 @@
-"""Vectors of texts, as JSON: by the real small model WordLlama, or by a hash.
+"""Vectors of texts, as JSON: by the real small model WordLlama, by hashes of words, or by a hash of the text.
 
-The hash serves where speed asks for it, or where WordLlama is not installed.
+WordLlama has wheels for some machines only. Where it cannot be imported, hashes of words take its place: no model,
+but texts with like words have like vectors. The hash of the text serves where speed asks for it.
 
 WordLlama (256 dimensions, its weights ship inside its package) gives vectors in which like texts lie near
 each other. Models of other dimensions get them by cyclic repetition, each component divided by the square
-root of how often it stands in the row, which keeps every cosine exactly. The hash gives each text a vector of
-equal length whose signs are drawn from the text: the same text always has the same vector, and unlike texts
-are near to right angles.
+root of how often it stands in the row, which keeps every cosine exactly. The hash of the text gives
+each text a vector of equal length whose signs are drawn from the text: the same text always has the same
+vector, and unlike texts are near to right angles.
 """
 
+import functools
 import importlib
-import importlib.util
 import logging
 import math
-from hashlib import shake_256
+import re
+from hashlib import blake2b, shake_256
+from operator import mul
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -74,6 +77,53 @@ class HashEmbedder:
         return [round(1 - (wanted ^ bits(text)).bit_count() / self._bits, 6) for text in texts]
 
 
+class WordHashEmbedder:
+    """Vectors from the words of a text and their parts, without a model: each is hashed to one component and a sign.
+
+    Texts that share words, or words that share a stem, lie near each other; synonyms do not.
+    """
+
+    name = "hashes of words (no model: wordllama is not installed here)"
+    _word = re.compile(r"\w+")
+    _part_length = 4
+    _short_word = 3
+    """Characters up to which a word is mostly grammar, and counts little."""
+
+    @staticmethod
+    @functools.lru_cache(maxsize=65_536)
+    def _features(word: str) -> tuple[tuple[int, float], ...]:
+        """A number and a signed weight for a word and each of its parts."""
+        cls = WordHashEmbedder
+        padded = f"<{word}>"
+        parts = {padded[at : at + cls._part_length] for at in range(max(1, len(padded) - cls._part_length + 1))}
+        weight = 0.2 if len(word) <= cls._short_word else 1.0
+        found = []
+        for feature, share in [(word, weight), *((part, weight / len(parts)) for part in sorted(parts))]:
+            number = int.from_bytes(blake2b(feature.encode(), digest_size=8).digest())
+            found.append((number >> 1, share if number & 1 else -share))
+        return tuple(found)
+
+    def _vector(self, text: str, dimension: int) -> list[float]:
+        """A vector of length 1, or of zeros for a text without a word."""
+        vector = [0.0] * dimension
+        for word in self._word.findall(text.lower())[:_MAX_TOKENS]:
+            for number, weight in self._features(word):
+                vector[number % dimension] += weight
+        length = math.sqrt(math.fsum(number * number for number in vector)) or 1.0
+        return [number / length for number in vector]
+
+    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+        """One JSON array of numbers for each text."""
+        return [
+            msgspec.json.encode([round(number, digits) for number in self._vector(text, dimension)]) for text in texts
+        ]
+
+    def scores(self, query: str, texts: list[str]) -> list[float]:
+        """The cosine, from 0 for opposite to 1 for equal."""
+        wanted, *others = (self._vector(text, 1_024) for text in (query, *texts))
+        return [round((1 + sum(map(mul, wanted, other))) / 2, 6) for other in others]
+
+
 class WordLlamaEmbedder:
     """Static word vectors of the package `wordllama`, averaged over a text.
 
@@ -88,12 +138,7 @@ class WordLlamaEmbedder:
     def _load(self) -> Any:  # noqa: ANN401 # The package has no types.
         with _LOADING:
             if self._model is None:
-                root = logging.getLogger()
-                handlers, level = root.handlers[:], root.level
-                wordllama = importlib.import_module("wordllama")  # Heavy, and it may not be installed.
-
-                # Importing it configures the root logger, which is not its to configure.
-                root.handlers[:], root.level = handlers, level
+                wordllama = _wordllama()
                 # Only this directory holds the package's own tokenizer; without it, the load would download
                 # one.
                 self._model = wordllama.WordLlama.load(
@@ -144,12 +189,28 @@ def _json_rows(vectors: "Matrix", digits: int) -> list[bytes]:
     return msgspec.json.encode(vectors.astype("float64").round(digits).tolist())[2:-2].split(b"],[")
 
 
+@functools.cache
+def _wordllama() -> Any:  # noqa: ANN401 # The package has no types.
+    """The package, if it is installed and works here; else None."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        return importlib.import_module("wordllama")
+    except ImportError:
+        return None
+    finally:
+        root.handlers[:], root.level = handlers, level  # Importing it configures the root logger.
+
+
 _HASH = HashEmbedder()
+_WORD_HASH = WordHashEmbedder()
 _WORDLLAMA = WordLlamaEmbedder()
 
 
-def embedder(choice: Literal["auto", "hash", "wordllama"]) -> Embedder:
-    """The embedder of this name; `auto` is WordLlama where it is installed."""
-    if choice == "hash" or (choice == "auto" and importlib.util.find_spec("wordllama") is None):
+def embedder(choice: Literal["auto", "hash", "words", "wordllama"]) -> Embedder:
+    """The embedder of this name; `auto` is WordLlama where it can be imported, and hashes of words elsewhere."""
+    if choice == "hash":
         return _HASH
+    if choice == "words" or (choice == "auto" and _wordllama() is None):
+        return _WORD_HASH
     return _WORDLLAMA

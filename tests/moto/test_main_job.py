@@ -7,8 +7,8 @@ from collections import Counter
 from io import BytesIO
 
 import pytest
-from backports import zstd
 
+from functions.submit.unpack import zstd
 from local.workers_ai import expected_result
 from tests.world import BUCKET
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from local.workers_ai import expected_result
+from local.workers_ai import embed, expected_result
 from local.workers_ai.catalogue import MODELS
 from local.workers_ai.embed import embedder
 
@@ -19,7 +19,7 @@ SCHEMA = {
     },
 }
 installed = pytest.mark.skipif(importlib.util.find_spec("wordllama") is None, reason="wordllama is not installed")
-both = pytest.mark.parametrize("choice", ["hash", pytest.param("wordllama", marks=installed)])
+every_choice = pytest.mark.parametrize("choice", ["hash", "words", pytest.param("wordllama", marks=installed)])
 
 
 def vector(text, model="@cf/baai/bge-small-en-v1.5", choice="hash"):
@@ -33,7 +33,7 @@ def cosine(one, other):
     return product(one, other) / math.sqrt(product(one, one) * product(other, other))
 
 
-@both
+@every_choice
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if model.dimension])
 def test_embeddings_have_the_models_dimension_and_unit_length(model, choice):
     result = expected_result(model.name, {"text": ["one", "two words"]}, embedder_choice=choice)
@@ -43,7 +43,7 @@ def test_embeddings_have_the_models_dimension_and_unit_length(model, choice):
         assert math.isclose(sum(number * number for number in row), 1, abs_tol=1e-4)
 
 
-@both
+@every_choice
 def test_the_same_text_has_the_same_vector_in_whatever_company(choice):
     company = {"text": ["a much longer text " * 50, "one", "another"]}
     result = expected_result("@cf/baai/bge-small-en-v1.5", company, embedder_choice=choice)
@@ -63,7 +63,32 @@ def test_like_texts_are_nearer_than_unlike_ones_in_every_dimension_alike():
     assert max(cosines) - min(cosines) < 1e-4
 
 
-@both
+def test_hashes_of_words_put_texts_with_like_words_nearer():
+    asked, stem, unlike = (
+        vector(text, choice="words")
+        for text in (
+            "change the password of a user",
+            "Changes user passwords.",
+            "Describes the launch templates of a fleet",
+        )
+    )
+    assert cosine(asked, stem) > cosine(asked, unlike) + 0.3
+
+
+@pytest.mark.parametrize("error", [ImportError("no such module"), ImportError("built for another Python")])
+def test_without_wordllama_hashes_of_words_answer_and_say_so(monkeypatch, error):
+    def fail(name):
+        raise error
+
+    embed._wordllama.cache_clear()
+    monkeypatch.setattr(embed.importlib, "import_module", fail)
+    try:
+        assert embedder("auto").name == "hashes of words (no model: wordllama is not installed here)"
+    finally:
+        embed._wordllama.cache_clear()
+
+
+@every_choice
 def test_bge_m3_scores_contexts_against_a_query(choice):
     request = {"query": "cats", "contexts": [{"text": "tax forms"}, {"text": "cats"}]}
     response = expected_result("@cf/baai/bge-m3", request, embedder_choice=choice)["response"]

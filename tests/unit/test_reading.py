@@ -4,13 +4,13 @@ import gzip
 import re
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.submit import reading
 from functions.submit.jobs import is_model, wanted_model
 from functions.submit.reading import look, unpacked_blocks
+from functions.submit.unpack import zstd
 from shared.errors import UploadError
 from shared.words import Plan, Upload
 

@@ -8,12 +8,11 @@ import zipfile
 import zlib
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.submit import unpack as module
-from functions.submit.unpack import packing_of, refuse_foreign, unpacked
+from functions.submit.unpack import packing_of, refuse_foreign, unpacked, zstd
 from shared.errors import UploadError
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))

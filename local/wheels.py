@@ -1,0 +1,141 @@
+"""`make wheels`: on which machines the locks install from wheels alone, as a table in docs/platforms.md.
+
+For each lock, platform and Python, uv resolves the lock without installing it and with source packages refused. It
+names one package without a wheel; that one is taken out of a copy of the lock, and uv runs again. Needs the package
+index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UV = ROOT / ".venv/bin/uv"
+PAGE = ROOT / "docs/platforms.md"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PLATFORMS = {
+    "Linux x86_64": "x86_64-manylinux_2_28",
+    "Linux arm64": "aarch64-manylinux_2_28",
+    "macOS x86_64": "x86_64-apple-darwin",
+    "macOS arm64": "aarch64-apple-darwin",
+}
+OLDEST_MACOS = "14.0"
+LOCKS = {
+    "requirements.txt": "the functions' packages",
+    "requirements-sam.txt": "`make build`, `make deploy`, `make destroy`",
+    "requirements-local.txt": "the local AWS: with the two others around it, `make demo`, `make up`, `make test`",
+    "requirements-dev.txt": "the project's environment",
+    "requirements-checkov.txt": "`make lint`",
+    "requirements-dashboard.txt": "`make dashboard`",
+}
+"""The locks, and what needs them."""
+
+_PINNED = re.compile(r"^([a-z0-9-]+==[^ ]+)", re.MULTILINE)
+
+
+def fingerprint() -> str:
+    """The same as long as all locks are."""
+    digest = hashlib.sha256()
+    for lock in sorted(LOCKS):
+        digest.update((ROOT / lock).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def without_wheel(lock: str, platform: str, python: str) -> list[str]:
+    """The packages of a lock, as name==version, that have no wheel for a platform and a Python.
+
+    Args:
+        lock: the lock's file name.
+        platform: uv's name of the platform.
+        python: the Python's version, such as 3.13.
+
+    Raises:
+        RuntimeError: uv failed for another reason.
+    """
+    text = (ROOT / lock).read_text()
+    found: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, lock)
+        command = [
+            *(UV, "pip", "install", "--dry-run", "--no-config", "--no-deps", "--require-hashes"),
+            *("--only-binary", ":all:", "--target", folder, "--python-platform", platform, "--python-version", python),
+            *("-r", copy),
+        ]
+        while True:
+            copy.write_text(text)
+            environment = {**os.environ, "MACOSX_DEPLOYMENT_TARGET": OLDEST_MACOS}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return found
+            named = re.search(r"Because ([a-z0-9-]+==\S+) has no (?:usable )?wheels", " ".join(done.stderr.split()))
+            if not named or named[1] not in _PINNED.findall(text):
+                raise RuntimeError(f"{lock}, {platform}, Python {python}: {done.stderr}")
+            found.append(named[1])
+            text = re.sub(rf"^{re.escape(named[1])} .*\n(?:    --hash.*\n)+", "", text, flags=re.MULTILINE)
+
+
+def table() -> dict[tuple[str, str, str], list[str]]:
+    """What has no wheel, by lock, platform and Python."""
+    places = list(itertools.product(LOCKS, PLATFORMS, PYTHONS))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(lambda place: without_wheel(place[0], PLATFORMS[place[1]], place[2]), places)
+        return dict(zip(places, found, strict=True))
+
+
+def page(found: dict[tuple[str, str, str], list[str]]) -> str:
+    """docs/platforms.md."""
+    lines = [
+        "# Platforms",
+        "",
+        "On which machines the locks install from wheels alone: no compiler, nothing built. Made by `make wheels`,",
+        "which resolves every lock against the package index (Linux with glibc 2.28 or later, macOS 14 or later).",
+        "",
+        f"<!-- locks: {fingerprint()} -->",
+        "",
+        f"| lock | for | {' | '.join(PLATFORMS)} |",
+        f"| --- | --- |{' --- |' * len(PLATFORMS)}",
+    ]
+    for lock, purpose in LOCKS.items():
+        cells = []
+        for platform in PLATFORMS:
+            missing = [(python, found[lock, platform, python]) for python in PYTHONS if found[lock, platform, python]]
+            cells.append(
+                "; ".join(f"Python {python}: no wheel of {', '.join(names)}" for python, names in missing)
+                or f"{PYTHONS[0]} to {PYTHONS[-1]}"
+            )
+        lines.append(f"| `{lock}` | {purpose} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *NOTES, ""])
+
+
+NOTES = (
+    "Where a wheel is missing, pip builds the package from source. `watchdog`, which the SAM CLI pins, needs a C",
+    "compiler for that: on macOS the command line tools that bring `make` bring one too. Or take another Python:",
+    "`make deploy PYTHON=python3.13`.",
+    "",
+    "Some packages differ by machine:",
+    "",
+    "- `backports.zstd` is for Python before 3.14, which has the module itself.",
+    "- `cryptography` and `lazy-object-proxy`, of the local AWS and of the tools, are the last versions with wheels",
+    "  for Intel Macs there. No function is packed with either.",
+    "- `wordllama`, the small model of the local Workers AI, is installed on Linux x86_64 and on macOS, with Python",
+    "  before 3.14. Elsewhere the local Workers AI makes vectors from hashes of words, and the demo says so.",
+)
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page(table()))
+    print(f"{PAGE.relative_to(ROOT)} is written.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The locks, for every machine that the project names: Linux and macOS, x86_64 and arm64, Python 3.11 to 3.14.
+
+What a lock says about a machine is read offline, from its markers. That each package has a wheel there, only the index
+knows: `make wheels` wrote that to docs/platforms.md, and a slow test looks again.
+"""
+
+import itertools
+import re
+
+import pytest
+from packaging.markers import Marker
+from packaging.version import Version
+
+from local.wheels import LOCKS, PAGE, PLATFORMS, PYTHONS, ROOT, fingerprint, page, table
+
+MACHINES = list(itertools.product(("linux", "darwin"), ("x86_64", "arm64"), PYTHONS))
+NAMES = [f"{system}-{processor}-{python}" for system, processor, python in MACHINES]
+
+
+def environment(system, processor, python):
+    return {
+        "sys_platform": system,
+        "platform_system": {"linux": "Linux", "darwin": "Darwin"}[system],
+        "os_name": "posix",
+        "platform_machine": "aarch64" if (system, processor) == ("linux", "arm64") else processor,
+        "python_version": python,
+        "python_full_version": f"{python}.6",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+
+
+def installed(lock, machine):
+    """Versions by name, of what a lock installs on a machine."""
+    lines = re.findall(r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? \\$", (ROOT / lock).read_text(), re.MULTILINE)
+    assert lines
+    there = [
+        (name, Version(version))
+        for name, version, marker in lines
+        if not marker or Marker(marker).evaluate(environment(*machine))
+    ]
+    assert len({name for name, _ in there}) == len(there), "one version of each"
+    return dict(there)
+
+
+def test_every_lock_is_known():
+    assert {path.name for path in ROOT.glob("requirements*.txt")} == set(LOCKS)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
+@pytest.mark.parametrize("lock", LOCKS)
+def test_intel_macs_get_the_last_versions_that_have_wheels_for_them(lock, machine):
+    there = installed(lock, machine)
+    first_without = {"cryptography": Version("49"), "lazy-object-proxy": Version("1.12")}
+
+    for name in first_without.keys() & there.keys():
+        assert (there[name] < first_without[name]) == (machine[:2] == ("darwin", "x86_64"))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
+def test_wordllama_is_installed_only_where_it_has_wheels(machine):
+    system, processor, python = machine
+    has_wheels = python != "3.14" and (system, processor) != ("linux", "arm64")
+
+    assert ("wordllama" in installed("requirements-dev.txt", machine)) == has_wheels
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
+def test_the_zstd_backport_is_installed_only_before_python_3_14(machine):
+    for lock in ("requirements.txt", "requirements-dev.txt"):
+        assert ("backports-zstd" in installed(lock, machine)) == (machine[2] != "3.14")
+
+
+def test_the_environment_that_deploys_is_small_and_has_what_build_and_deploy_import():
+    there = installed("requirements-sam.txt", ("linux", "x86_64", "3.13"))
+
+    assert {"aws-sam-cli", "boto3", "httpx", "cyclonedx-bom"} <= there.keys()
+    assert not {"pytest", "moto", "mypy", "ruff", "numpy", "wordllama"} & there.keys()
+
+
+def test_build_and_deploy_need_no_other_environment():
+    makefile = (ROOT / "Makefile").read_text()
+
+    for verb in ("build", "deploy", "destroy"):
+        assert re.search(rf"^{verb}: \.local/sam/\.stamp ##", makefile, re.MULTILINE)
+    assert re.search(r"^\.local/sam/\.stamp: requirements-sam\.txt$", makefile, re.MULTILINE)
+
+
+def test_the_table_of_platforms_was_made_from_these_locks():
+    assert f"<!-- locks: {fingerprint()} -->" in PAGE.read_text(), "run `make wheels`"
+
+
+def test_the_functions_packages_have_wheels_everywhere():
+    (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith("| `requirements.txt`")]
+
+    assert row.count(f"{PYTHONS[0]} to {PYTHONS[-1]}") == len(PLATFORMS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_every_lock_resolves_from_wheels_as_the_table_of_platforms_says():
+    assert page(table()) == PAGE.read_text()
