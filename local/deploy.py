@@ -189,7 +189,10 @@ def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
     topic = physical_ids(saved, stack, "Notifications").get("Notifications")
     if not topic:
         return ""
-    found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    try:
+        found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    except (BotoCoreError, ClientError):
+        return stack.parameters.get("NotificationEmail", "")  # Rather said once too often than not at all.
     pending = [each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"]
     return pending[0] if pending else ""
 

@@ -241,6 +241,39 @@ def test_closing_words_name_the_address_that_must_confirm():
     assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org")
 
 
+class Topic:
+    """SNS, as far as `list_subscriptions_by_topic`."""
+
+    def __init__(self, subscription_arn):
+        self.subscription_arn = subscription_arn
+
+    def client(self, service):
+        return self
+
+    def list_subscriptions_by_topic(self, TopicArn):  # noqa: N803 - boto3's name
+        if self.subscription_arn is None:
+            raise ClientError({"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic")
+        return {"Subscriptions": [{"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}]}
+
+
+@pytest.mark.parametrize(
+    ("subscription_arn", "unconfirmed"),
+    [
+        ("PendingConfirmation", "team@example.org"),
+        ("arn:aws:sns:eu-west-1:111122223333:topic:5f3a", ""),
+        (None, "team@example.org"),
+    ],
+    ids=["pending", "confirmed", "may not look"],
+)
+def test_only_a_subscription_that_is_not_confirmed_is_named(monkeypatch, subscription_arn, unconfirmed):
+    monkeypatch.setattr(deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"})
+    monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
+
+    found = deploy._unconfirmed_email({}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org"))
+
+    assert found == unconfirmed
+
+
 def test_destroy_says_what_stays_with_the_commands_that_remove_it():
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"})
 

@@ -1,0 +1,42 @@
+"""What a failed first deployment leaves behind: the table, protected as it is, which the next `make deploy` deletes."""
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from local import deploy
+
+SAVED = {"region": "us-east-1"}
+TABLE = "dropbatch-Table-1"
+
+
+@pytest.fixture
+def table():
+    with mock_aws():
+        client = boto3.client("dynamodb", "us-east-1")
+        client.create_table(
+            TableName=TABLE,
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+            DeletionProtectionEnabled=True,
+        )
+        yield client
+
+
+def test_an_empty_table_is_deleted_in_spite_of_its_protection(table):
+    deploy._delete_empty_table(SAVED, TABLE)
+
+    assert table.list_tables()["TableNames"] == []
+
+
+def test_a_table_that_holds_anything_stays(table):
+    table.put_item(TableName=TABLE, Item={"pk": {"S": "JOB#1"}})
+
+    deploy._delete_empty_table(SAVED, TABLE)
+
+    assert table.describe_table(TableName=TABLE)["Table"]["DeletionProtectionEnabled"]
+
+
+def test_a_table_that_the_rollback_deleted_is_no_error(table):
+    deploy._delete_empty_table(SAVED, "dropbatch-Table-2")
