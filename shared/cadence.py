@@ -2,13 +2,16 @@
 
 A batch's own time is never known exactly: it was pending when last asked after, and finished when asked after next.
 What is remembered of a model are such bounds of some of its batches; from them comes the spread of times that explains
-them best (Turnbull's estimate, by expectation maximisation, over buckets of age). The one rule: ask when two in five of
-the batches that were still pending at this age can be expected to be finished.
+them best (Turnbull's estimate, by expectation maximisation, over buckets of age). The one rule: poll when a third
+(`SHARE`) of the batches that were still pending at this age can be expected to be finished.
 
 Of a model never seen it is assumed that two in five of those pending finish before they are twice as old; the rule then
-asks at 5 s, 10 s, 20 s and so on. This counts as half a batch among the remembered ones. So it decides at ages of which
-nothing is known, and when the bounds have become too wide to tell, because every batch was finished when first asked
-after: one of the next is asked after sooner then, and shows whether the model became faster.
+polls at 5 s, 10 s, 20 s and so on. This counts as half a batch among the remembered ones. So it decides at ages of
+which nothing is known, and when the bounds have become too wide to tell, because every batch was finished at its first
+poll: one of the next is polled sooner then, and shows whether the model became faster.
+
+While nothing at all is known of a model, only the first batches of a job are polled so early. The others wait longer
+for their first poll: by then the first ones have shown how long the model takes, at a few calls instead of many.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ SOONEST, LATEST = 5.0, 900.0
 """Seconds between two polls of one batch."""
 LONGEST_FIRST = 300.0
 """Seconds from acceptance to the first poll, at most: a stall that is over must not hide a quick model."""
-SHARE = 0.4
+SHARE = 0.36
 """Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
-GROWTH = 2.0
-"""How many times as old a batch is at each poll, while nothing is known of its model."""
+ASSUMED_SHARE, GROWTH = 0.4, 2.0
+"""While nothing is known: the share of the pending batches that finish before they are so many times as old."""
+SCOUTS, LATER_FIRST = 4, 22.0
+"""While nothing is known: batches of a job that are polled early, and seconds from acceptance to the others' first."""
 JITTER = 0.1
 REMEMBERED = 40
 """Bounds kept of one model; with them its item stays under 1 KB, one unit of writing."""
@@ -49,7 +54,7 @@ Spread = tuple[float, ...]
 
 
 def _assumed() -> Spread:
-    power = log(1 - SHARE) / log(GROWTH)
+    power = log(1 - ASSUMED_SHARE) / log(GROWTH)
     left = [(max(edge, START) / START) ** power for edge in EDGES]
     return tuple(here - above for here, above in pairwise((*left, 0.0)))
 
@@ -88,6 +93,20 @@ def spread(bounds: tuple[Bound, ...], now: float) -> Spread:
             for share, factor, assumed in zip(shares, accumulate(steps[:-1]), ASSUMED, strict=True)
         ]
     return tuple(shares)
+
+
+def first_ask(of: Spread, number: str, chance: float) -> float:
+    """Seconds from acceptance to the first poll of a batch.
+
+    Args:
+        of: how long batches of its model take.
+        number: its number.
+        chance: as for `next_ask`.
+    """
+    wait = next_ask(of, 0.0, chance)
+    if of == ASSUMED and int(number[:8]) >= SCOUTS:
+        return max(wait, LATER_FIRST * (1 + JITTER * chance))
+    return wait
 
 
 def next_ask(of: Spread, age: float, chance: float) -> float:

@@ -34,6 +34,10 @@ class CompletionTimes:
         self.table = table
         self.known: dict[str, tuple[float, cadence.Spread]] = {}
 
+    def first_ask(self, model: str, number: str, now: float) -> float:
+        """Seconds from acceptance to the first poll of a batch of a model."""
+        return cadence.first_ask(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
+
     def next_ask(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is asked after."""
         return cadence.next_ask(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load

@@ -94,7 +94,7 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         services.ledger.postpone(batch, permit.until, paused=batch.paused + waited)
         return
     # Learned before the POST: after it nothing stands between the request_id and the table.
-    first_ask = services.times.next_ask(job.plan.model, 0.0, now)
+    first_ask = services.times.first_ask(job.plan.model, batch.number, now)
     # Read before the claim: nothing that can fail stands between it and the POST, and makes a POST seem possible.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)

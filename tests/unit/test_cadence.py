@@ -13,11 +13,14 @@ from shared.cadence import (
     FIRST_ASK,
     FORGOTTEN_AFTER,
     JITTER,
+    LATER_FIRST,
     LATEST,
     LONGEST_FIRST,
     REMEMBERED,
+    SCOUTS,
     SHARE,
     SOONEST,
+    first_ask,
     is_remembered,
     next_ask,
     spread,
@@ -56,6 +59,17 @@ def test_a_model_never_seen_is_asked_after_at_5_seconds_and_then_at_twice_the_ag
     assert FIRST_ASK == 5.0
 
 
+def test_of_a_model_never_seen_only_the_first_batches_are_polled_early():
+    waits = [first_ask(ASSUMED, f"{number:08d}", 0.0) for number in range(SCOUTS + 2)]
+    assert waits == [FIRST_ASK] * SCOUTS + [LATER_FIRST] * 2
+    assert first_ask(ASSUMED, "00000009.f", 1.0) == pytest.approx(LATER_FIRST * (1 + JITTER))
+
+
+def test_once_something_is_known_every_batch_has_its_first_poll_by_the_one_rule():
+    known = spread(((40, 50, NOW),) * 5, NOW)
+    assert first_ask(known, "00000009", 0.5) == next_ask(known, 0.0, 0.5)
+
+
 @given(BOUNDS, AGES, st.floats(0, 1))
 def test_every_wait_is_within_its_bounds_whatever_is_remembered(bounds, age, chance):
     assert SOONEST <= next_ask(spread(bounds, NOW), age, chance) <= LATEST
@@ -84,7 +98,7 @@ def test_a_model_that_always_takes_as_long_is_asked_after_twice_or_if_slow_three
     assert polls_of(of, took)[-1] - took <= max(0.25 * took, 2 * SOONEST)
 
 
-def test_where_batches_take_differently_long_two_in_five_are_finished_at_each_poll():
+def test_where_batches_take_differently_long_a_share_of_them_is_finished_at_each_poll():
     polls, _ = learned(lambda chance: chance.lognormvariate(4.8, 0.5), 400)
 
     assert sum(polls[40:]) / 360 < 1 / SHARE
