@@ -130,28 +130,45 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What the metadata of a staged object tells."""
+    """What the metadata of a staged object tells.
+
+    Attributes:
+        requests: records, sendable or not.
+        sendable: records that the body holds.
+        body_size: bytes of the body.
+        end: where the cut goes on after it; None for a part of a batch.
+        begin: where the cut of it began; None for a part of a batch, and for objects from before this was noted.
+    """
 
     requests: int
     sendable: int
     body_size: int
     end: Place | None
+    begin: Place | None = None
 
     def metadata(self) -> dict[str, str]:
         """As S3 keeps it."""
-        end = "" if self.end is None else f"{self.end.offset},{self.end.line},{self.end.record}"
         return {
             "requests": str(self.requests),
             "sendable": str(self.sendable),
             "body-size": str(self.body_size),
-            "end": end,
+            "end": _written(self.end),
+            **({"begin": _written(self.begin)} if self.begin else {}),
         }
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Staged:
         """From S3's metadata."""
-        end = Place(*map(int, metadata["end"].split(","))) if metadata["end"] else None
-        return cls(int(metadata["requests"]), int(metadata["sendable"]), int(metadata["body-size"]), end)
+        requests, sendable, body_size = (int(metadata[name]) for name in ("requests", "sendable", "body-size"))
+        return cls(requests, sendable, body_size, _place(metadata["end"]), _place(metadata.get("begin", "")))
+
+
+def _written(place: Place | None) -> str:
+    return "" if place is None else f"{place.offset},{place.line},{place.record}"
+
+
+def _place(written: str) -> Place | None:
+    return Place(*map(int, written.split(","))) if written else None
 
 
 def body_of(records: Sequence[bytes]) -> bytes:

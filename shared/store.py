@@ -154,7 +154,8 @@ class Store:
     def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
         """Sections of objects (key, offset, bytes), one after another, a few MB at a time; some are fetched ahead."""
         ahead: deque[Future[bytes]] = deque()
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        threads = ThreadPoolExecutor(AT_ONCE)
+        try:
             for section in wanted:
                 for block in _in_blocks(*section):
                     if len(ahead) == AT_ONCE:
@@ -162,6 +163,8 @@ class Store:
                     ahead.append(threads.submit(self.get, *block))
             while ahead:
                 yield ahead.popleft().result()
+        finally:  # Not waited for: the garbage collector may close this generator while another thread begins.
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def put_once(
         self, key: str, body: bytes | mmap.mmap | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
@@ -190,6 +193,14 @@ class Store:
             else:
                 return True
         raise AssertionError("unreachable")
+
+    def replace(self, key: str, body: bytes, etag: str, metadata: Mapping[str, str]) -> None:
+        """Write an object over the one that has this ETag.
+
+        Raises:
+            StorageError: it is another object now, or S3 refused or broke off.
+        """
+        self._call("put_object", Key=key, Body=body, IfMatch=f'"{etag}"', **_optional(metadata, ""))
 
     def put(self, key: str, body: bytes, kind: str = "") -> None:
         """Write an object, over whatever is there."""

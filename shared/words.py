@@ -238,6 +238,9 @@ class Job:
         quiet: visits in a row at which nothing had changed.
         status_sha: digest of the status.json written last, without its time.
         told_at: when the job was last looked at to be told of.
+        told_succeeded: records that the last status counted as succeeded.
+        told_failed: records that it counted as failed.
+        bytes_read: stored bytes of the upload that split has read.
     """
 
     job_id: str
@@ -262,6 +265,9 @@ class Job:
     fraction: float = 0.0
     status_sha: str = ""
     told_at: float = 0.0
+    told_succeeded: int = 0
+    told_failed: int = 0
+    bytes_read: int = 0
     completed_at: float | None = None
 
     def believes(self, cause: str) -> bool:

@@ -265,7 +265,8 @@ def _tell(services: Services, job: Job, ahead: Ahead) -> None:
     now = services.now()
     done = ahead.succeeded + ahead.failed
     fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
-    status = status_of(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, _waiting_for(services, job, now))
+    waiting_for = _waiting_for(services, job, now)
+    status = status_of(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, waiting_for, ahead.pending)
     digest = digest_of(status)
     changed = digest != job.status_sha
     if changed:
@@ -274,7 +275,8 @@ def _tell(services: Services, job: Job, ahead: Ahead) -> None:
         )
     quiet = 0 if changed else job.quiet + 1
     due = now + min(VISIT_SOON * 2.0**quiet, VISIT_LATE)
-    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, told_at=now)
+    told = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
+    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **told)
 
 
 def _waiting_for(services: Services, job: Job, now: float) -> dict[str, Any] | None:

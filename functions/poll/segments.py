@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished
 from shared import keys
 from shared.errors import LawBrokenError, LeaseLostError, StorageError
 from shared.observability import count, logger
-from shared.status import moment
+from shared.status import Pending, moment
 from shared.store import NotThereError
 from shared.words import Batch, BatchState, Job, Joined, Part, Sums
 
@@ -64,6 +64,7 @@ class Ahead:
         succeeded: records that did, those below the mark and some behind a gap included.
         failed: records that did not, likewise.
         last: whether no other batch is behind them.
+        pending: what the API holds of the batches that were looked at.
     """
 
     leaves: list[Batch]
@@ -71,6 +72,7 @@ class Ahead:
     succeeded: int
     failed: int
     last: bool
+    pending: Pending = field(default_factory=Pending)
 
     def is_worth_a_step(self, job: Job) -> bool:
         """Whether it is time to take them in, although more will come."""
@@ -93,7 +95,7 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE, *, up
     joined: Joined = getattr(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
     leaves: list[Batch] = []
-    contiguous = True
+    contiguous, pending = True, Pending()
     for seen, batch in enumerate(services.ledger.batches(job.job_id, after=joined.mark, page_size=page), 1):
         if batch.state is BatchState.DONE:
             if contiguous and (fault := _fault(batch, covered)):
@@ -109,12 +111,14 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE, *, up
                 size += _section(batch, kind)[1]
         elif batch.state is not BatchState.HALVED:
             contiguous = False
+            if batch.state is BatchState.QUEUED:
+                pending = pending.plus(batch.api_status, batch.accepted_at)
         # Looked at here and not before the next, which may lie on a page of its own.
         if kind != "output" and batch.number == job.output.mark:
             break
         if len(leaves) == LONGEST_STEP or size >= _grown(SEGMENT, joined) or (seen >= page and not contiguous):
-            return Ahead(leaves, size, succeeded, failed, last=False)
-    return Ahead(leaves, size, succeeded, failed, last=contiguous)
+            return Ahead(leaves, size, succeeded, failed, last=False, pending=pending)
+    return Ahead(leaves, size, succeeded, failed, last=contiguous, pending=pending)
 
 
 def _fault(batch: Batch, expected: int) -> str:

@@ -9,6 +9,7 @@ from functions.submit.unpack import packing_of, refuse_foreign, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
 
     from shared.store import Store
     from shared.words import Plan, Upload
@@ -17,15 +18,36 @@ RANGE = 8 << 20
 """Bytes of one ranged read: large enough that S3's time to the first byte does not count."""
 
 
-def stored_blocks(store: Store, upload: Upload, start: int = 0) -> Iterator[bytes]:
+def stored_blocks(store: Store, upload: Upload, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:
     """The stored bytes of an upload's version from an offset on.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        start: offset.
+        thread: reads the next block while one is used; from the second block on, for often the first is enough. It
+            belongs to the caller: a generator may be closed by the garbage collector, which must not wait for threads.
 
     Raises:
         UploadError: `source_gone`.
         StorageError: S3 broke off.
     """
-    for offset in range(start, upload.size, RANGE):
-        yield store.read_upload(upload.key, upload.version, upload.etag, offset, min(RANGE, upload.size - offset))
+
+    def read(offset: int) -> bytes:
+        return store.read_upload(upload.key, upload.version, upload.etag, offset, min(RANGE, upload.size - offset))
+
+    if start < upload.size:
+        yield read(start)
+    offsets = range(start + RANGE, upload.size, RANGE)
+    if thread is None or not offsets:
+        yield from map(read, offsets)
+        return
+    following = thread.submit(read, offsets[0])
+    for offset in offsets[1:]:
+        block = following.result()
+        following = thread.submit(read, offset)
+        yield block
+    yield following.result()
 
 
 class Check(Protocol):
@@ -35,7 +57,15 @@ class Check(Protocol):
         """Say whether the piece is only passed over."""
 
 
-def unpacked_blocks(store: Store, upload: Upload, plan: Plan, start: int, check: Check) -> Iterator[bytes]:
+def unpacked_blocks(
+    store: Store,
+    upload: Upload,
+    plan: Plan,
+    start: int,
+    check: Check,
+    thread: Executor | None = None,
+    note: Callable[[int], None] = lambda _: None,
+) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; of an archive everything before it is read and passed over.
 
     Args:
@@ -44,25 +74,35 @@ def unpacked_blocks(store: Store, upload: Upload, plan: Plan, start: int, check:
         plan: its packing.
         start: offset in the unpacked bytes.
         check: whether there is time.
+        thread: as for `stored_blocks`.
+        note: called with the number of stored bytes that have been read.
 
     Raises:
         UploadError: `source_gone` or `broken_archive`.
         StorageError: S3 broke off.
     """
     if plan.packing == "plain":
-        yield from stored_blocks(store, upload, start)
+        yield from _noted(stored_blocks(store, upload, start, thread), start, note)
         return
     ahead = start
 
     def check_piece() -> None:
         check(skipping=ahead > 0)
 
-    for block in unpacked(plan.packing, stored_blocks(store, upload), check_piece):
+    stored = _noted(stored_blocks(store, upload, thread=thread), 0, note)
+    for block in unpacked(plan.packing, stored, check_piece):
         if ahead >= len(block):
             ahead -= len(block)
             continue
         yield block[ahead:] if ahead else block
         ahead = 0
+
+
+def _noted(blocks: Iterator[bytes], read: int, note: Callable[[int], None]) -> Iterator[bytes]:
+    for block in blocks:
+        read += len(block)
+        note(read)
+        yield block
 
 
 def look(store: Store, upload: Upload, check: Callable[[], None] = lambda: None) -> tuple[str, str, int]:

@@ -2,12 +2,15 @@
 
 For each batch: the staged object first (write-once), the item second (a create), the message third. A run that dies
 between them is made good by the next: the object is found there, the item's `due_at` stands for the message. There is
-no other checkpoint: split resumes behind the last batch item.
+no other checkpoint: split resumes behind the last batch item. So items are created in order, while the objects of
+several batches are put at the same time (`functions.submit.staging`).
 """
 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,18 +18,20 @@ from typing import TYPE_CHECKING
 from functions.submit.cut import cut
 from functions.submit.jobs import LEASE_SECONDS, is_model
 from functions.submit.reading import look, unpacked_blocks
+from functions.submit.staging import MAX_PUTS, put_ahead, settle
 from shared import keys
 from shared.errors import LawBrokenError, LeaseLostError, StorageError, UploadError
 from shared.observability import count, logger
 from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.queues import PROMPT_BATCHES, SUBMIT_GRACE, AskMessage, BatchMessage
-from shared.sidecar import Staged, encode_rows
+from shared.status import JSON, encode_status, status_of
 from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from functions.submit.cut import Cut
+    from functions.submit.staging import Candidate
     from shared.services import Services
 
 MOST_BARREN = 4 << 30
@@ -43,6 +48,8 @@ SKIP_KEPT_SECONDS = 45.0
 SKIP_TRIES = 3
 """Turns in a row that fail at that, after which the archive is too large."""
 
+TOLD_EVERY = 10.0
+"""Seconds between two writes of `status.json` while an upload is read."""
 KEEP_EVERY, KEPT_FOR = 5.0, 45.0
 """Seconds between two renewals of a run's lease, and how long each holds: a run that dies is gone on with so soon."""
 
@@ -120,21 +127,54 @@ class TurnOverError(Exception):
     """The turn's time ended between two batches; never leaves this module."""
 
 
-@dataclass(slots=True)
-class Turn:
-    """How far one run has got.
+@dataclass
+class _Turn:
+    """Watches what is read and cut in one turn, and ends it when its time is over.
 
     Attributes:
-        ends: when it gives up its turn.
+        ends: Unix seconds.
         begun: where it began.
-        place: behind its last batch.
-        barren: unpacked bytes since then.
+        place: behind the last batch cut.
+        barren: unpacked bytes read since then.
+        bytes_read: stored bytes of the upload that have been read.
+        finished: whether the upload was read to its end.
     """
 
+    services: Services
+    job: Job
     ends: float
     begun: Place
     place: Place
     barren: int = 0
+    bytes_read: int = 0
+    finished: bool = False
+
+    def note_read(self, stored: int) -> None:
+        """So many stored bytes of the upload have been read."""
+        self.bytes_read = stored
+
+    def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The blocks, as long as a batch ends in them now and then."""
+        for block in blocks:
+            self.barren += len(block)
+            if self.barren > MOST_BARREN:
+                raise _barren(self.job)
+            yield block
+
+    def cuts(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
+        """The cuts up to the turn's end; at least one."""
+        self.finished = False
+        try:
+            for one in cuts:
+                self.barren = 0
+                self.place = one.end
+                _check_model(self.job.plan.model)
+                yield one
+                if self.services.now() > self.ends:
+                    return
+        except TurnOverError:
+            return
+        self.finished = True
 
 
 def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Place, bool]:
@@ -147,41 +187,37 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     kept_at = 0.0
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
-    place = _resume_place(services, job)
-    turn = Turn(services.now() + min(longest, remaining() - KEPT_SECONDS), place, place)
+    begun = place = _resume_place(services, job)
+    told_at = services.now()
+    outbox = _Outbox(services)
+    turn = _Turn(services, job, services.now() + min(longest, remaining() - KEPT_SECONDS), begun, begun)
     check = partial(_check_turn, services, job, turn, remaining)
-    try:
+    with ExitStack() as kept:
+        threads, reader = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
+        for pool in (threads, reader):
+            kept.callback(pool.shutdown, cancel_futures=True)
         while True:
-            blocks = unpacked_blocks(services.store, job.upload, job.plan, turn.place.offset, check)
-            for piece in cut(job.plan, turn.place, number, _fertile(job, turn, blocks)):
-                turn.barren = 0
-                _check_model(job.plan.model)
-                if turn.place != turn.begun and services.now() >= kept_at + KEEP_EVERY:
-                    kept_at = services.now()
-                    job = _kept(services, job, kept_at)
-                known = _write_down(services, job, number, piece)
-                number += 1
-                turn.place = known.end or piece.end
-                if services.now() > turn.ends:
-                    return job, turn.place, False
-                if turn.place != piece.end:
-                    break  # the batch that is there ends elsewhere: go on from its end
-            else:
-                return job, turn.place, True
-    except TurnOverError:
-        return job, turn.place, False
+            blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check, reader, turn.note_read)
+            cuts = turn.cuts(cut(job.plan, place, number, turn.blocks(blocks)))
+            try:
+                for candidate in put_ahead(services.store, threads, job.job_id, number, place, cuts):
+                    if place != begun and services.now() >= kept_at + KEEP_EVERY:
+                        kept_at = services.now()
+                        job = _kept(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
+                        told_at = _tell(services, job, told_at)
+                    place = _write_down(services, job, candidate, outbox).end or candidate.end
+                    number += 1
+                    if place != candidate.end:
+                        break  # the batch that is there ends elsewhere: go on from its end
+                else:
+                    outbox.send()
+                    return job, place, turn.finished
+            except (UploadError, StorageError):
+                outbox.send()
+                raise
 
 
-def _fertile(job: Job, turn: Turn, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same blocks, as long as batches come of them."""
-    for block in blocks:
-        turn.barren += len(block)
-        if turn.barren > MOST_BARREN:
-            raise _barren(job)
-        yield block
-
-
-def _check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
+def _check_turn(services: Services, job: Job, turn: _Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
     """Called for each piece of an archive, of which nothing may come out for long.
 
     Raises:
@@ -195,12 +231,23 @@ def _check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[]
         raise TurnOverError
 
 
-def _kept(services: Services, job: Job, now: float) -> Job:
+def _kept(services: Services, job: Job, now: float, bytes_read: int) -> Job:
     until = now + KEPT_FOR
-    kept = services.ledger.move_job(job, {"lease_until": until, "due_at": until, "claims": 0})
+    changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
+    kept = services.ledger.move_job(job, changes)
     if kept is None:
         raise LeaseLostError(job.job_id)
     return kept
+
+
+def _tell(services: Services, job: Job, told_at: float) -> float:
+    """Write how far the upload has been read, every ten seconds; when that was done last."""
+    now = services.now()
+    if now < told_at + TOLD_EVERY:
+        return told_at
+    status = status_of(job, job.told_succeeded, job.told_failed, None)
+    services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
+    return now
 
 
 def _barren(job: Job) -> UploadError:
@@ -256,16 +303,36 @@ def _check_model(model: str) -> None:
         )
 
 
-def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
-    """Object, item, message. Returns the batch as the ledger holds it, whoever wrote it."""
+class _Outbox:
+    """Messages that send batches to submit: ten at a time, or after a second.
+
+    Those that are lost with the process are made up for by the batches' `due_at`.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.messages: list[BatchMessage] = []
+        self.since = 0.0
+
+    def add(self, message: BatchMessage) -> None:
+        """Send the message soon."""
+        now = self.services.now()
+        self.since = self.since if self.messages else now
+        self.messages.append(message)
+        if len(self.messages) == 10 or now - self.since >= 1:  # noqa: PLR2004 - SQS takes ten at a time
+            self.send()
+
+    def send(self) -> None:
+        """Send what waits."""
+        messages, self.messages = self.messages, []
+        self.services.queues.send_all(messages)
+
+
+def _write_down(services: Services, job: Job, candidate: Candidate, outbox: _Outbox) -> Batch:
+    """Item and message of a batch whose object is there. Returns the batch as the ledger holds it, whoever wrote it."""
+    number = candidate.number
     name = f"{number:08d}"
-    staged = piece.staged
-    key = keys.staged(job.job_id, name)
-    if not services.store.put_once(key, piece.body + encode_rows(piece.rows), staged.metadata()):
-        there = services.store.head(key)
-        if there is None:
-            raise StorageError(f"{key} was there and is gone")
-        staged = Staged.of(there.metadata)
+    staged = settle(services.store, candidate)
     now = services.now()
     turn = _turn(services, job, number)
     prompt = staged.sendable > 0 and turn <= now
@@ -273,7 +340,7 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
         job_id=job.job_id,
         number=name,
         state=BatchState.READY,
-        first_id=piece.first_id,
+        first_id=candidate.first_id,
         requests=staged.requests,
         sendable=staged.sendable,
         body_size=staged.body_size,
@@ -291,7 +358,7 @@ def _write_down(services: Services, job: Job, number: int, piece: Cut) -> Batch:
     count("BatchesCut")
     count("RecordsIn", batch.requests)
     if prompt:
-        services.queues.send(BatchMessage(job.job_id, name))
+        outbox.add(BatchMessage(job.job_id, name))
     elif not staged.sendable and number < PROMPT_BATCHES:
         services.queues.send(AskMessage(((job.job_id, name),)))
     return batch

@@ -16,7 +16,7 @@ from functions.poll import finish, segments
 from shared.budget import Controls, Rate
 from shared.errors import LawBrokenError
 from shared.store import BLOCK, NotThereError, Piece, Store, Stored
-from shared.words import Batch, BatchState, Job, JobState, Part, Plan, Upload
+from shared.words import Batch, BatchState, Job, JobState, Part, Plan, Submission, Upload
 
 JOB = "20261121T093000Z-0000000a"
 FOLDER = f"results/a.jsonl/{JOB}"
@@ -336,3 +336,25 @@ def test_ten_thousand_pieces_hold_four_terabytes():
     assert sum(joined) > 3.9e12
     assert max(joined) <= 1 << 30
     assert segments.SEGMENT % BLOCK == 0
+
+
+def test_the_status_says_what_is_pending_and_since_when_at_a_constant_cost():
+    """The API has accepted batches one after another; some it works on; the first of them has an answer."""
+    world = World(3_000)
+    for number in range(2_000):
+        name = f"{number:08d}"
+        accepted = Submission(f"id-{number}", 1, 1e9 + number)
+        status = "running" if number < 30 else "queued" if number < 60 else ""
+        world.ledger.leaves[name] = replace(world.ledger.leaves[name], submissions=(accepted,), api_status=status)
+    world.answer([0])
+    world.visit()
+    status = json.loads(world.store.held[f"{FOLDER}/status.json"][0])
+
+    assert status["pending"] == {
+        "batches": 99,
+        "queued": 70,
+        "running": 29,
+        "oldest_since": "2001-09-09T01:46:41Z",
+    }
+    assert status["splitting"] is None
+    assert world.calls.made["item read"] <= 200

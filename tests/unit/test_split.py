@@ -1,0 +1,370 @@
+"""Split: objects are put several at a time, items are created in order, and every death leaves what the next resumes.
+
+S3, table and queue are dictionaries here, so that a process can die at each of their calls.
+"""
+
+import gzip
+import json
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.submit import split as module
+from functions.submit import staging
+from functions.submit.split import split
+from shared.errors import StorageError
+from shared.sidecar import Row, Staged, body_of, encode_rows, rows_of
+from shared.words import Job, JobState, Place, Plan, Upload
+
+RECORDS = [json.dumps({"text": f"record {number}"}).encode() for number in range(23)]
+UPLOAD = b"".join(record + b"\n" for record in RECORDS)
+SIZES = [1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 3]
+"""Records of the batches, which grow from 1 to 4."""
+
+
+class DiedError(BaseException):
+    """The process is gone."""
+
+
+class Fake:
+    """All services that split uses. One call may be struck: the process dies, or the answer is lost."""
+
+    def __init__(self, *, first=1, most=4):
+        self.objects, self.batches, self.messages, self.calls, self.statuses = {}, {}, [], [], []
+        self.strikes_at, self.mode, self.clock = 0, "", 1_000.0
+        self.lock = threading.RLock()
+        plan = Plan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
+        upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", len(UPLOAD))
+        self.job = Job("job", JobState.SPLITTING, upload, plan, self.clock, due_at=0.0)
+        self.services = SimpleNamespace(
+            store=self,
+            ledger=self,
+            queues=self,
+            budget=SimpleNamespace(burst=100, interval=300),
+            now=lambda: self.clock,
+        )
+
+    def run(self):
+        """One turn; whether the process lived."""
+        try:
+            split(self.services, self.job, leased=False, remaining=lambda: 150.0)
+        except (DiedError, StorageError):
+            self.strikes_at = 0
+            return False
+        return True
+
+    def run_to_the_end(self):
+        for _ in range(50):
+            self.run()
+            if self.job.state is not JobState.SPLITTING:
+                return
+        raise AssertionError("it never ends")
+
+    def _call(self, name, effect):
+        with self.lock:
+            self.calls.append(name)
+            struck = self.strikes_at == len(self.calls)
+            if struck and self.mode == "before":
+                raise DiedError
+            answer = effect()
+            if struck:
+                raise DiedError if self.mode == "after" else StorageError("no answer")
+            return answer
+
+    # the store
+
+    def read_upload(self, key, version, etag, start, length):
+        return self._call("read", lambda: UPLOAD[start : start + length])
+
+    def put_once(self, key, body, metadata):
+        def effect():
+            if key in self.objects:
+                return False
+            self.objects[key] = SimpleNamespace(body=body, metadata=metadata, etag=str(hash(body)))
+            return True
+
+        return self._call("put", effect)
+
+    def head(self, key):
+        return self._call("head", lambda: self.objects.get(key))
+
+    def replace(self, key, body, etag, metadata):
+        def effect():
+            assert self.objects[key].etag == etag
+            assert f"{key.split('/')[2]}" not in self.batches, "a batch names it"
+            self.objects[key] = SimpleNamespace(body=body, metadata=metadata, etag=str(hash(body)))
+
+        self._call("replace", effect)
+
+    def put(self, key, body, kind):
+        self._call("status", lambda: self.statuses.append(json.loads(body)))
+
+    # the ledger
+
+    def lease_job(self, job, now, until):
+        return self._call("lease", lambda: self.job)
+
+    def move_job(self, job, changes):
+        def effect():
+            self.job = replace(self.job, **changes)
+            return self.job
+
+        return self._call("move", effect)
+
+    def release_job(self, job, due_at):
+        self._call("release", lambda: None)
+
+    def end_split(self, job, total, error, due_at):
+        def effect():
+            self.job = replace(self.job, state=JobState.IN_PROGRESS, total=total, error=error)
+            return self.job
+
+        return self._call("end", effect)
+
+    def last_batch(self, job_id):
+        return self._call("last", lambda: self.batches[max(self.batches)] if self.batches else None)
+
+    def batch(self, job_id, number):
+        return self._call("batch", lambda: self.batches.get(number))
+
+    def create_batch(self, batch):
+        def effect():
+            if batch.number in self.batches:
+                return None
+            self.batches[batch.number] = batch
+            self.check()
+            return batch
+
+        return self._call("create", effect)
+
+    # the queue
+
+    def send_all(self, messages, delay=0):
+        self._call("send", lambda: self.messages.extend(message.number for message in messages))
+
+    def check(self):
+        """What split resumes from: each item follows the one below it, and its object holds its records."""
+        expected = 0
+        for number, (name, batch) in enumerate(sorted(self.batches.items())):
+            assert name == f"{number:08d}"
+            assert batch.first_id == expected
+            expected += batch.requests
+            held = self.objects[f"staging/job/{name}/request"].body
+            assert held[: batch.body_size] == body_of(RECORDS[batch.first_id : expected])
+            assert batch.end == place(expected)
+
+    def check_whole(self, sizes=None):
+        self.check()
+        assert self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
+        if sizes:
+            assert [batch.requests for _, batch in sorted(self.batches.items())] == sizes
+
+
+def place(record):
+    return Place(sum(len(one) + 1 for one in RECORDS[:record]), record, record)
+
+
+@pytest.fixture(autouse=True)
+def _blocks_of_a_few_records(monkeypatch):
+    monkeypatch.setattr("functions.submit.reading.RANGE", 100)
+
+
+def calls_of_a_run():
+    fake = Fake()
+    assert fake.run()
+    fake.check_whole(SIZES)
+    return len(fake.calls)
+
+
+@pytest.mark.parametrize("mode", ["before", "after", "unanswered"])
+def test_a_death_at_any_call_leaves_no_gap_and_the_same_batches_come_of_it(mode):
+    for at in range(1, calls_of_a_run() + 1):
+        fake = Fake()
+        fake.strikes_at, fake.mode = at, mode
+        fake.run()
+        fake.check()
+        fake.run_to_the_end()
+        fake.check_whole(SIZES)
+
+
+@given(deaths=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["before", "after", "unanswered"])), max_size=6))
+@settings(max_examples=60)
+def test_deaths_one_after_another_leave_the_same_batches(deaths):
+    fake = Fake()
+    for at, mode in deaths:
+        fake.strikes_at, fake.mode = len(fake.calls) + at, mode
+        fake.run()
+        fake.check()
+    fake.run_to_the_end()
+    fake.check_whole(SIZES)
+
+
+def test_objects_are_put_at_the_same_time_and_items_created_in_order():
+    """The first object is there only after three others; no item is created before it."""
+    fake = Fake()
+    put, others = fake.put_once, threading.Semaphore(0)
+    created = []
+
+    def slow_put(key, body, metadata):
+        if key == "staging/job/00000000/request":
+            for _ in range(3):
+                assert others.acquire(timeout=60)
+            assert fake.batches == {}
+        written = put(key, body, metadata)
+        others.release()
+        return written
+
+    create = fake.create_batch
+    fake.put_once = slow_put
+    fake.create_batch = lambda batch: (created.append(batch.number), create(batch))[1]
+
+    assert fake.run()
+
+    assert created == sorted(created)
+    fake.check_whole(SIZES)
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_AHEAD", 2), ("MAX_BYTES_AHEAD", 150)])
+def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit, most):
+    """With nothing put until the first item waits for it, as many are cut as may be ahead, and one more."""
+    monkeypatch.setattr(staging, limit, most)
+    fake = Fake(most=1)
+    put, may_put = fake.put_once, threading.Event()
+    settle = module.settle
+
+    def held_put(key, body, metadata):
+        assert may_put.wait(timeout=60)
+        return put(key, body, metadata)
+
+    def first_settle(store, candidate):
+        may_put.set()
+        return settle(store, candidate)
+
+    fake.put_once = held_put
+    monkeypatch.setattr(module, "settle", first_settle)
+    is_full, seen = staging._is_full, []
+    monkeypatch.setattr(staging, "_is_full", lambda waiting: (seen.append(len(waiting)), is_full(waiting))[1])
+
+    assert fake.run()
+
+    assert 2 <= max(seen) <= 4
+    fake.check_whole([1] * len(RECORDS))
+
+
+def foreign(begin, end):
+    """An object as another version cut it: some records in one batch."""
+    records = RECORDS[begin:end]
+    body = body_of(records)
+    rows = rows_of([Row(begin + number + 1, len(record)) for number, record in enumerate(records)])
+    held = Staged(len(records), len(records), len(body), place(end), place(begin))
+    return SimpleNamespace(body=body + encode_rows(rows), metadata=held.metadata(), etag="foreign")
+
+
+@given(
+    there=st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 20), st.integers(1, 3)), max_size=6),
+    at=st.integers(0, 60),
+    mode=st.sampled_from(["before", "after", "unanswered"]),
+)
+@settings(max_examples=150)
+def test_objects_that_another_version_cut_otherwise_never_mix_with_ours(there, at, mode):
+    """Wherever they begin and end, and wherever the process dies: the batches cover the upload once."""
+    fake = Fake()
+    for number, (begin, records) in there.items():
+        fake.objects[f"staging/job/{number:08d}/request"] = foreign(begin, min(begin + records, len(RECORDS)))
+    fake.strikes_at, fake.mode = at, mode
+
+    fake.run()
+    fake.check()
+    fake.run_to_the_end()
+
+    fake.check_whole()
+
+
+def test_an_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere():
+    fake = Fake()
+    fake.objects["staging/job/00000001/request"] = foreign(1, 4)
+
+    fake.run_to_the_end()
+
+    fake.check_whole([1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1])
+
+
+def test_an_object_without_a_beginning_is_that_of_a_version_that_put_none_ahead():
+    fake = Fake()
+    theirs = foreign(1, 4)
+    del theirs.metadata["begin"]
+    fake.objects["staging/job/00000001/request"] = theirs
+
+    fake.run_to_the_end()
+
+    assert fake.batches["00000001"].requests == 3
+    fake.check_whole()
+
+
+def test_messages_are_sent_ten_at_a_time_and_each_batch_has_one():
+    fake = Fake()
+
+    assert fake.run()
+
+    assert fake.calls.count("send") == 2
+    assert fake.messages == sorted(fake.batches)
+
+
+def test_batches_before_a_fault_are_sent_at_once():
+    fake = Fake()
+    read = fake.read_upload
+
+    def broken(key, version, etag, start, length):
+        if start >= 100:
+            raise StorageError("S3 broke off")
+        return read(key, version, etag, start, length)
+
+    fake.read_upload = broken
+
+    assert not fake.run()
+
+    assert fake.messages == sorted(fake.batches)
+    assert fake.messages
+
+
+def test_a_turn_that_is_over_has_created_an_item_for_each_object_it_put(monkeypatch):
+    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    fake = Fake()
+
+    assert fake.run()
+
+    assert list(fake.batches) == ["00000000"]
+    assert list(fake.objects) == ["staging/job/00000000/request"]
+    fake.run_to_the_end()
+    fake.check_whole(SIZES)
+
+
+@pytest.mark.parametrize("packing", ["plain", "gzip"])
+def test_the_status_says_every_ten_seconds_how_far_the_upload_has_been_read(monkeypatch, packing):
+    """Each batch takes six seconds here; of an archive the stored bytes count, as of any upload."""
+    content = gzip.compress(UPLOAD, 0) if packing == "gzip" else UPLOAD
+    fake = Fake()
+    fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
+    fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(content)), told_succeeded=3)
+    fake.read_upload = lambda key, version, etag, start, length: content[start : start + length]
+    create = fake.create_batch
+
+    def slow_create(batch):
+        fake.clock += 6
+        return create(batch)
+
+    fake.create_batch = slow_create
+
+    assert fake.run()
+
+    told = [status["splitting"] for status in fake.statuses]
+    assert len(told) == len(SIZES) * 6 // 12
+    assert [one["bytes"] for one in told] == [len(content)] * len(told)
+    read = [one["bytes_read"] for one in told]
+    assert read == sorted(read)
+    assert 0 < read[0] < read[-1] <= len(content)
+    assert all(status["counts"]["succeeded"] == 3 for status in fake.statuses)
