@@ -1,45 +1,33 @@
-"""`python -m bench.cost`: what AWS bills for one more batch, counted and priced; writes `bench/cost.md`.
+"""`python -m bench.cost`: what AWS bills for a batch, for whole jobs and for an idle stack; writes `bench/cost.md`.
 
-Whole jobs of several sizes run in this process on moto, on a moved clock, and every call the functions make is counted,
-with DynamoDB's units reckoned from the items' own sizes. What a batch costs is the difference of two jobs divided by
-the difference of their batches, so that what happens once a job does not count. Processor time is measured on batches
-of full size, moto's and the local API's own share taken off; the time of waiting for answers is assumed, as stated.
+Jobs of several sizes are counted (`bench.meter`). What a batch costs is the difference of two jobs divided by the
+difference of their batches, so that what happens once a job does not count. Processor time is measured on batches of
+full size, moto's and the local API's own share taken off.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import threading
-import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import botocore.client
-import httpx
-import pytest
-from moto import mock_aws
-from moto.core.botocore_stubber import BotocoreStubber
-
-import functions.poll.handler
-import functions.submit.handler
-from local.workers_ai import Behaviour, WorkersAI, transport
-from shared.observability import logger, metrics
-from tests.template import properties, template
-from tests.world import World, make_world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from bench.meter import API_WAITS, CALL_CPU, IDLE_TICKS, MODEL, MONTH_MINUTES, WAITS, Meter, measure
+from functions.submit.jobs import FIRST_BATCH_RECORDS as FIRST
+from functions.submit.limits import max_records
+from shared.words import Plan
+from tests.template import default, properties, template
 
 WRITTEN = Path(__file__).with_name("cost.md")
-MODEL = "@cf/baai/bge-small-en-v1.5"
 SIZES = (40, 120, 200)
 """Batches of the jobs that are counted."""
-FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 8, 500, 985
-"""The job on which processor time is measured: batches of records of 1 KB."""
+FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
+"""The job on which processor time and bytes are measured: the largest batches, of records of 1 KB."""
+JOBS = (10, 1_000, 1_000_000)
+"""Records of the jobs whose sum is shown."""
+STANDING = {"secret": 0.40, "18 alarms": 1.80, "dashboard": 3.00}
+"""Dollars a month for what is there whether it is used or not; an account has 10 alarms and 3 dashboards free."""
 
 PRICES_OF = "us-east-1, arm64, November 2026"
 PRICES = {
@@ -55,250 +43,9 @@ PRICES = {
 }
 """Dollars for one of each."""
 
-WAITS = {"dynamodb": 0.005, "s3 read": 0.03, "s3 write": 0.06, "sqs": 0.01, "secretsmanager": 0.0}
-"""Seconds until AWS has answered one call, assumed."""
-API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
-"""Seconds until Workers AI has, assumed."""
-CALL_CPU = 0.001
-"""Seconds for sockets and TLS, each call; assumed, for here there are none."""
 PROCESSOR_MB = 1_769
 """Memory for which Lambda gives one whole processor; others get their share."""
-PLATFORM_LOG = 420
-"""Bytes that Lambda itself logs about a run."""
-TICK_SECONDS = 60.0
-S3_READS = {"GetObject", "HeadObject"}
-
-
-# ── what a call is ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def item_size(wire: Any) -> int:  # noqa: ANN401 - DynamoDB's wire form
-    """Bytes of an item as DynamoDB counts them."""
-    return sum(len(name.encode()) + _value_size(value) for name, value in wire.items())
-
-
-def _value_size(value: dict[str, Any]) -> int:
-    ((kind, held),) = value.items()
-    match kind:
-        case "N":
-            return len(held.strip("-0.").replace(".", "")) // 2 + 2
-        case "BOOL" | "NULL":
-            return 1
-        case "M":
-            return 3 + sum(len(name.encode()) + 1 + _value_size(member) for name, member in held.items())
-        case "L":
-            return 3 + sum(1 + _value_size(member) for member in held)
-        case "SS":
-            return sum(len(member.encode()) for member in held)
-        case _:
-            return len(held.encode())
-
-
-@dataclass
-class Run:
-    """Everything one invocation used; threads of one pool wait at the same time."""
-
-    waits: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
-    foreign: float = 0.0
-    """Seconds of this process's processor that were moto's and the API's."""
-
-    def waited(self) -> float:
-        """Seconds, what is done at the same time counted once."""
-        pools: dict[str, float] = defaultdict(float)
-        for (pool, _), seconds in self.waits.items():
-            pools[pool] = max(pools[pool], seconds)
-        return sum(pools.values())
-
-
-class Log:
-    """Takes what the functions print, and counts it."""
-
-    def __init__(self, used: Counter[str]) -> None:
-        """Count it there."""
-        self.used = used
-
-    def write(self, text: str) -> int:
-        """Some text."""
-        self.used["log bytes"] += len(text.encode())
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-
-class Meter:
-    """Counts what the functions ask for, while one of them runs."""
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.used: Counter[str] = Counter()
-        self.operations: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
-        self.items: dict[str, dict[str, Any]] = {}
-        self.run: Run | None = None
-        self.lock = threading.Lock()
-
-    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
-        """One call of AWS."""
-        service = client.meta.service_model.service_name
-        if service == "dynamodb":
-            self._units(operation, arguments, answer)
-        if self.run is None:
-            return
-        kind = service
-        if service == "s3":
-            kind = "s3 read" if operation in S3_READS else "s3 write"
-            self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
-        elif service == "sqs":
-            self.used["SQS requests"] += 1
-        self.operations[operation] += 1
-        self.wait(WAITS.get(kind, WAITS["dynamodb"]))
-
-    def wait(self, seconds: float) -> None:
-        """This thread waits."""
-        if self.run is not None:
-            thread = threading.current_thread()
-            with self.lock:
-                self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
-
-    def _units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
-        reads = writes = 0.0
-        match operation:
-            case "PutItem":
-                writes = self._write(arguments["Item"], arguments["Item"])
-            case "UpdateItem" | "DeleteItem":
-                writes = self._write(arguments["Key"], answer.get("Attributes", {}))
-            case "GetItem":
-                reads = _pages(item_size(answer.get("Item", {})), 4096) * (
-                    1 if arguments.get("ConsistentRead") else 0.5
-                )
-            case "BatchGetItem":
-                found = [item for items in answer["Responses"].values() for item in items]
-                reads = sum(_pages(item_size(item), 4096) for item in found)
-                asked = sum(len(wanted["Keys"]) for wanted in arguments["RequestItems"].values())
-                reads += asked - len(found)
-            case "Query":
-                size = sum(item_size(item) for item in answer.get("Items", [])) or 100 * answer["Count"]
-                reads = _pages(size, 4096) * (1 if arguments.get("ConsistentRead") else 0.5)
-        if self.run is not None:
-            self.used["DynamoDB read units"] += reads  # type: ignore[assignment]
-            self.used["DynamoDB write units"] += writes  # type: ignore[assignment]
-
-    def _write(self, key: dict[str, Any], after: dict[str, Any]) -> int:
-        """Units of one write: of the item, and of its entry in the index if that changes."""
-        name = json.dumps([key["pk"], key["sk"]])
-        before = self.items.get(name, {})
-        if after:
-            self.items[name] = after
-        entries = [(item.get("work"), item.get("due_at")) for item in (before, after or before)]
-        there = [all(entry) for entry in entries]
-        index = 0 if entries[0] == entries[1] else sum(there)
-        return _pages(max(item_size(before), item_size(after)), 1024) + index
-
-    # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextlib.contextmanager
-    def invocation(self, function: str, *, scheduled: bool) -> Iterator[None]:
-        """One run of a function."""
-        self.run = Run()
-        log: Any = Log(self.used)
-        logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
-        clock, cpu = time.time(), time.process_time()
-        with contextlib.redirect_stdout(log):
-            yield
-        own = max(time.process_time() - cpu - self.run.foreign, 0.0)
-        run, self.run = self.run, None
-        self.used["Lambda runs"] += 1
-        self.used["log bytes"] += PLATFORM_LOG
-        if not scheduled:
-            self.used["SQS requests"] += 2  # received and deleted by Lambda's poller
-        self.seconds[f"{function} CPU"] += own  # type: ignore[assignment]
-        self.seconds[f"{function} wait"] += min(run.waited() + time.time() - clock, TICK_SECONDS)  # type: ignore[assignment]
-
-    @contextlib.contextmanager
-    def foreign(self) -> Iterator[None]:
-        """What this thread's processor does meanwhile is not the function's."""
-        began = time.thread_time()
-        yield
-        if self.run is not None:
-            with self.lock:
-                self.run.foreign += time.thread_time() - began
-
-
-def _pages(size: int, page: int) -> int:
-    return max(-(-size // page), 1)
-
-
-# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Metered(World):
-    """A world whose functions are metered, and whose ticks come each minute, whatever is due."""
-
-    meter: Meter
-
-    def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:  # noqa: ANN401
-        """Call a handler as Lambda does."""
-        function = "poll" if handler is functions.poll.handler else "submit"
-        with self.meter.invocation(function, scheduled="Records" not in event):
-            return super().invoke(handler, event)
-
-
-def measure(batches: int, records: int, text: int, latency: float) -> Meter:
-    """Run one job to its end."""
-    meter = Meter()
-    metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
-    api = WorkersAI(
-        Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5),
-        now=lambda: time.time(),  # noqa: PLW0108 - the clock moves
-    )
-    real_call, real_stub = botocore.client.BaseClient._make_api_call, BotocoreStubber.__call__  # noqa: SLF001
-
-    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
-        answer: dict[str, Any] = {}
-        try:
-            answer = real_call(client, operation, arguments)
-        finally:
-            meter.call(client, operation, arguments, answer)
-        return answer
-
-    def stub(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        with meter.foreign():
-            return real_stub(self, *arguments, **named)
-
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-        patch.setattr(BotocoreStubber, "__call__", stub)
-        inner = transport(api)
-        making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
-        with making as made:
-            world = Metered(**vars(made))
-            world.meter = meter
-            line = json.dumps({"text": "w" * text}) + "\n"
-            world.upload("cost.jsonl", line * (batches * records), model=MODEL)
-            world.settle(minutes=600)
-            assert world.manifest()["counts"]["succeeded"] == batches * records
-    return meter
-
-
-class _Api(httpx.BaseTransport):
-    """The local API, whose processor time is not the function's."""
-
-    def __init__(self, inner: httpx.BaseTransport, meter: Meter) -> None:
-        self.inner, self.meter = inner, meter
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with self.meter.foreign():
-            submits = b'"requests"' in request.read()[:20]
-            answer = self.inner.handle_request(request)
-            content = answer.read()
-        size = len(content)
-        self.meter.wait(API_WAITS["submit" if submits else "finished" if size > 500 else "pending"])
-        self.meter.used["API calls"] += 1
-        self.meter.used["reply bytes"] += size
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+FUNCTIONS = ("submit", "poll")
 
 
 # ── what it comes to ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -333,23 +80,39 @@ def bill(used: dict[str, float], seconds: dict[str, float], cpu: dict[str, float
 
 
 _TEXT = """\
-# What a batch costs
+# What Dropbatch costs on AWS
 
 Written by `python -m bench.cost`; do not edit. Counted on moto with answers after a minute (median, lognormal, sigma
-0.5), as the difference of jobs of {sizes} batches. DynamoDB's units are reckoned from the items' sizes, the
-index's included. List prices of {prices}. Storage, the secret, alarms and what an
-idle stack does come on top, and X-Ray's traces (the first 100,000 a month are free).
+0.5): what a batch costs is the difference of jobs of {sizes} batches. DynamoDB's units are reckoned from the items'
+sizes, the index's included. List prices of {prices}. X-Ray's traces (the first 100,000 a month are free) and storage
+come on top.
+
+## One batch
+
+Of {records:,} records of 1 KB, the largest there are by default.
 
 {table}
 
-A million records of 1 KB are 2,000 batches of 500: **${million:.3f}**.
+## Whole jobs
+
+Records of 1 KB, answered with vectors of 384 numbers. Beside its batches a job has its own costs, counted on a job of
+one batch. Batches have {growth_text}.
+
+{jobs}
+
+## An idle stack
+
+A month of a run a minute that finds nothing to do, counted on {ticks} such runs, and what is there in any case.
+CloudWatch bills the stack's own metrics ($0.30 each) only in hours in which they have values: three of them always.
+
+{idle}
 
 ## Lambda's seconds
 
-Waiting is assumed, for each call: DynamoDB {dynamodb:.0f} ms, S3 {s3_read:.0f} ms to read and {s3_write:.0f} ms to
-write, SQS {sqs:.0f} ms; Workers AI {submit:.1f} s to submit, {pending:.1f} s to say that a batch is pending,
+Waiting is assumed, for each call: DynamoDB {dynamodb:.0f} ms, S3 {s3_read:.0f} ms to the first byte and 80 MB a second,
+SQS {sqs:.0f} ms; Workers AI {submit:.1f} s to submit, {pending:.1f} s to say that a batch is pending,
 {finished:.1f} s to answer; calls at the same time count once. A tick's waiting for what comes due next is counted on
-the moved clock. Processor time was measured on {full} batches of {records} records of 1 KB, whose answers had
+the moved clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose answers had
 {reply:.1f} MB each; {call_cpu:.0f} ms of waiting a call stand for TLS, which is not spoken here. A function has its
 share of a processor: with less memory it computes longer and waits for less money.
 
@@ -370,54 +133,159 @@ same for each batch: the bill of 20,000 batches is 20 times that of 1,000.
 """
 
 
-def _grid(head: list[str], rows: list[list[str]]) -> str:
+def grid(head: list[str], rows: list[list[str]]) -> str:
+    """A table as Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
-def report(meters: dict[int, Meter], full: Meter) -> str:
+def batches_of(records: int) -> int:
+    """Batches of a job of so many records of 1 KB, by the template's defaults."""
+    plan = Plan(MODEL, int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes")), "", first_requests=FIRST)
+    number = 0
+    while records > 0:
+        records -= min(max_records(plan, number), plan.max_bytes // 1_000)
+        number += 1
+    return number
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What is billed for something: counts, waiting and computing seconds by function."""
+
+    used: Counter[str]
+    wait: dict[str, float]
+    cpu: dict[str, float]
+
+    def rows(self, memory: dict[str, int]) -> list[Any]:
+        """Rows of name, count and dollars."""
+        seconds = {f"{name} wait": self.wait[name] for name in memory}
+        return bill(self.used, seconds, {f"{name} CPU": self.cpu[name] for name in memory}, memory)
+
+    def dollars(self, memory: dict[str, int]) -> float:
+        """The sum."""
+        return float(sum(dollars for *_, dollars in self.rows(memory)))
+
+    def plus(self, other: Bill, times: float = 1.0) -> Bill:
+        """With so many times another."""
+        used = Counter({name: self.used[name] + times * other.used[name] for name in {*self.used, *other.used}})
+        wait = {name: self.wait[name] + times * other.wait[name] for name in FUNCTIONS}
+        cpu = {name: self.cpu[name] + times * other.cpu[name] for name in FUNCTIONS}
+        return Bill(used, wait, cpu)
+
+
+def _bill(used: dict[str, float], seconds: dict[str, float], times: float = 1.0) -> Bill:
+    return Bill(
+        Counter({name: count * times for name, count in used.items()}),
+        {name: seconds.get(f"{name} wait", 0.0) * times for name in FUNCTIONS},
+        {name: seconds.get(f"{name} CPU", 0.0) * times for name in FUNCTIONS},
+    )
+
+
+@dataclass(frozen=True)
+class Bills:
+    """What was measured, priced.
+
+    Attributes:
+        batch: one more batch of one small record.
+        job: what a job of one batch costs beside it.
+        record: computing and moving one record of 1 KB and its answer.
+        tick: a run that finds nothing to do.
+    """
+
+    batch: Bill
+    job: Bill
+    record: Bill
+    tick: Bill
+
+    def of_job(self, records: int) -> Bill:
+        """A whole job."""
+        return self.job.plus(self.batch, batches_of(records)).plus(self.record, records)
+
+    def of_batch(self, records: int) -> Bill:
+        """A batch of so many records."""
+        return self.batch.plus(self.record, records)
+
+
+def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> Bills:
+    """From jobs of one batch, of few and of many small ones, of full ones, and from idle runs."""
+    more = SIZES[-1] - SIZES[0]
+    batch = _bill(per_batch(small.used, large.used, more), per_batch(small.seconds, large.seconds, more))
+    job = _bill(one.used, one.seconds).plus(batch, -1)
+    # Full batches differ from small ones in seconds alone: bytes are computed on and moved.
+    excess = _bill({}, full.seconds, 1 / FULL_BATCHES).plus(Bill(Counter(), batch.wait, batch.cpu), -1)
+    record = Bill(
+        Counter(),
+        {name: max(seconds, 0.0) / FULL_RECORDS for name, seconds in excess.wait.items()},
+        {name: max(seconds, 0.0) / FULL_RECORDS for name, seconds in excess.cpu.items()},
+    )
+    return Bills(batch, job, record, _bill(idle.used, idle.seconds, 1 / IDLE_TICKS))
+
+
+def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> str:
     """Everything as text."""
     small, middle, large = SIZES
-    used = per_batch(meters[small].used, meters[large].used, large - small)
-    seconds = per_batch(meters[small].seconds, meters[large].seconds, large - small)
-    cpu = {name: total / FULL_BATCHES for name, total in full.seconds.items()}
-    memory = {name: memory_of(name) for name in ("submit", "poll")}
-    rows = bill(used, seconds, cpu, memory)
-    total = sum(dollars for *_, dollars in rows)
+    found = bills(one, meters[small], meters[large], full, idle)
+    memory = {name: memory_of(name) for name in FUNCTIONS}
+    whole = found.of_batch(FULL_RECORDS)
     lambdas = [
         [
             name,
             f"{memory[name]:,} MB",
-            f"{seconds[f'{name} wait']:.2f} s",
-            f"{cpu[f'{name} CPU']:.3f} s",
-            f"{lambda_seconds(seconds, cpu, name, memory[name]):.2f} s",
+            f"{whole.wait[name]:.2f} s",
+            f"{whole.cpu[name]:.3f} s",
+            f"{whole.wait[name] + whole.cpu[name] * max(PROCESSOR_MB / memory[name], 1.0):.2f} s",
         ]
         for name in memory
     ]
+    million = found.of_job(1_000_000)
     sizes = [
-        [f"{size:,} MB", f"${2_000 * sum(row[2] for row in bill(used, seconds, cpu, dict.fromkeys(memory, size))):.3f}"]
+        [f"{size:,} MB", f"${million.dollars(dict.fromkeys(memory, size)):.4f}"]
         for size in (256, 512, 768, 1_024, 1_769)
     ]
     first = per_batch(meters[small].used, meters[middle].used, middle - small)
     second = per_batch(meters[middle].used, meters[large].used, large - middle)
-    counted = [name for name in PRICES if name in used] + ["API calls"]
+    counted = [name for name in PRICES if name in found.batch.used] + ["API calls"]
     growth = [[name, f"{first[name]:.2f}", f"{second[name]:.2f}"] for name in counted]
+    jobs = [
+        [f"{records:,}", f"{batches_of(records):,}", f"{job.used['API calls']:,.0f}", f"${job.dollars(memory):.6f}"]
+        for records in JOBS
+        for job in (found.of_job(records),)
+    ]
+    month = Bill(Counter(), dict.fromkeys(FUNCTIONS, 0.0), dict.fromkeys(FUNCTIONS, 0.0)).plus(
+        found.tick, MONTH_MINUTES
+    )
+    standing = [[name, "", f"{dollars:.2f}"] for name, dollars in (STANDING | {"three metrics": 0.90}).items()]
+    idle_sum = month.dollars(memory) + sum(STANDING.values()) + 0.90
     return _TEXT.format(
         sizes=f"{small} and of {large}",
         prices=PRICES_OF,
-        table=_grid(
+        table=grid(
             ["for one batch", "count", "price of a million", "dollars"],
             [
-                *([name, f"{count:,.2f}", f"${PRICES[name] * 1e6:g}", f"{cost:.7f}"] for name, count, cost in rows),
-                ["", "", "", f"**{total:.7f}**"],
+                *(
+                    [name, f"{count:,.2f}", f"${PRICES[name] * 1e6:g}", f"{cost:.7f}"]
+                    for name, count, cost in whole.rows(memory)
+                ),
+                ["", "", "", f"**{whole.dollars(memory):.7f}**"],
             ],
         ),
-        million=2_000 * total,
+        growth_text=f"{FIRST} records at first and up to {int(default('MaxRequestsPerBatch')):,} later",
+        jobs=grid(["records", "batches", "calls of the API", "dollars"], jobs),
+        ticks=IDLE_TICKS,
+        idle=grid(
+            ["a month", "count", "dollars"],
+            [
+                *([name, f"{count:,.0f}", f"{cost:.3f}"] for name, count, cost in month.rows(memory) if count),
+                *standing,
+                ["", "", f"**{idle_sum:.2f}**"],
+            ],
+        ),
         full=FULL_BATCHES,
         records=FULL_RECORDS,
         reply=full.used["reply bytes"] / FULL_BATCHES / 1e6,
-        lambdas=_grid(["function", "memory", "waiting", "computing on a whole processor", "billed"], lambdas),
-        sizes_table=_grid(["memory", "a million records"], sizes),
-        growth=_grid(
+        lambdas=grid(["function", "memory", "waiting", "computing on a whole processor", "billed"], lambdas),
+        sizes_table=grid(["memory", "a million records"], sizes),
+        growth=grid(
             ["", f"from {small} to {middle} batches", f"from {middle} to {large} batches"],
             growth,
         ),
@@ -438,8 +306,9 @@ def main() -> None:
         for name, count in sorted(per_batch(small, large, SIZES[2] - SIZES[0]).items()):
             print(f"{name:24} {count:.2f}")
         return
+    one, idle = measure(1, 1, 20, 60.0), measure(0, 1, 0, 60.0)
     full = measure(FULL_BATCHES, FULL_RECORDS, FULL_TEXT, 60.0)
-    text = report(meters, full)
+    text = report(meters, one, full, idle)
     print(text)
     WRITTEN.write_text(text)
 

@@ -3,8 +3,11 @@
 On the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API. `small` drops
 small files, one after another, and takes the time until their batch was submitted. `large` drops one large file and
 checks every line of its result; the functions' memory is read from outside, in /proc. With `--kill-every` one process
-of the submit function is killed every so many seconds. Each run is added to its table in `bench/stack.md`. Not part of
-`make bench`: it takes minutes, and memory for the local AWS, which keeps objects in it (about four times the upload).
+of the submit function is killed every so many seconds. With `--latency` AWS takes as long to answer as it is known to,
+and each process of a function has the share of a processor that 512 MB have. `compare` sets one large file against
+`bench/plain_script.py` on the same local API, with and without a kill half way. Each run is added to its table in
+`bench/stack.md`. Not part of `make bench`: it takes minutes, and memory for the local AWS, which keeps objects in it
+(about four times the upload).
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -30,6 +35,7 @@ import boto3
 import msgspec
 
 from bench.inputs import LONG
+from bench.share import Share, cpu_seconds, share_of
 from local import aws
 from local.workers_ai import expected_result
 
@@ -47,6 +53,14 @@ WARMING = 3
 """Small uploads that come before those that are measured: the functions' processes start with the first."""
 MARKER = "<!-- runs of {} -->\n"
 GIVE_UP_SECONDS = 3_600.0
+MEMORY = 512
+"""MB of both functions, as the template has it."""
+LATENCIES = {
+    "s3": {"seconds": 0.020, "bytes_per_second": 80e6, "spread": 0.3},
+    "dynamodb": {"seconds": 0.005, "spread": 0.3},
+    "sqs": {"seconds": 0.010, "spread": 0.3},
+}
+"""What the services take to answer; see `local.fault_proxy.Latency`."""
 
 
 def record(number: int) -> dict[str, Any]:
@@ -77,9 +91,11 @@ class Watch:
     """Looks at the functions' processes from outside, and kills those of one function if it is told to."""
 
     function: str
-    kill_every: float
+    kill_every: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
     """Resident memory at its highest, in kB, of the largest process of each function."""
+    computed: dict[int, float] = field(default_factory=dict)
+    """Seconds that each process of both functions has computed."""
     killed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -92,6 +108,8 @@ class Watch:
             for pid, function, peak in processes():
                 name = "submit" if function == self.function else "poll"
                 self.peaks[name] = max(self.peaks.get(name, 0), peak)
+                with suppress(OSError):
+                    self.computed[pid] = cpu_seconds(pid)
                 if name == "submit":
                     mine.append(pid)
             if self.kill_every and time.monotonic() >= next_kill:
@@ -134,11 +152,16 @@ class Outcome:
 
 
 @contextmanager
-def stack(parameters: str) -> Iterator[tuple[dict[str, str], Any]]:
-    """A fresh stack while it is wanted: what it tells of itself, and an S3 client."""
+def stack(parameters: str, *, latency: bool = False) -> Iterator[tuple[dict[str, str], Any]]:
+    """A fresh stack while it is wanted: what it says of itself, and an S3 client."""
     aws.down(HOME)
+    share = Share(share_of(MEMORY), lambda: [pid for pid, *_ in processes()])
     try:
-        told = aws.up({"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}, HOME)
+        environment = {"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}
+        told = aws.up(environment | ({"LOCAL_FAULTS": "yes"} if latency else {}), HOME)
+        if latency:
+            ask(f"{told['fault_proxy_url']}/_latency", LATENCIES)
+            share.start()
         yield (
             told,
             boto3.client(
@@ -150,7 +173,16 @@ def stack(parameters: str) -> Iterator[tuple[dict[str, str], Any]]:
             ),
         )
     finally:
+        if latency and share.ident:
+            share.end()
         aws.down(HOME)
+
+
+def ask(url: str, body: Any = None) -> Any:  # noqa: ANN401 - JSON
+    """PUT some JSON, or GET it; the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, method="PUT" if data else "GET")) as reply:  # noqa: S310 - http
+        return json.load(reply)
 
 
 # ── small uploads ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,10 +209,11 @@ def small(drops: int) -> str:
 # ── a large upload ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
-    """One upload from drop to the last checked line."""
-    with stack(parameters) as (told, s3):
-        return _run(told, s3, megabytes, kill_every)
+def run(megabytes: int, kill_every: float, parameters: str, *, latency: bool) -> tuple[Outcome, dict[str, int]]:
+    """One upload from drop to the last checked line; with latency also the calls of AWS by operation."""
+    with stack(parameters, latency=latency) as (told, s3):
+        outcome = _run(told, s3, megabytes, kill_every)
+        return outcome, ask(f"{told['fault_proxy_url']}/_latency")["operations"] if latency else {}
 
 
 def _run(told: dict[str, str], s3: Any, megabytes: int, kill_every: float) -> Outcome:  # noqa: ANN401 - boto3's client
@@ -274,8 +307,87 @@ def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: 
 
 def local(base_url: str, path: str) -> Any:  # noqa: ANN401 - whatever it tells
     """Ask the local Workers AI itself."""
-    with urllib.request.urlopen(f"{base_url.removesuffix('/client/v4')}/_local/{path}") as reply:  # noqa: S310 - http
-        return json.load(reply)
+    return ask(f"{base_url.removesuffix('/client/v4')}/_local/{path}")
+
+
+# ── against a plain script ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare(megabytes: int) -> str:
+    """The report's lines: Dropbatch and a plain script, each undisturbed and killed half way and begun again."""
+    lines = []
+    for kill in (False, True):
+        with stack("") as (told, s3):
+            lines.append(_by_dropbatch(told, s3, megabytes, kill=kill))
+        with stack("") as (told, _):
+            lines.append(_by_script(told, megabytes, kill=kill))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _by_dropbatch(told: dict[str, str], s3: Any, megabytes: int, *, kill: bool) -> list[str]:  # noqa: ANN401 - boto3's client
+    """Killed means: every process of both functions, when half of the batches have been accepted."""
+    watch = Watch(told["submit_function"])
+    watcher = threading.Thread(target=watch.run)
+    _, records = upload(s3, told["bucket"], megabytes * 1_000_000)
+    watcher.start()
+    began = time.monotonic()
+    if kill:
+        _wait_for_half(told, records)
+        for pid, *_ in processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    folder, manifest = wait(s3, told["bucket"], KEY, quiet=True)
+    seconds = time.monotonic() - began
+    watch.over.set()
+    watcher.join()
+    wrong, _ = check(s3, told["bucket"], folder, manifest, records)
+    name = "Dropbatch" + (", all functions killed half way" if kill else "")
+    peak = max(watch.peaks.values()) / 1000
+    return _compared(told, name, records, seconds, sum(watch.computed.values()), peak, wrong)
+
+
+def _by_script(told: dict[str, str], megabytes: int, *, kill: bool) -> list[str]:
+    """Killed means: when half of the batches have been accepted; then it is begun again, as its user would."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
+        with source.open("wb") as file:
+            for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last is wanted
+                file.write(piece)
+        url = f"{told['workers_ai_base_url']}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
+        command = [sys.executable, "-m", "bench.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
+        began, computed, peak = time.monotonic(), 0.0, 0
+        for killed in (True, False) if kill else (False,):
+            with subprocess.Popen(command) as process:
+                if killed:
+                    _wait_for_half(told, records)
+                    process.kill()
+                _, _, used = os.wait4(process.pid, 0)
+                process.returncode = 0
+            computed += used.ru_utime + used.ru_stime
+            peak = max(peak, used.ru_maxrss)
+        seconds = time.monotonic() - began
+        with output.open("rb") as lines:
+            wrong = sum(
+                answer["id"] != number or answer["result"] != expected_result(MODEL, record(number))
+                for number, answer in enumerate(map(msgspec.json.decode, lines))
+            )
+    name = "plain script" + (", killed half way and begun again" if kill else "")
+    return _compared(told, name, records, seconds, computed, peak * 1.024 / 1000, wrong)
+
+
+def _wait_for_half(told: dict[str, str], records: int) -> None:
+    while sum(one["count"] for one in local(told["workers_ai_base_url"], "accepted")) < records / 2:
+        time.sleep(0.05)
+
+
+def _compared(
+    told: dict[str, str], name: str, records: int, seconds: float, computed: float, peak: float, wrong: int
+) -> list[str]:
+    accepted = local(told["workers_ai_base_url"], "accepted")
+    calls = sum(sum(kind.values()) for kind in local(told["workers_ai_base_url"], "calls").values())
+    paid = sum(one["count"] for one in accepted) - records
+    measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{calls}", f"{paid:,}", f"{wrong}")
+    return [name, f"{records:,}", *measured]
 
 
 def row(outcome: Outcome, parameters: str) -> str:
@@ -308,13 +420,20 @@ def main() -> int:
     of_large = kinds.add_parser("large", help="a large file: every line checked, memory watched")
     of_large.add_argument("--megabytes", type=int, default=2_000)
     of_large.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
-    of_large.add_argument("--parameters", default="MaxRequestsPerBatch=10000")
+    of_large.add_argument("--parameters", default="")
+    of_large.add_argument("--latency", action="store_true", help="AWS's latencies, and a share of a processor")
+    of_comparison = kinds.add_parser("compare", help="the same work by a plain script")
+    of_comparison.add_argument("--megabytes", type=int, default=100)
     chosen = parser.parse_args()
     if chosen.kind == "small":
         line, wrong = small(chosen.drops), 0
+    elif chosen.kind == "compare":
+        line, wrong = compare(chosen.megabytes), 0
     else:
-        outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
-        line, wrong = row(outcome, chosen.parameters), outcome.wrong
+        outcome, operations = run(chosen.megabytes, chosen.kill_every, chosen.parameters, latency=chosen.latency)
+        print(json.dumps(dict(sorted(operations.items())), indent=1))
+        how = ", ".join(filter(None, (chosen.parameters, "latency" if chosen.latency else "")))
+        line, wrong = row(outcome, how), outcome.wrong
     print(line)
     marker = MARKER.format(chosen.kind)
     REPORT.write_text(REPORT.read_text().replace(marker, line + marker))

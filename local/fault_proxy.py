@@ -1,8 +1,8 @@
-"""The fault proxy: stands between the functions and the local AWS, and breaks calls on demand in AWS's own shapes.
+"""The fault proxy: stands between the functions and the local AWS, and breaks or slows calls on demand, as AWS does.
 
-What passes is passed byte for byte, so that signatures hold. `PUT /_faults` sets the rules, `GET /_faults` tells how
-often
-each kind struck which service. Knows HTTP and how AWS words its errors; nothing of Dropbatch.
+What passes is passed byte for byte, so that signatures hold. `PUT /_faults` sets the rules, `GET /_faults` says how
+often each kind struck which service. `PUT /_latency` gives each service the time it takes to answer; `GET /_latency`
+counts the calls by service and operation. Knows HTTP and how AWS words its errors; nothing of Dropbatch.
 """
 
 from __future__ import annotations
@@ -73,6 +73,26 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """How long a service takes to answer a call; what the local AWS needs itself counts towards it.
+
+    Attributes:
+        seconds: until the first byte of the answer, in the middle.
+        bytes_per_second: at which the bodies of request and answer move on top of that; 0: at once.
+        spread: of the seconds, as the sigma of a lognormal distribution.
+    """
+
+    seconds: float
+    bytes_per_second: float = 0.0
+    spread: float = 0.0
+
+    def draw(self, size: int) -> float:
+        """Seconds that a call takes whose bodies have so many bytes."""
+        moving = size / self.bytes_per_second if self.bytes_per_second else 0.0
+        return self.seconds * random.lognormvariate(0, self.spread) + moving
+
+
+@dataclass(frozen=True)
 class Message:
     """A request or a response as it came: first line and headers, then the body in its own framing."""
 
@@ -91,7 +111,9 @@ class Proxy:
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.rules: list[Rule] = []
+        self.latencies: dict[str, Latency] = {}
         self.struck: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
         self.calls = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +122,7 @@ class Proxy:
         try:
             upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_LARGEST_HEAD)
             while (request := await _read_request(reader, writer)) is not None:
-                if request.first_line[1] == "/_faults":
+                if request.first_line[1] in {"/_faults", "/_latency"}:
                     writer.write(self._control(request))
                 elif not await self._carry_out(request, upstream, writer):
                     return
@@ -114,12 +136,18 @@ class Proxy:
 
     def _control(self, request: Message) -> bytes:
         status, told = 200, None
+        pacing = request.first_line[1] == "/_latency"
         if request.first_line[0] == "PUT":
             try:
-                self.rules = [Rule(**each) for each in json.loads(request.body)]
-            except (TypeError, ValueError) as error:
+                wanted = json.loads(request.body)
+                if pacing:
+                    self.latencies = {service: Latency(**each) for service, each in wanted.items()}
+                else:
+                    self.rules = [Rule(**each) for each in wanted]
+            except (TypeError, ValueError, AttributeError) as error:
                 status, told = 400, {"error": str(error)}
-        body = json.dumps(told or {"calls": self.calls, "struck": self.struck}).encode()
+        counted = {"operations": self.operations} if pacing else {"calls": self.calls, "struck": self.struck}
+        body = json.dumps(told or counted).encode()
         return _response(status, "application/json", body)
 
     def _choose(self, service: str) -> Rule | None:
@@ -135,8 +163,10 @@ class Proxy:
     ) -> bool:
         """One call, struck or not; whether the connection goes on."""
         self.calls += 1
+        began = asyncio.get_running_loop().time()
         scope = _SCOPE.search(request.head)
         service = scope[1].decode() if scope else ""
+        self.operations[f"{service} {_operation(request)}"] += 1
         rule = self._choose(service)
         kind = rule.kind if rule else ""
         if rule:
@@ -151,6 +181,9 @@ class Proxy:
             await asyncio.sleep(random.uniform(0, rule.seconds))
         upstream[1].write(request.head + request.body)
         answer = await _read_response(upstream[0], without_body=request.first_line[0] == "HEAD")
+        if latency := self.latencies.get(service):
+            takes = latency.draw(len(request.body) + len(answer.body))
+            await asyncio.sleep(max(began + takes - asyncio.get_running_loop().time(), 0.0))
         if kind == "lost" or (kind == "cut" and not answer.body):
             _reset(writer)
             return False
@@ -167,6 +200,11 @@ class Proxy:
 def _reset(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
+
+
+def _operation(request: Message) -> str:
+    """What a call asks for: a service's own name for it, or S3's method."""
+    return _header(request.head, "x-amz-target").rpartition(".")[2] or request.first_line[0]
 
 
 def _header(head: bytes, name: str) -> str:

@@ -1,0 +1,302 @@
+"""`python -m bench.latency`: what each step sustains at AWS's latencies; writes `bench/latency.md`.
+
+Split is run as it is, on boto3, against a server in another process that answers S3, DynamoDB and SQS after the time
+they are known to take, and with the share of a processor that Lambda gives a function of its memory. Of the other
+steps the calls are counted on moto (`bench.meter`), and their time is reckoned from the same latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+
+from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
+from bench.meter import measure
+from bench.share import Share, share_of
+from functions.submit import reading, staging
+from functions.submit.split import split
+from shared.ledger import Ledger
+from shared.queues import Queues
+from shared.store import Store
+from shared.words import Job, JobState, Plan, Upload
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+WRITTEN = Path(__file__).with_name("latency.md")
+MEMORY = 512
+"""MB of both functions, as the template has it."""
+S3, DYNAMODB, SQS = 0.020, 0.005, 0.010
+"""Seconds to the first byte of an answer."""
+S3_BYTES_A_SECOND = 80e6
+RECORD = 1_024
+RANGE = 8 << 20
+SECONDS = 20.0
+"""How long each split is measured."""
+SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
+"""Batches of records of 1 KB, by their size."""
+AT_ONCE = {"submit": 10, "poll": 5}
+"""Runs of a function at the same time that the step's queue allows, as the template has it."""
+WALL = 100
+"""Submits a minute that Cloudflare's limit of calls leaves room for."""
+
+
+# ── a slow AWS ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SlowAws(BaseHTTPRequestHandler):
+    """Any range of an endless upload; takes any object, item and message, and keeps none. Slow as AWS is."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    line = b'{"text":"' + b"w" * (RECORD - 12) + b'"}\n'
+    content = line * (RANGE // RECORD)
+
+    def do_GET(self) -> None:
+        """A range of the upload."""
+        begin, end = map(int, re.findall(r"\d+", self.headers["Range"]))
+        size = end - begin + 1
+        time.sleep(S3)
+        self._head(HTTPStatus.PARTIAL_CONTENT, size)
+        sent, moved_at = 0, time.monotonic()
+        while sent < size:
+            at = (begin + sent) % RANGE
+            piece = self.content[at : at + min(size - sent, 256 << 10)]
+            self.wfile.write(piece)
+            sent += len(piece)
+            time.sleep(max(moved_at + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
+
+    def do_PUT(self) -> None:
+        """An object."""
+        if self.headers.get("Expect"):
+            self.send_response_only(HTTPStatus.CONTINUE)
+            self.end_headers()
+        size = int(self.headers["Content-Length"])
+        began, read = time.monotonic(), 0
+        while read < size:
+            read += len(self.rfile.read(min(size - read, 256 << 10)))
+        time.sleep(max(began + S3 + size / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
+        self._head(HTTPStatus.OK, 0)
+
+    def do_POST(self) -> None:
+        """A call of DynamoDB or SQS."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        service, _, operation = self.headers["X-Amz-Target"].rpartition(".")
+        time.sleep(DYNAMODB if service.startswith("DynamoDB") else SQS)
+        answer = {"Query": {"Items": [], "Count": 0}, "SendMessageBatch": {"Successful": [], "Failed": []}}
+        body = json.dumps(answer.get(operation, {})).encode()
+        self._head(HTTPStatus.OK, len(body))
+        self.wfile.write(body)
+
+    def _head(self, status: HTTPStatus, length: int) -> None:
+        self.send_response_only(status)
+        self.send_header("ETag", '"etag"')
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name it has there
+        """Say nothing."""
+
+
+def _serve(port: Connection) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowAws)
+    port.send(server.server_port)
+    server.serve_forever()
+
+
+# ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OneJob(Ledger):
+    """The ledger of one job whose every transition succeeds."""
+
+    def __init__(self, client: Any, job: Job) -> None:  # noqa: ANN401 - boto3's client
+        """Of this job."""
+        super().__init__(client, "table")
+        self.job_there, self.created = job, 0
+
+    def _change_job(self, job: Job, expected: dict[str, object], changes: dict[str, object], remove: Any = ()) -> Job:  # noqa: ANN401, ARG002
+        self._call("update_item", Key={"pk": {"S": job.job_id}, "sk": {"S": "META"}})
+        self.job_there = replace(self.job_there, **changes)  # type: ignore[arg-type]
+        return self.job_there
+
+    def create_batch(self, batch: Any) -> Any:  # noqa: ANN401 - as the ledger's own
+        """Count it."""
+        self.created += 1
+        return super().create_batch(batch)
+
+
+def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
+    """Split an endless upload for some seconds; batches, seconds and processor seconds."""
+    staging.MAX_AHEAD = staging.MAX_AHEAD if ahead else 0
+    if not ahead:
+        stored = reading.stored_blocks
+        reading.stored_blocks = lambda store, upload, start=0, _=None: stored(store, upload, start)  # type: ignore[assignment]
+    config = Config(s3={"addressing_style": "path"}, max_pool_connections=32)
+    s3, dynamodb, sqs = (
+        boto3.client(
+            name,
+            endpoint_url=endpoint,
+            config=config,
+            region_name="eu-west-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",  # noqa: S106 - nobody's
+        )
+        for name in ("s3", "dynamodb", "sqs")
+    )
+    upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", 1 << 40)
+    plan = Plan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
+    job = Job("job", JobState.SPLITTING, upload, plan, time.time(), due_at=0.0)
+    ledger = OneJob(dynamodb, job)
+    services: Any = SimpleNamespace(
+        store=Store(s3, "bucket"),
+        ledger=ledger,
+        queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "submit", "poll"))),
+        budget=SimpleNamespace(burst=100, interval=300),
+        now=time.time,
+    )
+    began, computed = time.monotonic(), time.process_time()
+    split(services, job, leased=True, remaining=lambda: SECONDS + 30.0)
+    seconds = time.monotonic() - began
+    return {"batches": ledger.created, "seconds": seconds, "cpu": time.process_time() - computed}
+
+
+def measure_split(endpoint: str, records: int, *, ahead: bool, share: float) -> dict[str, float]:
+    """The same in a process of its own with a share of a processor, its imports apart."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=_child, args=(theirs, endpoint, records, ahead), daemon=True)
+    child.start()
+    assert ours.recv() == "ready"
+    watch = Share(share, lambda: [child.pid or 0])
+    watch.start()
+    ours.send("go")
+    found: dict[str, float] = ours.recv()
+    watch.end()
+    child.join()
+    return found
+
+
+def _child(port: Connection, endpoint: str, records: int, ahead: bool) -> None:  # noqa: FBT001 - a process's arguments
+    port.send("ready")
+    port.recv()
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stdout = nowhere
+        port.send(split_for(endpoint, records, ahead=ahead))
+
+
+def split_rows() -> list[list[str]]:
+    """A row for each size of batch."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    server.start()
+    endpoint = f"http://127.0.0.1:{ours.recv()}"
+    rows = []
+    try:
+        for name, records in SIZES.items():
+            cells = []
+            for ahead, share in ((True, share_of(MEMORY)), (False, share_of(MEMORY)), (True, 1.0)):
+                found = measure_split(endpoint, records, ahead=ahead, share=share)
+                print(name, f"ahead={ahead}", f"share={share:.2f}", found, flush=True)
+                a_minute = 60 * found["batches"] / found["seconds"]
+                cells.append(f"{a_minute:,.0f}")
+                if ahead and share < 1:
+                    cells.append(f"{found['cpu'] / found['batches'] * 1_000:.0f} ms")
+            rows.append([name, *cells, f"{4 * WALL}"])
+    finally:
+        server.terminate()
+        server.join()
+    return rows
+
+
+# ── the other steps ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def other_rows() -> list[list[str]]:
+    """A row for each step, reckoned from its calls: of small batches and of the largest."""
+    share = share_of(MEMORY)
+    small, large = (measure(batches, 1, 20, 60.0) for batches in (40, 120))
+    few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
+    jobs = (("1 record", small, large, 80), (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1))
+    rows = []
+    for step, at_once in AT_ONCE.items():
+        for name, one, other, batches in jobs:
+            used = {key: (other.steps[step][key] - one.steps[step][key]) / batches for key in other.steps[step]}
+            seconds = used["waiting"] + used["computing"] / share
+            rows.append(
+                [
+                    f"{step}, {name}",
+                    *(f"{used.get(service, 0.0):.1f}" for service in ("dynamodb", "s3", "sqs", "api")),
+                    f"{used['waiting']:.2f} s",
+                    f"{used['computing'] / share:.2f} s",
+                    f"{at_once}",
+                    f"{60 * at_once / seconds:,.0f}",
+                    f"{2 * WALL}",
+                ]
+            )
+    return rows
+
+
+_TEXT = """\
+# What each step sustains at AWS's latencies
+
+Written by `python -m bench.latency`; do not edit. S3 answers after {s3:.0f} ms and moves 80 MB a second on each
+connection, DynamoDB answers after {dynamodb:.0f} ms, SQS after {sqs:.0f} ms. A function of {memory} MB has {share:.2f}
+of a processor. Cloudflare's limit of calls leaves room for {wall} submits a minute: split should sustain four times,
+the other steps twice as many batches.
+
+## Split
+
+Batches a minute, run for {seconds:.0f} s each, on boto3 over plain HTTP, where it hashes each body that it sends. *One
+after another* is the same code with nothing read or put ahead, in the same run.
+
+{split}
+
+## The other steps
+
+Counted on moto, as the difference of two jobs, for one batch: calls, the seconds they are waited for (those at the same
+time once; Workers AI answers a submit after 1 s, a poll after 0.3 s or with an answer after 0.8 s), and seconds of
+computing on the function's share of a processor. *At once* are the runs of a function that its queue allows.
+
+{others}
+"""
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=(__doc__ or "").splitlines()[0])
+    parser.parse_args()
+    split_head = ["batches of", "several at once", "computing", "one after another", "on a whole processor", "target"]
+    calls = ["DynamoDB", "S3", "SQS", "Workers AI"]
+    head = ["step", *calls, "waiting", "computing", "at once", "batches a minute", "target"]
+    text = _TEXT.format(
+        s3=S3 * 1e3,
+        dynamodb=DYNAMODB * 1e3,
+        sqs=SQS * 1e3,
+        memory=MEMORY,
+        share=share_of(MEMORY),
+        wall=WALL,
+        seconds=SECONDS,
+        split=grid(split_head, split_rows()),
+        others=grid(head, other_rows()),
+    )
+    print(text)
+    WRITTEN.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Counts what both functions ask of AWS and of the API, in a job that runs in this process on moto, on a moved clock.
+
+DynamoDB's units are reckoned from the items' own sizes; the time of waiting for answers is assumed, as stated here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import botocore.client
+import httpx
+import pytest
+from moto import mock_aws
+from moto.core.botocore_stubber import BotocoreStubber
+
+import functions.poll.handler
+import functions.submit.handler
+import functions.submit.jobs
+from local.workers_ai import Behaviour, WorkersAI, transport
+from shared.observability import logger, metrics
+from tests.world import World, make_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODEL = "@cf/baai/bge-small-en-v1.5"
+IDLE_TICKS, MONTH_MINUTES = 10, 43_800
+WAITS = {"dynamodb": 0.005, "s3 read": 0.02, "s3 write": 0.02, "sqs": 0.01, "secretsmanager": 0.0}
+"""Seconds until AWS has answered one call, assumed; of S3 until the first byte."""
+S3_BYTES_A_SECOND = 80e6
+API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
+"""Seconds until Workers AI has, assumed."""
+CALL_CPU = 0.001
+"""Seconds for sockets and TLS, each call; assumed, for here there are none."""
+PLATFORM_LOG = 420
+"""Bytes that Lambda itself logs about a run."""
+TICK_SECONDS = 60.0
+S3_READS = {"GetObject", "HeadObject"}
+
+
+# ── what a call is ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def item_size(wire: Any) -> int:  # noqa: ANN401 - DynamoDB's wire form
+    """Bytes of an item as DynamoDB counts them."""
+    return sum(len(name.encode()) + _value_size(value) for name, value in wire.items())
+
+
+def _value_size(value: dict[str, Any]) -> int:
+    ((kind, held),) = value.items()
+    match kind:
+        case "N":
+            return len(held.strip("-0.").replace(".", "")) // 2 + 2
+        case "BOOL" | "NULL":
+            return 1
+        case "M":
+            return 3 + sum(len(name.encode()) + 1 + _value_size(member) for name, member in held.items())
+        case "L":
+            return 3 + sum(1 + _value_size(member) for member in held)
+        case "SS":
+            return sum(len(member.encode()) for member in held)
+        case _:
+            return len(held.encode())
+
+
+@dataclass
+class Run:
+    """Everything one invocation used; threads of one pool wait at the same time."""
+
+    step: str
+    waits: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
+    foreign: float = 0.0
+    """Seconds of this process's processor that were moto's and the API's."""
+
+    def waited(self) -> float:
+        """Seconds, what is done at the same time counted once."""
+        pools: dict[str, float] = defaultdict(float)
+        for (pool, _), seconds in self.waits.items():
+            pools[pool] = max(pools[pool], seconds)
+        return sum(pools.values())
+
+
+class Log:
+    """Takes what the functions print, and counts it."""
+
+    def __init__(self, used: Counter[str]) -> None:
+        """Count it there."""
+        self.used = used
+
+    def write(self, text: str) -> int:
+        """Some text."""
+        self.used["log bytes"] += len(text.encode())
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class Meter:
+    """Counts what the functions ask for, while one of them runs."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.used: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self.steps: dict[str, Counter[str]] = defaultdict(Counter)
+        """What each step used: calls by service, `waiting` and `computing` seconds."""
+        self.items: dict[str, dict[str, Any]] = {}
+        self.run: Run | None = None
+        self.lock = threading.Lock()
+
+    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
+        """One call of AWS."""
+        service = client.meta.service_model.service_name
+        if service == "dynamodb":
+            self._units(operation, arguments, answer)
+        if self.run is None:
+            return
+        kind, seconds = service, 0.0
+        with self.lock:
+            if service == "s3":
+                kind = "s3 read" if operation in S3_READS else "s3 write"
+                self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
+                seconds = _body_size(operation, arguments, answer) / S3_BYTES_A_SECOND
+            elif service == "sqs":
+                self.used["SQS requests"] += 1
+            self.operations[operation] += 1
+            self.steps[self.run.step][kind.partition(" ")[0]] += 1
+        self.wait(WAITS.get(kind, WAITS["dynamodb"]) + seconds)
+
+    def wait(self, seconds: float) -> None:
+        """This thread waits."""
+        if self.run is not None:
+            thread = threading.current_thread()
+            with self.lock:
+                self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += seconds + CALL_CPU
+
+    def _units(self, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+        reads = writes = 0.0
+        match operation:
+            case "PutItem":
+                writes = self._write(arguments["Item"], arguments["Item"])
+            case "UpdateItem" | "DeleteItem":
+                writes = self._write(arguments["Key"], answer.get("Attributes", {}))
+            case "GetItem":
+                reads = _pages(item_size(answer.get("Item", {})), 4096) * (
+                    1 if arguments.get("ConsistentRead") else 0.5
+                )
+            case "BatchGetItem":
+                found = [item for items in answer["Responses"].values() for item in items]
+                reads = sum(_pages(item_size(item), 4096) for item in found)
+                asked = sum(len(wanted["Keys"]) for wanted in arguments["RequestItems"].values())
+                reads += asked - len(found)
+            case "Query":
+                size = sum(item_size(item) for item in answer.get("Items", [])) or 100 * answer["Count"]
+                reads = _pages(size, 4096) * (1 if arguments.get("ConsistentRead") else 0.5)
+        if self.run is not None:
+            self.used["DynamoDB read units"] += reads  # type: ignore[assignment]
+            self.used["DynamoDB write units"] += writes  # type: ignore[assignment]
+
+    def _write(self, key: dict[str, Any], after: dict[str, Any]) -> int:
+        """Units of one write: of the item, and of its entry in the index if that changes."""
+        name = json.dumps([key["pk"], key["sk"]])
+        before = self.items.get(name, {})
+        if after:
+            self.items[name] = after
+        entries = [(item.get("work"), item.get("due_at")) for item in (before, after or before)]
+        there = [all(entry) for entry in entries]
+        index = 0 if entries[0] == entries[1] else sum(there)
+        return _pages(max(item_size(before), item_size(after)), 1024) + index
+
+    # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def invocation(self, function: str, step: str, *, scheduled: bool) -> Iterator[None]:
+        """One run of a function, for one of the steps."""
+        self.run = Run(step)
+        log: Any = Log(self.used)
+        logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
+        clock, cpu = time.time(), time.process_time()
+        with contextlib.redirect_stdout(log):
+            yield
+        own = max(time.process_time() - cpu - self.run.foreign, 0.0)
+        run, self.run = self.run, None
+        self.steps[step]["waiting"] += run.waited()  # type: ignore[assignment]
+        self.steps[step]["computing"] += own  # type: ignore[assignment]
+        self.used["Lambda runs"] += 1
+        self.used["log bytes"] += PLATFORM_LOG
+        if not scheduled:
+            self.used["SQS requests"] += 2  # received and deleted by Lambda's poller
+        self.seconds[f"{function} CPU"] += own  # type: ignore[assignment]
+        self.seconds[f"{function} wait"] += min(run.waited() + time.time() - clock, TICK_SECONDS)  # type: ignore[assignment]
+
+    @contextlib.contextmanager
+    def foreign(self) -> Iterator[None]:
+        """What this thread's processor does meanwhile is not the function's."""
+        began = time.thread_time()
+        yield
+        if self.run is not None:
+            with self.lock:
+                self.run.foreign += time.thread_time() - began
+
+
+def _body_size(operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> int:
+    """Bytes of the object that a call of S3 carries."""
+    if operation == "GetObject":
+        return int(answer.get("ContentLength", 0))
+    body = arguments.get("Body", b"")
+    if isinstance(body, (bytes, mmap.mmap)):
+        return len(body)
+    return os.fstat(body.fileno()).st_size
+
+
+def _pages(size: int, page: int) -> int:
+    return max(-(-size // page), 1)
+
+
+# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Metered(World):
+    """A world whose functions are metered, and whose ticks come each minute, whatever is due."""
+
+    meter: Meter
+
+    def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:  # noqa: ANN401
+        """Call a handler as Lambda does."""
+        function = "poll" if handler is functions.poll.handler else "submit"
+        queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
+        step = "split" if queue.endswith("UploadQueue") else function
+        with self.meter.invocation(function, step, scheduled="Records" not in event):
+            return super().invoke(handler, event)
+
+
+def measure(batches: int, records: int, text: int, latency: float) -> Meter:
+    """Run one job to its end, all of its batches of one size; without batches let some minutes pass."""
+    meter = Meter()
+    metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
+    api = WorkersAI(
+        Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5),
+        now=lambda: time.time(),  # noqa: PLW0108 - the clock moves
+    )
+    real_call, real_stub = botocore.client.BaseClient._make_api_call, BotocoreStubber.__call__  # noqa: SLF001
+
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+        answer: dict[str, Any] = {}
+        try:
+            answer = real_call(client, operation, arguments)
+        finally:
+            meter.call(client, operation, arguments, answer)
+        return answer
+
+    def stub(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        with meter.foreign():
+            return real_stub(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+        patch.setattr(BotocoreStubber, "__call__", stub)
+        patch.setattr(functions.submit.jobs, "FIRST_BATCH_RECORDS", records)
+        inner = transport(api)
+        making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
+        with making as made:
+            world = Metered(**vars(made))
+            world.meter = meter
+            if not batches:
+                for _ in range(IDLE_TICKS):
+                    world.tick()
+                    world.pass_time(60 - world.now() % 60)
+                return meter
+            line = json.dumps({"text": "w" * text}) + "\n"
+            world.upload("cost.jsonl", line * (batches * records), model=MODEL)
+            world.settle(minutes=600)
+            assert world.manifest()["counts"]["succeeded"] == batches * records
+    return meter
+
+
+class _Api(httpx.BaseTransport):
+    """The local API, whose processor time is not the function's."""
+
+    def __init__(self, inner: httpx.BaseTransport, meter: Meter) -> None:
+        self.inner, self.meter = inner, meter
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self.meter.foreign():
+            submits = b'"requests"' in request.read()[:20]
+            answer = self.inner.handle_request(request)
+            content = answer.read()
+        size = len(content)
+        self.meter.wait(API_WAITS["submit" if submits else "finished" if size > 500 else "pending"])
+        self.meter.used["API calls"] += 1
+        self.meter.steps[self.meter.run.step if self.meter.run else ""]["api"] += 1
+        self.meter.used["reply bytes"] += size
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
