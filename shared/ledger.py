@@ -259,7 +259,7 @@ class Ledger:
 
     def note_accepted(self, job_id: str) -> None:
         """Remember that the API accepted something of this job; saying it twice changes nothing."""
-        self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job)
+        self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job, remove=OUTGROWN)
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Replace what isolation has come to in a job, if nobody else did since it was read."""
@@ -520,10 +520,10 @@ class Ledger:
                 conditions.append(f"{name(of)} = {value(of, 'if_', wanted)}")
         removed = [*remove, *(of for of, new in changes.items() if new is None)]
         clauses = []
-        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in changes.items() if new is not None]:
-            clauses.append("SET " + ", ".join(settings))
         if removed:
             clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
+        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in changes.items() if new is not None]:
+            clauses.append("SET " + ", ".join(settings))
         try:
             answer = self._call(
                 "update_item",
