@@ -25,11 +25,11 @@ from bench.inputs import MODEL
 from functions.poll.collect import Stored, collect
 from functions.submit.cut import cut
 from functions.submit.reading import RANGE
+from shared.api_replies import understand
 from shared.observability import metrics
 from shared.replies import Answer
 from shared.sidecar import Rows, encode_rows
 from shared.words import Batch, BatchState, Job, JobState, Place, Plan, Upload
-from shared.workers_ai import understand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,8 +33,10 @@ TOKEN_PROBE_SECONDS, TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 60.0, 300
 QUOTA_PROBE_SECONDS = 1_800.0
 NO_TOKEN_SECONDS = 5.0
 """When to look again after an empty bucket, about."""
-HOLD_SECONDS = 60.0
-"""How long to hold after a 429 that does not say how long."""
+HOLD_SECONDS, HOLD_MOST = 60.0, 900.0
+"""How long to hold after a 429 that does not say how long, and at most after one that does."""
+HELD_ON_SECONDS = 300.0
+"""A hold that begins so soon after the last one goes on with it."""
 
 CLOUDFLARE_CALLS = 1_200
 """Calls of one token that Cloudflare allows in any 5 minutes; over that it refuses everything for 5 minutes."""
@@ -92,12 +94,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class ModelWait:
-    """One model asks to wait: one batch of it tries at `until`, the others move behind."""
+    """One model asks to wait: one batch of it tries at `until`, the others move behind; `since` it did, 0: unknown."""
 
     until: float
     step: float
     nonce: str
     code: str = ""
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,12 @@ class Rate:
     Attributes:
         filled_at: milliseconds since the epoch at which it is full again.
         hold_until: Unix seconds until which Cloudflare asked every call to wait.
+        held_since: Unix seconds since when it does so, one hold after another.
     """
 
     filled_at: int = 0
     hold_until: float = 0.0
+    held_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,30 @@ class Budget:
             break
         return [max((begin + (1 + turn - burst) * interval) / 1000, now) for turn in range(wanted)]
 
+    def permit_check(self, now: float) -> bool:
+        """The right to make one free call, which says whether the token is good: no pause is in its way."""
+        rate = self.controls().rate
+        return self._held(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
+
+    def can_submit(self, model: str, now: float) -> bool:
+        """Whether a submit would find a permit now, as far as pause, hold, model and cap are concerned."""
+        controls = self.controls(model)
+        pause, wait = controls.pause, controls.model_wait
+        paused = pause is not None and (pause.until is None or now < pause.until) and now < pause.next_probe
+        waits = wait is not None and now < wait.until
+        full = controls.outstanding >= self.polls_a_minute * OUTSTANDING_MINUTES
+        return not (paused or waits or full or controls.rate.hold_until > now)
+
+    def claim_probe(self, pause: Pause, now: float) -> Pause | None:
+        """The right to be the one call that tries whether a pause is over; None if it is not time, or another's."""
+        if now < pause.next_probe:
+            return None
+        step = pause.step
+        if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
+            step = TOKEN_PROBE_LATER_SECONDS
+        probing = replace(pause, next_probe=now + step, step=step)
+        return probing if self._replace("PAUSE", pause, probing) else None
+
     def _pass_pause(self, pause: Pause | None, call_for: Call, now: float) -> Pause | Refusal | None:
         """None: no pause in the way; a pause: this call is its probe."""
         if pause is None or (pause.until is not None and now >= pause.until):
@@ -261,12 +290,8 @@ class Budget:
         if call_for is Call.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
             return None
         look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
-        if now >= pause.next_probe:
-            step = pause.step
-            if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
-                step = TOKEN_PROBE_LATER_SECONDS
-            if self._replace("PAUSE", pause, replace(pause, next_probe=now + step, step=step)):
-                return replace(pause, next_probe=now + step, step=step)
+        if probing := self.claim_probe(pause, now):
+            return probing
         return Refusal(min(look, max(pause.next_probe, now + 1)) + random.uniform(1, 10), paused=True)  # noqa: S311
 
     def _pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Refusal | None:
@@ -317,19 +342,30 @@ class Budget:
 
     # ── what the API said ────────────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, now: float, seconds: float | None) -> None:
-        """Cloudflare asks to slow down: every call of every function waits, `seconds` where it said how long."""
-        until = now + (HOLD_SECONDS if seconds is None else seconds)
+    def hold(self, now: float, seconds: float | None) -> float:
+        """Cloudflare asks to slow down: every call of every function waits.
+
+        Args:
+            now: Unix seconds.
+            seconds: how long, where it said so; `HOLD_MOST` at most.
+
+        Returns:
+            Until when calls wait, as far as this reply is concerned.
+        """
+        until = now + min(seconds or HOLD_SECONDS, HOLD_MOST)
+        rate = self.controls().rate
+        since = rate.held_since if rate.held_since and rate.hold_until > now - HELD_ON_SECONDS else now
         try:
             self._call(
                 "update_item",
                 Key=_key("RATE"),
-                UpdateExpression="SET hold_until = :until",
+                UpdateExpression="SET hold_until = :until, held_since = :since",
                 ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
-                ExpressionAttributeValues={":until": attribute(until)},
+                ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},
             )
         except ConditionFailedError:
-            return  # a longer hold is in force
+            return until  # a longer hold is in force
+        return until
 
     def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
         """Pause the account's calls, or keep the pause that is there.
@@ -366,7 +402,8 @@ class Budget:
         if old and old.until > now and not permit.model_wait:
             return old.until
         step = min(2 * old.step, MODEL_WAIT_MOST) if old and permit.model_wait else MODEL_WAIT_FIRST
-        wait = ModelWait(now + min(_jittered(step), MODEL_WAIT_MOST), step, secrets.token_hex(8), code)
+        since = (old.since if old else 0.0) or now
+        wait = ModelWait(now + min(_jittered(step), MODEL_WAIT_MOST), step, secrets.token_hex(8), code, since)
         self._write(f"RATE#MODEL#{model}", old, wait)
         return wait.until
 

@@ -24,6 +24,7 @@ from shared.words import (
     JobState,
     Part,
     Submission,
+    Trouble,
     Work,
 )
 
@@ -266,6 +267,10 @@ class Ledger:
         seen = ABSENT if job.isolation is None else job.isolation
         return self._change_job(job, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
 
+    def note_trouble(self, job_id: str, trouble: Trouble | None) -> None:
+        """Note what a batch is tried against in vain, for its user to see, or that it no longer is."""
+        self._change(_job_key(job_id), {"completed_at": ABSENT}, {"trouble": trouble}, Job)
+
     def move_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job: a mark moved on, or the next of its last states."""
         return self._change_job(job, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
@@ -309,6 +314,7 @@ class Ledger:
                 "refusals": 0,
                 "misses": 0,
                 "failures": 0,
+                "vain_since": 0.0,
                 "paused": 0.0,
             },
         )
@@ -329,12 +335,19 @@ class Ledger:
         )
 
     def refuse(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
-        """`submitting` back to `ready`: surely not accepted, or settled as unknowable."""
+        """`submitting` back to `ready`: surely not accepted, or settled as unknowable.
+
+        A batch that still has ids goes back to `queued` instead: they are polled until it is submitted again.
+        """
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
-            {"state": BatchState.READY, "work": Work.SUBMIT, "due_at": due_at, "claims": 0, **learned},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "vain_since": 0.0, **learned},
         )
+
+    def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
+        """`ready` back to `queued`: it cannot be submitted again now, and its ids may bring the answer meanwhile."""
+        return self._change_batch(batch, _seen(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
 
     def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
@@ -358,7 +371,7 @@ class Ledger:
 
     def note_answer(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """An asked batch is not finished: when to ask again, and what was learned."""
-        settled = {"due_at": due_at, "claims": 0, "polls_settled": batch.polls}
+        settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
         return self._change_batch(batch, _seen(batch), {**settled, **learned})
 
     def begin_round(
@@ -387,7 +400,11 @@ class Ledger:
         )
 
     def resubmit(self, batch: Batch, now: float) -> Batch | None:
-        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay."""
+        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay.
+
+        Where an earlier try to submit it again came to nothing, its wait goes on with that.
+        """
+        clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
             batch,
             {"state": BatchState.QUEUED, "attempt": batch.attempt},
@@ -398,9 +415,8 @@ class Ledger:
                 "claims": 0,
                 "misses": 0,
                 "failures": 0,
-                "ready_at": now,
-                "paused": 0.0,
                 "polls_settled": batch.polls,
+                **clock,
             },
         )
 
@@ -587,6 +603,13 @@ def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, 
     except (ClientError, BotoCoreError) as error:
         raise StorageError(f"DynamoDB {operation}: {error}") from error
     return answer
+
+
+def _waiting(batch: Batch) -> dict[str, object]:
+    """State and work of a batch that waits to be submitted: one that has ids of this round is polled meanwhile."""
+    if batch.asked_after:
+        return {"state": BatchState.QUEUED, "work": Work.POLL}
+    return {"state": BatchState.READY, "work": Work.SUBMIT}
 
 
 def _seen(batch: Batch) -> dict[str, object]:

@@ -25,16 +25,19 @@ class Verdict(StrEnum):
     """The day's allocation is spent: submits pause until 00:00 UTC."""
     ACCOUNT = "account"
     """Token or account refused: everything pauses until a probe is good."""
+    CHECK_TOKEN = "check_token"  # noqa: S105 - a word, no secret
+    """The reply alone does not say: the free call decides, see `shared.judgement`. Never its result."""
     MODEL = "model"
-    """The model cannot be had: the job fails, others go on."""
+    """The model cannot be had: the job fails, others go on. On a poll it is believed after several."""
     REQUEST = "request"
-    """The request itself is refused: the batch is halved until the bad record stands alone."""
+    """The request itself is refused: the batch is halved until the bad record stands alone. On a poll it is a code
+    that only a submit should get, or an unknown one: believed after several, and then a batch that failed."""
     BATCH_FAILED = "batch_failed"
     """Accepted, then failed as a whole: halved likewise."""
     UNKNOWN_ID = "unknown_id"
-    """The API does not know the request_id (on a poll only)."""
+    """The API does not know the request_id (on a poll only): believed after several."""
     TRY_LATER = "try_later"
-    """Trouble of no certain kind: back off."""
+    """Trouble of no certain kind: back off. On a poll it is no answer."""
 
 
 _CODES: dict[int, Verdict] = {
@@ -57,7 +60,7 @@ _CODES: dict[int, Verdict] = {
     3041: Verdict.MODEL,
     5035: Verdict.MODEL,
     5005: Verdict.MODEL,
-    7000: Verdict.MODEL,  # observed for unknown models; the caller makes sure of the token first
+    7000: Verdict.CHECK_TOKEN,  # observed for unknown models, and said for wrong paths as well
     5006: Verdict.REQUEST,  # observed
     5004: Verdict.REQUEST,
     3003: Verdict.REQUEST,
@@ -69,14 +72,20 @@ _CODES: dict[int, Verdict] = {
 }
 
 _STATUSES: dict[int, Verdict] = {
-    HTTPStatus.UNAUTHORIZED: Verdict.ACCOUNT,
-    HTTPStatus.FORBIDDEN: Verdict.ACCOUNT,
+    HTTPStatus.UNAUTHORIZED: Verdict.CHECK_TOKEN,
+    HTTPStatus.FORBIDDEN: Verdict.CHECK_TOKEN,
     HTTPStatus.GONE: Verdict.MODEL,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Verdict.REQUEST,
     HTTPStatus.BAD_REQUEST: Verdict.REQUEST,
     HTTPStatus.UNPROCESSABLE_ENTITY: Verdict.REQUEST,
     HTTPStatus.TOO_MANY_REQUESTS: Verdict.HOLD,
 }
+
+_BARE: dict[int, Verdict] = {
+    HTTPStatus.UNAUTHORIZED: Verdict.ACCOUNT,
+    HTTPStatus.FORBIDDEN: Verdict.ACCOUNT,
+}
+"""The API's own JSON without a code."""
 
 COUNTED_AS = dict.fromkeys(Verdict, "ApiRefusals") | {
     Verdict.MODEL_WAITS: "ApiThrottles",
@@ -88,35 +97,85 @@ COUNTED_AS = dict.fromkeys(Verdict, "ApiRefusals") | {
 RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
 """Codes of a failed item that say the service was short of something, not that the request was bad."""
 
-NEEDS_GOOD_TOKEN = 7000
+UNKNOWN_MODEL_OR_PATH = 7000
 """Said for wrong paths as well as for unknown models: believed of a model only with a good token."""
 
+FIREWALL = "blocked by Cloudflare's firewall"
+"""Words for a record whose text Cloudflare's firewall does not let through."""
 
-def judge(status: int, code: int | None, message: str, *, polling: bool = False) -> Verdict:
-    """What a refusal means.
+_MODEL_ADVICE = {
+    3041: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
+    5018: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
+    5016: "The model's terms must be accepted first: run it once in the account's dashboard (Workers AI, Models) and "
+    "agree to them.",
+    5035: "The model needs the Workers Paid plan: upgrade the account in Cloudflare's dashboard.",
+    5005: "The requests name a LoRA adapter, which this model does not take: remove it, or choose another model.",
+}
+_OTHER_MODEL = "Choose a model with the Batch property."
+
+_ADVICE = {
+    0: "No connection could be made. Check the parameter WorkersAiBaseUrl and Cloudflare's status page.",
+    402: "Check the account's billing and plan in Cloudflare's dashboard.",
+    403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
+    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+    405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+    5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
+    7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+}
+
+
+def judge(status: int, code: int | None, message: str, *, enveloped: bool = True, polling: bool = False) -> Verdict:
+    """What a refusal means. On a poll `MODEL`, `REQUEST` and `UNKNOWN_ID` are to be believed after several only.
 
     Args:
-        status: HTTP status.
+        status: HTTP status; 0 where no connection was made.
         code: the body's first code, if it had one.
         message: the body's words.
+        enveloped: whether the body was the API's own JSON.
         polling: whether a request_id was asked after, instead of a batch submitted.
     """
-    if UNSUPPORTED_QUEUE in message:
+    if not enveloped:
+        return _judge_page(status, polling=polling)
+    if UNSUPPORTED_QUEUE in message.lower():
         return Verdict.MODEL
-    if polling and status == HTTPStatus.NOT_FOUND and code not in _CODES:
-        return Verdict.UNKNOWN_ID
     if code is not None and code in _CODES:
-        verdict = _CODES[code]
-    elif HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        verdict = Verdict.ACCOUNT
-    else:
-        verdict = _STATUSES.get(status, Verdict.TRY_LATER)
-    if polling and verdict is Verdict.REQUEST:
-        # With a code it is the API's word on the batch; without one it may be any proxy's on the poll.
-        return Verdict.TRY_LATER if code is None else Verdict.BATCH_FAILED
+        return _CODES[code]
+    if code is None and status in _BARE:
+        return _BARE[status]
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return Verdict.ACCOUNT
+    if polling and status == HTTPStatus.NOT_FOUND:
+        return Verdict.UNKNOWN_ID
+    verdict = _STATUSES.get(status, Verdict.TRY_LATER)
+    if polling and verdict is Verdict.TRY_LATER and code is not None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Verdict.REQUEST
     return verdict
 
 
-def refused_model(model: str, code: str) -> str:
-    """Words for a user whose model cannot be had, with the mend."""
-    return f"Workers AI refuses the model {model} (it said {code}). Choose a model with the Batch property."
+def _judge_page(status: int, *, polling: bool) -> Verdict:
+    """What a reply means that is not the API's own JSON, but some proxy's or firewall's."""
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return Verdict.CHECK_TOKEN if polling else Verdict.ACCOUNT
+    verdict = _STATUSES.get(status, Verdict.TRY_LATER)
+    if polling and verdict not in {Verdict.CHECK_TOKEN, Verdict.HOLD}:
+        return Verdict.TRY_LATER
+    return verdict
+
+
+def judge_with_good_token(status: int, code: int | None, *, enveloped: bool, polling: bool) -> Verdict:
+    """What a refusal means that was `CHECK_TOKEN`, once the free call took the token."""
+    if enveloped and code == UNKNOWN_MODEL_OR_PATH:
+        return Verdict.MODEL
+    if not enveloped and not polling and status == HTTPStatus.FORBIDDEN:
+        return Verdict.REQUEST
+    return Verdict.TRY_LATER
+
+
+def refused_model(model: str, code: int) -> str:
+    """Words for a user whose model cannot be had, with the fix; `code` is the API's, or the HTTP status."""
+    return f"Workers AI refuses the model {model} (it said {code}). {_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
+
+
+def advice(code: int) -> str:
+    """What to do about a code, or an HTTP status, that calls have been answered with for long; 0: no connection."""
+    return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")

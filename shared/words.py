@@ -194,12 +194,42 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One acceptance of a batch by the API, in one of its rounds; the id is empty where the answer came at once."""
+    """One acceptance of a batch by the API, in one of its rounds.
+
+    Attributes:
+        request_id: empty where the answer came at once.
+        attempt: the POST that was accepted.
+        at: Unix seconds of the acceptance.
+        round: the round.
+        misses: once there is a later one of its round, polls in a row that found the id unknown, failed or refused;
+            `missed_at` is the first of them.
+        given_up: whether that was believed, so that the id is polled no more.
+    """
 
     request_id: str
     attempt: int
     at: float
     round: int = 0
+    misses: int = 0
+    missed_at: float = 0.0
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What one batch of a job has been tried against in vain, for a quarter of an hour or longer.
+
+    Attributes:
+        code: the API's code or the HTTP status of the last try; 0 for no connection or no answer.
+        since: Unix seconds of the first try.
+        at: Unix seconds of the last try.
+        polling: whether a request_id was asked after, instead of a batch submitted.
+    """
+
+    code: int
+    since: float
+    at: float
+    polling: bool
 
 
 def cause_of(code: int | None) -> str:
@@ -241,6 +271,7 @@ class Job:
         told_succeeded: records that the last status counted as succeeded.
         told_failed: records that it counted as failed.
         bytes_read: stored bytes of the upload that split has read.
+        trouble: what one of its batches is tried against in vain.
     """
 
     job_id: str
@@ -268,6 +299,7 @@ class Job:
     told_succeeded: int = 0
     told_failed: int = 0
     bytes_read: int = 0
+    trouble: Trouble | None = None
     completed_at: float | None = None
 
     def believes(self, cause: str) -> bool:
@@ -297,12 +329,15 @@ class Batch:
         round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
         round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
         answered: keys of the replies that earlier rounds came to.
-        misses: polls in a row that found the id unknown; `missed_at` is the first of them.
-        failures: polls in a row answered with the same 5xx code, `failing_code`; `failing_at` is the first of them.
+        misses: polls in a row that found the latest id unknown; `missed_at` is the first of them.
+        failures: polls of the latest id in a row answered with the same code, `failing_code`, that is believed after
+            several only; `failing_at` is the first of them.
         refusals: refusals in a row, for the back-off.
+        vain_since: when the first of the calls was that came to nothing, one after another; 0 if the last did not.
         missing_asks: times the answer was asked for again because items were missing.
         unknowable: submits whose outcome nobody can know.
-        ready_at: since when it waits to be accepted anew; 0 until it was accepted once.
+        ready_at: since when it waits to be accepted anew, polled now and then meanwhile; 0 until it was accepted once,
+            and of the past where it is before the last acceptance.
         paused: seconds that pauses kept it waiting, since then or since it was accepted.
         halving: why the API refused the batch as a whole, or failed it, since bad records in it are to be isolated.
         cause: the code of that refusal or failure; what a batch and its pieces, or batches of a job, have in common.
@@ -340,6 +375,7 @@ class Batch:
     failing_code: int = 0
     failing_at: float = 0.0
     refusals: int = 0
+    vain_since: float = 0.0
     missing_asks: int = 0
     unknowable: int = 0
     ready_at: float = 0.0
@@ -363,6 +399,16 @@ class Batch:
         return (self.ready_at or self.created_at) + self.paused
 
     @property
-    def asked_after(self) -> tuple[Submission, ...]:
-        """What can be asked after: every acceptance in the round that is under way, oldest first."""
+    def of_round(self) -> tuple[Submission, ...]:
+        """Every acceptance in the round that is under way, oldest first."""
         return tuple(one for one in self.submissions if one.round == self.round)
+
+    @property
+    def asked_after(self) -> tuple[Submission, ...]:
+        """What can be asked after: those of the round, but earlier ones that were given up."""
+        return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
+
+    @property
+    def waits_anew(self) -> bool:
+        """Whether it waits to be accepted once more, while the ids it has are polled on."""
+        return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)

@@ -1,28 +1,26 @@
 """The client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP; decides nothing.
 
 A submit is never tried again here: the API has no idempotency key, so a second POST is a second bill. Replies are
-data: `Accepted`, `Answer`, `Pending`, `Refused`, `Failed` or `Lost`. The client is tolerant where the API is unknown:
-any 2xx, bodies with or without the envelope, both shapes of a completed batch, unknown status words.
+data, see `shared.api_replies`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
 
+from shared.api_replies import Failed, Lost, Refused, Reply, says_success, understand
 from shared.errors import StorageError
-from shared.replies import Answer, read_answer
 from shared.spool import LARGEST_REPLY, TooManyBytesError, spooled
-from shared.surrogates import without_lone_surrogates
+from shared.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     import mmap
@@ -35,80 +33,15 @@ TOKEN_CHECK_SECONDS = 10.0
 """The longest the free call may take that checks the token: it may come after a submit."""
 PIECE = 256 << 10
 """Bytes of a body that are sent at a time."""
-LONGEST_WORDS = 500
-"""Characters of the API's words that are kept."""
-
-_FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The API took the batch."""
+class TokenState(StrEnum):
+    """What the API says of the token."""
 
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Not finished; `status` is the API's own word, empty where it gave none."""
-
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Surely not done: an HTTP refusal, or no connection at all (status 0).
-
-    Attributes:
-        status: HTTP status.
-        code: the body's first code.
-        message: the body's words, cut.
-        retry_after: seconds to wait, where the reply said it.
-        enveloped: whether the body was the API's own JSON.
-    """
-
-    status: int
-    code: int | None
-    message: str
-    retry_after: float | None = None
-    enveloped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The API says that the batch as a whole failed after acceptance."""
-
-    code: int | None
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Nobody can know what the API did: the reply broke off or is not the API's."""
-
-    reason: str
-
-
-Reply = Accepted | Answer | Pending | Refused | Failed | Lost
-
-
-class _Body(msgspec.Struct):
-    """Every key of any known reply, with or without the envelope; arrays and results stay bytes."""
-
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    success: Any = None
-    errors: Any = None
-    error: Any = None
-    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    request_id: Any = None
-    status: Any = None
-    message: Any = None
-    code: Any = None
-    internalCode: Any = None  # noqa: N815 - the API's own name
-
-
-_decode = msgspec.json.Decoder(_Body).decode
+    GOOD = "good"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """No answer, or none of the API's own; or the secret holds another token by now, not tried yet."""
 
 
 class WorkersAI:
@@ -145,21 +78,40 @@ class WorkersAI:
         with self._post(model, msgspec.json.encode({"request_id": request_id}), seconds, submitting=False) as reply:
             yield reply
 
-    def token_is_good(self) -> bool:
-        """Whether the API takes the token for this account, by a call that costs nothing."""
+    def check_token(self) -> TokenState:
+        """What the API says of the token, by a call that costs nothing; takes about `TOKEN_CHECK_SECONDS` at most."""
+        deadline = time.monotonic() + TOKEN_CHECK_SECONDS
         try:
             token = self.token(False)  # noqa: FBT003 - the token's one question
-            if not _can_be_sent(token):
-                return False
-            with _cut_off_at(time.monotonic() + TOKEN_CHECK_SECONDS) as trace:
-                answer = self.http.get(
-                    f"{self.base}/models/search?per_page=1",
-                    headers=_headers(token),
-                    extensions={"trace": trace},
-                )
-        except (StorageError, httpx.HTTPError):
-            return False
-        return answer.status_code == HTTPStatus.OK
+        except StorageError:
+            return TokenState.UNKNOWN
+        state = self._state_of(token, deadline)
+        if state is TokenState.REFUSED and self._changed_token(token):
+            return TokenState.UNKNOWN
+        return state
+
+    def _state_of(self, token: str, deadline: float) -> TokenState:
+        if not _can_be_sent(token):
+            return TokenState.REFUSED
+        url = f"{self.base}/models/search?per_page=1"
+        try:
+            with (
+                contextlib.ExitStack() as kept,
+                _cut_off_at(deadline) as trace,
+                self.http.stream("GET", url, headers=_headers(token), extensions={"trace": trace}) as response,
+            ):
+                status = response.status_code
+                content = _read(response, kept, deadline)
+                if status == HTTPStatus.OK:
+                    return TokenState.GOOD if says_success(content) else TokenState.UNKNOWN
+                reply = understand(status, None, content, submitting=False)
+        except (httpx.HTTPError, TimeoutError, TooManyBytesError):
+            return TokenState.UNKNOWN
+        if not isinstance(reply, Refused):
+            return TokenState.UNKNOWN
+        verdict = judge(reply.status, reply.code, reply.message, enveloped=reply.enveloped)
+        refused = verdict is Verdict.ACCOUNT or (reply.enveloped and verdict is Verdict.CHECK_TOKEN)
+        return TokenState.REFUSED if refused else TokenState.UNKNOWN
 
     @contextlib.contextmanager
     def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
@@ -310,105 +262,3 @@ def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float)
             yield chunk
 
     return spooled(chunks(), kept, LARGEST_REPLY)
-
-
-def understand(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:
-    """Turn a complete HTTP reply into what it says.
-
-    Args:
-        status: HTTP status.
-        retry_after: the header of that name.
-        content: the whole body.
-        submitting: whether it answers a submit; only then a `request_id` means acceptance.
-    """
-    seconds = _number(retry_after)
-    wait = None if seconds is None else float(seconds)
-    good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    if good and (answer := _answer_in(content)):
-        return answer
-    try:
-        content, outer, inner = _decoded(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _no_answer(status, wait, None)
-    if not good or outer.success is False:
-        return _no_answer(status, wait, outer)
-    code, message = _problem(outer)
-    if answer := _answer_in(content):
-        return answer  # mended
-    word = inner.status.lower() if isinstance(inner.status, str) else ""
-    if word in _FAILED_WORDS:
-        return Failed(*_problem(inner if inner is not outer and _problem(inner) != (None, "") else outer))
-    if code is not None and not word and not inner.request_id:
-        return Refused(status, code, message, wait, enveloped=True)
-    if not submitting:
-        return Pending(word[:32])
-    if isinstance(inner.request_id, str) and inner.request_id:
-        return Accepted(inner.request_id)
-    return Lost(f"HTTP {status} with neither request_id nor results")
-
-
-def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
-    """A reply that carries nothing out: surely refused, unless it is not the API that speaks."""
-    code, message = _problem(body) if body else (None, f"HTTP {status} without the API's JSON")
-    enveloped = body is not None and (code is not None or body.success is False)
-    if not enveloped and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Lost(f"HTTP {status} with a body that is not the API's JSON")
-    return Refused(status, code, message, wait, enveloped=body is not None)
-
-
-def _answer_in(content: bytes | mmap.mmap) -> Answer | None:
-    """A completed batch's results, if that is what it is: looked for first, since such replies are the large ones."""
-    try:
-        return read_answer(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # whatever it is, it is looked at more closely
-
-
-def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
-    """The body with and without its envelope, and the bytes they were read from.
-
-    Half of a surrogate pair, as a text cut by UTF-16 units ends in, is JSON, but no text: it becomes U+FFFD.
-    """
-    try:
-        outer = _decode(content)
-    except msgspec.DecodeError:
-        content = without_lone_surrogates(content)
-        outer = _decode(content)
-    return content, outer, _unwrapped(outer)
-
-
-def _unwrapped(outer: _Body) -> _Body:
-    """The body without its envelope; bare bodies are their own."""
-    if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
-        return outer
-    return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-
-
-def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
-
-
-def _problem(body: _Body) -> tuple[int | None, str]:
-    """The first code and words of a body that tells of a failure; their places vary."""
-    found: list[Any] = body.errors if isinstance(body.errors, list) else []
-    candidates = [
-        *found,
-        body.error,
-        {"code": body.code, "internalCode": body.internalCode, "message": body.message},
-    ]
-    for candidate in candidates:
-        if isinstance(candidate, str) and candidate:
-            return None, candidate[:LONGEST_WORDS]
-        if not isinstance(candidate, dict):
-            continue
-        code = candidate.get("code") if candidate.get("code") is not None else candidate.get("internalCode")
-        if code is not None or candidate.get("message"):
-            return _number(code), str(candidate.get("message") or "")[:LONGEST_WORDS]
-    return None, ""
-
-
-def _number(told: object) -> int | None:
-    """A code or a number of seconds, given as a number or in digits; None for anything else."""
-    if isinstance(told, int):
-        return told
-    return int(told) if isinstance(told, str) and re.fullmatch("[0-9]{1,9}", told) else None

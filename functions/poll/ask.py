@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from functions.poll.bisect_batch import give_up, isolate
 from functions.poll.collect import Stored, collect
 from shared import keys
+from shared.api_replies import Accepted, Failed, Lost, Pending, Refused, Reply
 from shared.budget import PauseReason, Permit
 from shared.cadence import LATEST, SOONEST
 from shared.insist import insist
+from shared.judgement import judged
 from shared.observability import count, logger, of_batch
 from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.queues import BatchMessage
 from shared.quoted import quoting
 from shared.replies import Answer, read_answer
 from shared.store import NotThereError
-from shared.verdicts import COUNTED_AS, Verdict, judge, refused_model
+from shared.trouble import in_vain, no_longer_in_vain
+from shared.verdicts import COUNTED_AS, Verdict, refused_model
 from shared.words import Batch, Fault, Job, Submission, cause_of
-from shared.workers_ai import Accepted, Failed, Lost, Pending, Refused, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +46,12 @@ MOST_SUBMITS = 3
 MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
-"""Likewise for polls answered with one and the same 5xx code."""
+"""Likewise for polls answered with one and the same 5xx code; with any other code it is `MISSES_OVER`."""
+DOUBTED_SECONDS = 15.0
+"""Seconds to the next poll after one that is to be believed after several only."""
+SAYS_NOTHING_OF_TOKEN = {Verdict.ACCOUNT, Verdict.HOLD, Verdict.TRY_LATER}
+"""Refusals of a pause's probe that do not show that the pause is over."""
+LATE = Fault("expired", "Workers AI did not finish it in time.")
 INTERNAL = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
 
 
@@ -103,11 +111,15 @@ def _bring_on(services: Services, job: Job, batch: Batch, permit: Permit, remain
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again; that S3 is slow must not lose it.
             insist(lambda: services.store.put_once(key, reply.body), services, remaining)
+            no_longer_in_vain(services, job, batch)
             done = collect(services, job, batch, Stored(key, reply))
             _remember(services, job, batch, now)
+            verdict = None
         else:
-            done = _unfinished(services, job, batch, reply, permit)
-        _lift(services, job, permit, reply)
+            verdict = judged(services, batch, reply, polling=True) if isinstance(reply, Refused) else None
+            done = _unfinished(services, job, batch, submission, reply, verdict, permit)
+        if permit.pause and not isinstance(reply, Lost) and verdict not in SAYS_NOTHING_OF_TOKEN:
+            services.budget.lift(permit, job.plan.model)
     return done
 
 
@@ -130,7 +142,7 @@ def _stored_reply(services: Services, batch: Batch, submission: Submission, kept
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return Stored(key, read_answer(services.store.spool(key, kept)))
     for ordinal in range(batch.polls - 1, batch.polls_settled, -1):
-        for attempt in {one.attempt for one in batch.asked_after}:
+        for attempt in {one.attempt for one in batch.of_round}:
             key = keys.raw(batch.job_id, batch.number, attempt, ordinal)
             try:
                 return Stored(key, read_answer(services.store.spool(key, kept)))
@@ -139,66 +151,159 @@ def _stored_reply(services: Services, batch: Batch, submission: Submission, kept
     return None
 
 
-def _unfinished(services: Services, job: Job, batch: Batch, reply: Reply, permit: Permit) -> bool:
+def _unfinished(
+    services: Services,
+    job: Job,
+    batch: Batch,
+    submission: Submission,
+    reply: Reply,
+    verdict: Verdict | None,
+    permit: Permit,
+) -> bool:
     """What a reply without results leads to; whether the batch is done by it."""
-    now = services.now()
     match reply:
         case Pending(status):
-            if _overdue(services, batch, now):
-                return _start_over(services, job, batch, "expired", "Workers AI did not finish it in time.")
-            _still_pending(services, job, batch, status)
+            return _still_pending(services, job, batch, submission, status)
         case Accepted():
-            _still_pending(services, job, batch, "queued")
-        case Failed(code, message):
-            _halve(services, batch, code, message)
+            return _still_pending(services, job, batch, submission, "queued")
+        case Failed(code, message, enveloped):
+            if enveloped or _is_believed(services, batch, submission, code or 0, MISSES_OVER):
+                _failed(services, batch, submission, code, message)
         case Lost(reason):
             logger.info("no answer to a poll", **of_batch(batch), reason=reason)
             count("ApiErrors")
-            _unanswered(services, batch, now)
-        case Refused():
-            return _refused(services, job, batch, reply, permit)
+            _unanswered(services, job, batch, submission, 0)
+        case Refused() if verdict is not None:
+            return _refused(services, job, batch, submission, reply, verdict, permit)
     return False
 
 
-def _refused(services: Services, job: Job, batch: Batch, reply: Refused, permit: Permit) -> bool:
+def _refused(
+    services: Services,
+    job: Job,
+    batch: Batch,
+    submission: Submission,
+    reply: Refused,
+    verdict: Verdict,
+    permit: Permit,
+) -> bool:
     now, ledger = services.now(), services.ledger
-    verdict = judge(reply.status, reply.code, reply.message, polling=True)
-    code = str(reply.code or reply.status)
+    code = reply.code or reply.status
     logger.info("poll refused", **of_batch(batch), code=code, verdict=verdict)
     count(COUNTED_AS[verdict])
+    over = _doubted_over(reply, verdict)
+    is_known = verdict is not Verdict.MODEL and reply.code is not None and job.believes(cause_of(reply.code))
+    if over is not None and not is_known and not _is_believed(services, batch, submission, code, over):
+        return False
     match verdict:
         case Verdict.ACCOUNT:
-            services.budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
+            services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
             ledger.note_answer(batch, now + 60, paused=batch.paused + 60)
         case Verdict.HOLD:
-            services.budget.hold(now, reply.retry_after)
-            ledger.note_answer(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
-        case Verdict.BATCH_FAILED:
-            _halve(services, batch, reply.code, reply.message)
+            until = services.budget.hold(now, reply.retry_after) + random.uniform(0, 10)  # noqa: S311
+            ledger.note_answer(batch, until, paused=batch.paused + until - now)
         case Verdict.UNKNOWN_ID:
-            since = batch.missed_at if batch.misses else now
-            if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
-                return _start_over(services, job, batch, "expired", "Workers AI no longer knew the batch.")
-            ledger.note_answer(batch, now + 15, misses=batch.misses + 1, missed_at=since, failures=0)
+            return _missed(services, job, batch, submission)
         case Verdict.MODEL:
             words = refused_model(job.plan.model, code)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             return _end(services, job, batch, Fault("rejected", words))
-        case Verdict.TRY_LATER if reply.enveloped and reply.code is not None and reply.status >= 500:  # noqa: PLR2004
-            same = batch.failures > 0 and batch.failing_code == reply.code
-            since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
-            if job.believes(cause_of(reply.code)) or (times >= FAILURES and now - since >= FAILURES_OVER):
-                _halve(services, batch, reply.code, reply.message)
-            else:
-                ledger.note_answer(batch, now + 10, failures=times, failing_code=reply.code, failing_at=since, misses=0)
+        case _ if verdict is Verdict.BATCH_FAILED or over is not None:
+            _failed(services, batch, submission, reply.code, reply.message)
         case _:
-            _unanswered(services, batch, now)
+            if reply.enveloped and _overdue(services, batch, now):
+                return _start_over(services, job, batch, LATE, {})
+            _unanswered(services, job, batch, submission, code)
     return False
 
 
-def _unanswered(services: Services, batch: Batch, now: float) -> None:
+def _doubted_over(reply: Refused, verdict: Verdict) -> float | None:
+    """Seconds over which several polls must be answered so; None where one is enough, or none ever are."""
+    if verdict in {Verdict.REQUEST, Verdict.MODEL}:
+        return MISSES_OVER
+    is_server_error = reply.enveloped and reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return FAILURES_OVER if verdict is Verdict.TRY_LATER and is_server_error else None
+
+
+def _unanswered(services: Services, job: Job, batch: Batch, submission: Submission, code: int) -> None:
     """No answer: the claim counts, so that a reply that never becomes readable comes to its end."""
-    services.ledger.note_answer(batch, now + wait_for(batch.claims, back_off(batch, now)), claims=batch.claims)
+    now = services.now()
+    wait = back_off(batch, now) if _is_latest(batch, submission) else DOUBTED_SECONDS
+    since = in_vain(services, job, batch, code, polling=True)
+    services.ledger.note_answer(batch, now + wait_for(batch.claims, wait), claims=batch.claims, vain_since=since)
+
+
+def _is_believed(services: Services, batch: Batch, submission: Submission, code: int, over: float) -> bool:
+    """Whether what a poll said is to be believed: only if several in a row did, over so many seconds.
+
+    If not, it is written down. Claims count, so that polls that say now this and now that come to their end.
+    """
+    now = services.now()
+    if not _is_latest(batch, submission):
+        _give_up_earlier(services, batch, submission, certain=False)
+        return False
+    same = batch.failures > 0 and batch.failing_code == code
+    since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
+    if times >= FAILURES and now - since >= over:
+        return True
+    services.ledger.note_answer(
+        batch,
+        now + wait_for(batch.claims, DOUBTED_SECONDS),
+        claims=batch.claims,
+        failures=times,
+        failing_code=code,
+        failing_at=since,
+        misses=0,
+    )
+    return False
+
+
+def _missed(services: Services, job: Job, batch: Batch, submission: Submission) -> bool:
+    """The API does not know the id: believed after several polls; whether the batch is done by it."""
+    now = services.now()
+    if not _is_latest(batch, submission):
+        _give_up_earlier(services, batch, submission, certain=False)
+        return False
+    since = batch.missed_at if batch.misses else now
+    counted: dict[str, object] = {"misses": batch.misses + 1, "missed_at": since, "failures": 0}
+    if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
+        return _start_over(services, job, batch, Fault("expired", "Workers AI no longer knew the batch."), counted)
+    due_at = now + wait_for(batch.claims, DOUBTED_SECONDS)
+    services.ledger.note_answer(batch, due_at, claims=batch.claims, **counted)
+    return False
+
+
+def _failed(services: Services, batch: Batch, submission: Submission, code: int | None, message: str) -> None:
+    """A batch failed after acceptance; an earlier id only leaves it to the latest."""
+    if _is_latest(batch, submission):
+        _halve(services, batch, code, message)
+    else:
+        _give_up_earlier(services, batch, submission, certain=True)
+
+
+def _give_up_earlier(services: Services, batch: Batch, submission: Submission, *, certain: bool) -> None:
+    """Count a poll against an earlier id of a batch that was submitted again, which alone is given up by it.
+
+    What is counted of the latest id stays as it is: it alone decides what becomes of the batch.
+    """
+    now = services.now()
+    since = submission.missed_at if submission.misses else now
+    given_up = certain or (submission.misses + 1 >= MISSES and now - since >= MISSES_OVER)
+    counted = replace(submission, misses=submission.misses + 1, missed_at=since, given_up=given_up)
+    services.ledger.note_answer(
+        batch,
+        now + wait_for(batch.claims, DOUBTED_SECONDS),
+        claims=batch.claims,
+        submissions=_with(batch, submission, counted),
+    )
+
+
+def _is_latest(batch: Batch, submission: Submission) -> bool:
+    return submission is batch.submissions[-1]
+
+
+def _with(batch: Batch, submission: Submission, changed: Submission) -> tuple[Submission, ...]:
+    return tuple(changed if one is submission else one for one in batch.submissions)
 
 
 def _overdue(services: Services, batch: Batch, now: float) -> bool:
@@ -206,14 +311,19 @@ def _overdue(services: Services, batch: Batch, now: float) -> bool:
     return now - accepted - batch.paused > services.settings.batch_deadline_hours * 3_600
 
 
-def _start_over(services: Services, job: Job, batch: Batch, code: str, words: str) -> bool:
-    """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done."""
+def _start_over(services: Services, job: Job, batch: Batch, fault: Fault, learned: dict[str, object]) -> bool:
+    """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done.
+
+    While a submit could not be sent anyhow, its ids are polled on, and `learned` is kept.
+    """
     now = services.now()
-    submits = len(batch.asked_after) + batch.unknowable
+    submits = len(batch.of_round) + batch.unknowable
     if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MOST_SUBMITS:
-        return _end(services, job, batch, batch.last_word or Fault(code, words))
-    if services.ledger.resubmit(batch, now):
-        logger.warning("batch submitted again", **of_batch(batch), reason=words)
+        return _end(services, job, batch, batch.last_word or fault)
+    if not services.budget.can_submit(job.plan.model, now):
+        services.ledger.note_answer(batch, now + _next_ask(services, job, batch), **learned)
+    elif services.ledger.resubmit(batch, now):
+        logger.warning("batch submitted again", **of_batch(batch), reason=fault.message)
         services.queues.send(BatchMessage(job.job_id, batch.number))
     return False
 
@@ -234,29 +344,32 @@ def _halve(services: Services, batch: Batch, code: int | None, message: str) -> 
         services.ledger.begin_halving(batch, reason, cause_of(code), now)
 
 
-def _lift(services: Services, job: Job, permit: Permit, reply: Reply) -> None:
-    """Any answer of the API itself, but another refusal of the account, shows that a probed pause is over."""
-    if permit.pause is None or isinstance(reply, Lost):
-        return
-    if isinstance(reply, Refused) and judge(reply.status, reply.code, reply.message, polling=True) in {
-        Verdict.ACCOUNT,
-        Verdict.TRY_LATER,
-    }:
-        return
-    services.budget.lift(permit, job.plan.model)
-
-
-def _still_pending(services: Services, job: Job, batch: Batch, status: str) -> None:
+def _still_pending(services: Services, job: Job, batch: Batch, submission: Submission, status: str) -> bool:
+    """Pending, perhaps for too long; whether the batch is done by it."""
     now = services.now()
     count("OldestPendingAge", now - (batch.accepted_at or now))
-    wait = services.times.next_ask(job.plan.model, now - (batch.accepted_at or now), now)
-    services.ledger.note_answer(batch, now + wait, pending_at=now, api_status=status, misses=0, failures=0)
+    no_longer_in_vain(services, job, batch)
+    learned: dict[str, object] = {"pending_at": now, "api_status": status}
+    if _is_latest(batch, submission):
+        learned |= {"misses": 0, "failures": 0}
+    elif submission.misses:
+        learned |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
+    if _overdue(services, batch, now):
+        return _start_over(services, job, batch, LATE, learned)
+    services.ledger.note_answer(batch, now + _next_ask(services, job, batch), **learned)
+    return False
+
+
+def _next_ask(services: Services, job: Job, batch: Batch) -> float:
+    """Seconds until a pending batch is asked after next."""
+    now = services.now()
+    return services.times.next_ask(job.plan.model, now - (batch.accepted_at or now), now)
 
 
 def _remember(services: Services, job: Job, batch: Batch, now: float) -> None:
     """Remember how long a batch took, where it is plain since when, and when that was first seen."""
-    if len(batch.asked_after) == 1 and not batch.missing_asks:
-        accepted = batch.asked_after[0].at
+    if len(batch.of_round) == 1 and not batch.missing_asks:
+        accepted = batch.of_round[0].at
         services.times.note(job.plan.model, batch.number, max(batch.pending_at - accepted, 0.0), now - accepted, now)
 
 

@@ -24,8 +24,8 @@ from functions.poll.segments import (
     take_in,
     untiled,
 )
+from functions.poll.waiting import alarm_if_long, waiting_for
 from shared import keys
-from shared.budget import WORDS
 from shared.errors import LawBrokenError, LeaseLostError
 from shared.observability import count, logger
 from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
@@ -265,8 +265,10 @@ def _tell(services: Services, job: Job, ahead: Ahead) -> None:
     now = services.now()
     done = ahead.succeeded + ahead.failed
     fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
-    waiting_for = _waiting_for(services, job, now)
-    status = status_of(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, waiting_for, ahead.pending)
+    waiting = waiting_for(services, job)
+    alarm_if_long(waiting, job.job_id, now)
+    held_up = waiting.for_status() if waiting else None
+    status = status_of(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, held_up, ahead.pending)
     digest = digest_of(status)
     changed = digest != job.status_sha
     if changed:
@@ -277,21 +279,3 @@ def _tell(services: Services, job: Job, ahead: Ahead) -> None:
     due = now + min(VISIT_SOON * 2.0**quiet, VISIT_LATE)
     told = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
     services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **told)
-
-
-def _waiting_for(services: Services, job: Job, now: float) -> dict[str, Any] | None:
-    """What holds the job up, in words for its user."""
-    controls = services.budget.controls(job.plan.model)
-    pause, wait = controls.pause, controls.model_wait
-    if pause and (pause.until is None or pause.until > now):
-        return {
-            "code": pause.reason.value,
-            "message": f"{WORDS[pause.reason]} (The API said {pause.code}.)",
-            "until": moment(pause.until),
-        }
-    if wait and wait.until > now:
-        words = (
-            f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
-        )
-        return {"code": "model_waits", "message": words, "until": moment(wait.until)}
-    return None

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LONGEST_WORDS = 1_000
 """Characters of the API's words in an error line."""
+MOST_TOKENS = 2**53 - 1
+"""A usage beyond this is not believed: JSON's readers could not tell it from its neighbours."""
 
 _NULL = b"null"
 _LF, _CR = b"\n\r"  # numbers: looked for at a fraction of what `in` costs with bytes
@@ -233,7 +235,7 @@ def _usage(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     if not isinstance(value, dict):
         return Usage()
     told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
-    return Usage(**told)
+    return Usage(**{name: tokens for name, tokens in told.items() if 0 <= tokens <= MOST_TOKENS})
 
 
 class _ResultUsage(msgspec.Struct):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from functions.poll.ask import Asked, ask, needs_call
 from functions.poll.finish import visit
-from shared.budget import PauseReason, Permit, Refusal
+from functions.poll.pauses import watch_pause
+from shared.budget import Permit, Refusal
 from shared.errors import LawBrokenError, StorageError
 from shared.ledger import Due
 from shared.observability import count, logger, of_batch
 from shared.queues import AskMessage, BatchMessage, JobMessage
-from shared.status import moment
 from shared.words import BatchState, JobState, Work
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from shared.words import Batch, Job
 
 T = TypeVar("T")
-
-COUNTED_PAUSES = {
-    PauseReason.TOKEN_REFUSED: "TokenRefused",
-    PauseReason.QUOTA_SPENT: "QuotaSpent",
-    PauseReason.OUTAGE: "Outage",
-}
-"""The metric that counts the ticks of a pause."""
 
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
@@ -63,8 +56,9 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     outstanding = services.ledger.count_open(Work.POLL, MOST_COUNTED)
     services.budget.note_outstanding(outstanding)
     count("BatchesOutstanding", outstanding)
-    count("BatchesWaiting", services.ledger.count_open(Work.SUBMIT, MOST_COUNTED))
-    _tell_of_pause(services, began)
+    waiting = services.ledger.count_open(Work.SUBMIT, MOST_COUNTED)
+    count("BatchesWaiting", waiting)
+    watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     polls_left = services.budget.calls_in(60)
     while True:
         worked, polls, following = _round(services, polls_left, remaining)
@@ -74,14 +68,6 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
             count("Ticks")  # Last, so that ticks that die are missed.
             return
         services.sleep(min(pause, LONGEST_PAUSE))
-
-
-def _tell_of_pause(services: Services, now: float) -> None:
-    """Count a pause in force once in each tick, so that its alarm rings until it is over."""
-    pause = services.budget.controls().pause
-    if pause and (pause.until is None or now < pause.until):
-        logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=moment(pause.since))
-        count(COUNTED_PAUSES[pause.reason])
 
 
 def _round(services: Services, polls_left: int, remaining: Callable[[], float]) -> tuple[bool, int, float]:

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from shared import keys
-from shared.budget import Pause, PauseReason, Permit, Refusal
+from shared.api_replies import Accepted, Failed, Lost, Refused, Reply
+from shared.budget import OUTAGE_WAIT_MOST, Pause, PauseReason, Permit, Refusal
 from shared.errors import StorageError
 from shared.insist import insist
+from shared.judgement import judged, token_state
 from shared.observability import count, logger, of_batch
 from shared.patience import LONGEST_WAIT_FOR_ACCEPTANCE
 from shared.queues import ASK_GRACE, PROMPT_BATCHES, AskMessage
 from shared.quoted import quoting
 from shared.replies import Answer
 from shared.store import NotThereError
-from shared.verdicts import COUNTED_AS, NEEDS_GOOD_TOKEN, Verdict, judge, refused_model
+from shared.trouble import in_vain, no_longer_in_vain
+from shared.verdicts import COUNTED_AS, FIREWALL, Verdict, refused_model
 from shared.words import Batch, BatchState, Fault, Job, Submission, Work, cause_of
-from shared.workers_ai import Accepted, Failed, Lost, Refused, Reply
+from shared.workers_ai import TokenState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +42,8 @@ SETTLE_SECONDS = 45.0
 """Time kept after the POST to record its outcome: the table is given up in time for a receipt in S3."""
 FENCE_MARGIN = 30.0
 """Seconds by which clocks of two functions may differ."""
+POLLED_AFTER = 300.0
+"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled once more."""
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
 
@@ -90,8 +96,12 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
     now = services.now()
     permit = services.budget.permit_submit(job.plan.model, now)
     if isinstance(permit, Refusal):
-        waited = permit.until - now if permit.paused else 0.0
-        services.ledger.postpone(batch, permit.until, paused=batch.paused + waited)
+        _wait(services, batch, permit)
+        return
+    if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
+        # Whoever does not answer the free call would not answer a submit, and that would be one more unknowable.
+        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+        _wait(services, batch, Refusal(now + min(2 * permit.pause.step, OUTAGE_WAIT_MOST), paused=True))
         return
     # Learned before the POST: after it nothing stands between the request_id and the table.
     first_ask = services.times.first_ask(job.plan.model, batch.number, now)
@@ -106,6 +116,16 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         return
     with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
         _settle(services, job, claimed, permit, reply, first_ask, remaining)
+
+
+def _wait(services: Services, batch: Batch, refusal: Refusal) -> None:
+    """No submit now. A batch that is submitted again has ids that may bring its answer while it waits for long."""
+    now = services.now()
+    if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER):
+        services.ledger.poll_on(batch, refusal.until)
+        return
+    waited = refusal.until - now if refusal.paused else 0.0
+    services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited)
 
 
 def _settle(
@@ -126,10 +146,8 @@ def _settle(
             key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
             insist(lambda: services.store.put_once(key, answer), services, remaining)
             _accepted(services, job, batch, "", 0.0, remaining)
-        case Refused(code=code, message=message):
-            verdict = judge(reply.status, code, message)
-            if code == NEEDS_GOOD_TOKEN and not services.api.token_is_good():
-                verdict = Verdict.ACCOUNT
+        case Refused(code=code):
+            verdict = insist(lambda: judged(services, batch, reply, polling=False), services, remaining)
             logger.info("submit refused", **of_batch(batch), code=code, status=reply.status, verdict=verdict)
             count(COUNTED_AS[verdict])
             insist(lambda: _refused(services, job, batch, permit, reply, verdict), services, remaining)
@@ -146,6 +164,7 @@ def _settle(
             insist(lambda: _unknowable(services, batch, permit, services.now()), services, remaining)
             return
     services.budget.lift(permit, job.plan.model)
+    no_longer_in_vain(services, job, batch)
 
 
 def _accepted(
@@ -202,28 +221,30 @@ def _ask_soon(services: Services, job: Job, batch: Batch, delay: float) -> None:
 def _refused(services: Services, job: Job, batch: Batch, permit: Permit, reply: Refused, verdict: Verdict) -> None:
     """Surely not accepted: what becomes of the batch, and of the calls after it."""
     now, ledger, budget = services.now(), services.ledger, services.budget
-    code = str(reply.code or reply.status)
+    code = reply.code or reply.status
     match verdict:
         case Verdict.MODEL_WAITS:
-            until = budget.make_model_wait(job.plan.model, now, code, permit)
+            until = budget.make_model_wait(job.plan.model, now, str(code), permit)
             ledger.refuse(batch, until + random.uniform(0, 15))  # noqa: S311
         case Verdict.HOLD:
-            budget.hold(now, reply.retry_after)
-            ledger.refuse(batch, now + (reply.retry_after or 60) + random.uniform(0, 10))  # noqa: S311
+            until = budget.hold(now, reply.retry_after) + random.uniform(0, 10)  # noqa: S311
+            ledger.refuse(batch, until, paused=batch.paused + until - now)
         case Verdict.QUOTA:
-            budget.pause(PauseReason.QUOTA_SPENT, now, code, permit)
+            budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit)
             ledger.refuse(batch, now + 300, paused=batch.paused + 300)
         case Verdict.ACCOUNT:
-            budget.pause(PauseReason.TOKEN_REFUSED, now, code, permit)
+            budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case Verdict.MODEL:
             words = refused_model(job.plan.model, code)
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             _end(services, batch, Fault("rejected", words))
         case Verdict.REQUEST | Verdict.BATCH_FAILED | Verdict.UNKNOWN_ID:
-            _isolate_or_end(services, batch, reply.code or reply.status, reply.message)
-        case Verdict.TRY_LATER:
-            ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1)
+            is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
+            _isolate_or_end(services, batch, code, FIREWALL if is_firewall else reply.message)
+        case _:
+            since = in_vain(services, job, batch, code, polling=False)
+            ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1, vain_since=since)
 
 
 def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
@@ -281,7 +302,7 @@ def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
 def _lifts(pause: Pause, verdict: Verdict, *, reached: bool) -> bool:
     """Whether a refused probe shows all the same that the pause's reason is gone."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
-        return reached and verdict not in {Verdict.ACCOUNT, Verdict.TRY_LATER}
+        return reached and verdict not in {Verdict.ACCOUNT, Verdict.HOLD, Verdict.TRY_LATER}
     return pause.reason is PauseReason.OUTAGE and reached
 
 

@@ -282,7 +282,9 @@ class WorkersAI:
             with self._lock:
                 self._batches.forget(batch)
             return self._finished(batch, requests, batch.faults, 0)
-        result = {"status": "queued", "request_id": batch.request_id}
+        result: dict[str, Any] = {"status": "queued", "request_id": batch.request_id}
+        if behaviour.empty_array:
+            result[behaviour.empty_array] = []
         if behaviour.submit_model:
             result["model"] = model.name
         return envelope.success(result, behaviour, behaviour.submit_status)
@@ -366,7 +368,9 @@ class WorkersAI:
     def _pending(self, batch: Batch, now: float) -> Reply:
         behaviour = self._behaviour
         word = behaviour.queued_word if now < batch.running_at else behaviour.running_word
-        result = {"status": word, "request_id": batch.request_id}
+        result: dict[str, Any] = {"status": word, "request_id": batch.request_id}
+        if behaviour.empty_array:
+            result[behaviour.empty_array] = []
         if behaviour.pending_model:
             result["model"] = batch.model
         return envelope.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)

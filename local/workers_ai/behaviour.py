@@ -89,6 +89,9 @@ class Behaviour:
     pending_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status while a batch is pending")
     pending_model: bool = _switch(False, "documented", "`model` in a pending reply")
     pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
+    empty_array: Literal["", "responses", "results"] = _switch(
+        "", "invented", "name of an array without items in the replies of what is pending"
+    )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
     unknown_id_status: int = _switch(404, "unknown", "HTTP status of a poll for an unknown or expired id")

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared import workers_ai as module
-from shared.workers_ai import Accepted, Lost, Refused, WorkersAI, http_client
+from shared.api_replies import Accepted, Lost, Refused
+from shared.workers_ai import TokenState, WorkersAI, http_client
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'
@@ -185,7 +186,7 @@ def test_a_token_check_ends_at_its_deadline(serving, monkeypatch):
     api = serving(silent).client()
     began = time.monotonic()
 
-    assert api.token_is_good() is False
+    assert api.check_token() is TokenState.UNKNOWN
 
     assert time.monotonic() - began < FAR / 2
 

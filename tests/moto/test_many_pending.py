@@ -11,9 +11,9 @@ from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 from functions.poll.tick import HANDED, JOBS, bring_on, tick
+from shared.api_replies import Pending
 from shared.queues import decode_message
 from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
-from shared.workers_ai import Pending
 from tests.world import BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"

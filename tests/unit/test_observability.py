@@ -20,6 +20,7 @@ WITHOUT_A_JOB = {
     "upload gone before its job began",
     "no job id left for an upload",
     "calls are paused",
+    "pause over, nothing waits",
     "message not worked on",
     "completion time not remembered",
     "completion times not read",

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import verdicts
-from shared.verdicts import RETRYABLE_ITEM_CODES, Verdict, judge
+from shared.verdicts import (
+    RETRYABLE_ITEM_CODES,
+    Verdict,
+    advice,
+    judge,
+    judge_with_good_token,
+    refused_model,
+)
 
 # Of the design's table, row by row; a code added there or here without the other is noticed below.
 CODES = {
@@ -13,7 +20,8 @@ CODES = {
     Verdict.HOLD: {971},
     Verdict.QUOTA: {3036, 4006},
     Verdict.ACCOUNT: {10000, 9106, 9109, 6003, 3023, 7003},
-    Verdict.MODEL: {5007, 3042, 5016, 5018, 3041, 5035, 5005, 7000},
+    Verdict.MODEL: {5007, 3042, 5016, 5018, 3041, 5035, 5005},
+    Verdict.CHECK_TOKEN: {7000},
     Verdict.REQUEST: {5006, 5004, 3003, 3006, 8007},
     Verdict.BATCH_FAILED: {3030},
     Verdict.TRY_LATER: {3007, 3008},
@@ -35,48 +43,83 @@ def test_no_other_code_has_a_verdict():
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-@pytest.mark.parametrize("status", [400, 404, 500])
-def test_on_a_poll_the_code_decides_likewise_and_a_refused_request_is_a_failed_batch(code, verdict, status):
-    wanted = Verdict.BATCH_FAILED if verdict is Verdict.REQUEST else verdict
-    assert judge(status, code, "words", polling=True) is wanted
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 410, 500])
+def test_on_a_poll_the_code_decides_likewise(code, verdict, status):
+    assert judge(status, code, "words", polling=True) is verdict
+
+
+# Status, then what it means on a submit and on a poll: without a code in the API's own JSON, with an unknown code
+# there, and as a page.
+STATUSES = {
+    0: ("try_later try_later", "try_later request", "try_later try_later"),
+    200: ("try_later try_later", "try_later request", "try_later try_later"),
+    301: ("account account", "account account", "account check_token"),
+    308: ("account account", "account account", "account check_token"),
+    400: ("request request", "request request", "request try_later"),
+    401: ("account account", "check_token check_token", "check_token check_token"),
+    402: ("try_later try_later", "try_later request", "try_later try_later"),
+    403: ("account account", "check_token check_token", "check_token check_token"),
+    404: ("try_later unknown_id", "try_later unknown_id", "try_later try_later"),
+    405: ("try_later try_later", "try_later request", "try_later try_later"),
+    408: ("try_later try_later", "try_later request", "try_later try_later"),
+    410: ("model model", "model model", "model try_later"),
+    413: ("request request", "request request", "request try_later"),
+    422: ("request request", "request request", "request try_later"),
+    429: ("hold hold", "hold hold", "hold hold"),
+    500: ("try_later try_later", "try_later try_later", "try_later try_later"),
+    503: ("try_later try_later", "try_later try_later", "try_later try_later"),
+}
+FORMS = ({"code": None}, {"code": 123456}, {"code": None, "enveloped": False})
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("form", range(3), ids=["without-code", "unknown-code", "page"])
+def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a_poll(status, form):
+    said = [judge(status, message="", polling=polling, **FORMS[form]).value for polling in (False, True)]
+    assert " ".join(said) == STATUSES[status][form]
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"),
+    ("status", "code", "enveloped", "submitting", "polling"),
     [
-        (401, Verdict.ACCOUNT),
-        (403, Verdict.ACCOUNT),
-        (301, Verdict.ACCOUNT),
-        (302, Verdict.ACCOUNT),
-        (307, Verdict.ACCOUNT),
-        (308, Verdict.ACCOUNT),
-        (410, Verdict.MODEL),
-        (413, Verdict.REQUEST),
-        (400, Verdict.REQUEST),
-        (429, Verdict.HOLD),
-        (404, Verdict.TRY_LATER),
-        (408, Verdict.TRY_LATER),
-        (500, Verdict.TRY_LATER),
-        (503, Verdict.TRY_LATER),
-        (0, Verdict.TRY_LATER),
+        (400, 7000, True, Verdict.MODEL, Verdict.MODEL),
+        (403, 7000, True, Verdict.MODEL, Verdict.MODEL),
+        (403, None, False, Verdict.REQUEST, Verdict.TRY_LATER),
+        (401, None, False, Verdict.TRY_LATER, Verdict.TRY_LATER),
+        (302, None, False, Verdict.TRY_LATER, Verdict.TRY_LATER),
+        (403, 123456, True, Verdict.TRY_LATER, Verdict.TRY_LATER),
     ],
 )
-@pytest.mark.parametrize("code", [None, 123456])
-def test_without_a_known_code_the_status_decides(status, verdict, code):
-    assert judge(status, code, "") is verdict
+def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
+    for on_poll, wanted in ((False, submitting), (True, polling)):
+        assert judge_with_good_token(status, code, enveloped=enveloped, polling=on_poll) is wanted
 
 
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
 @pytest.mark.parametrize("polling", [True, False])
-def test_a_model_without_a_queue_is_the_models_fault(code, polling):
-    assert judge(400, code, "AiError: Model does not support request queuing.", polling=polling) is Verdict.MODEL
+@pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
+def test_a_model_without_a_queue_is_the_models_fault_in_any_case_of_letters(code, polling, words):
+    assert judge(400, code, f"AiError: Model {words}.", polling=polling) is Verdict.MODEL
 
 
-def test_an_unknown_id_is_known_by_its_404_on_a_poll_only():
-    assert judge(404, None, "", polling=True) is Verdict.UNKNOWN_ID
-    assert judge(404, 1234, "not found", polling=True) is Verdict.UNKNOWN_ID
-    assert judge(404, 7003, "no route", polling=True) is Verdict.ACCOUNT
-    assert judge(404, None, "") is Verdict.TRY_LATER
+def test_a_page_is_not_believed_of_a_model_without_a_queue():
+    said = judge(500, None, "does not support request queuing", enveloped=False, polling=True)
+    assert said is Verdict.TRY_LATER
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(5016, "terms"), (5035, "Workers Paid"), (3041, "access"), (5018, "access"), (5007, "Batch")]
+)
+def test_a_user_is_told_what_to_do_about_a_refused_model(code, words):
+    told = refused_model("@cf/a/b", code)
+    assert "@cf/a/b" in told
+    assert str(code) in told
+    assert words in told
+
+
+def test_there_is_advice_for_every_code():
+    assert "billing" in advice(402)
+    assert all(advice(code) for code in range(1000))
 
 
 def test_codes_of_failed_items_that_are_tried_again():
@@ -87,5 +130,4 @@ def test_codes_of_failed_items_that_are_tried_again():
 def test_whatever_it_says_means_something(status, code, message, polling):
     verdict = judge(status, code, message, polling=polling)
     assert verdict in Verdict
-    assert not (polling and verdict is Verdict.REQUEST)
     assert polling or verdict is not Verdict.UNKNOWN_ID

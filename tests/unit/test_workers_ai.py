@@ -10,23 +10,26 @@ import weakref
 import httpx
 import msgspec
 import pytest
+import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import workers_ai as module
-from shared.errors import StorageError
-from shared.replies import Answer
-from shared.spool import IN_MEMORY
-from shared.workers_ai import (
+from shared.api_replies import (
+    LARGEST_CODE,
+    LONGEST_ID,
+    LONGEST_RETRY_AFTER,
     Accepted,
     Failed,
     Lost,
     Pending,
     Refused,
-    WorkersAI,
-    http_client,
     understand,
 )
+from shared.errors import StorageError
+from shared.replies import Answer
+from shared.spool import IN_MEMORY
+from shared.workers_ai import TokenState, WorkersAI, http_client
 
 BASE = "https://api.cloudflare.com/client/v4"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -147,6 +150,7 @@ DONE = [
     enveloped({"results": ITEMS, "status": "queued"}),
     {"responses": ITEMS},
     {"results": []},
+    enveloped({"results": [], "status": "completed"}),
     {"success": True, "responses": ITEMS},
     {"result": {"responses": ITEMS}},
 ]
@@ -177,6 +181,10 @@ def test_results_at_once_are_the_answer_of_a_submit(content):
         (enveloped({"status": "queued", "responses": None}), "queued"),
         (enveloped(None), ""),
         ({"success": True}, ""),
+        ({"status": "queued", "request_id": "id-1"}, "queued"),
+        (enveloped({"status": "running", "request_id": "id-1", "responses": []}), "running"),
+        (enveloped({"status": "queued", "results": []}), "queued"),
+        ({"status": "a word nobody knows", "results": []}, "a word nobody knows"),
     ],
 )
 def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word):
@@ -186,7 +194,13 @@ def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word
 @pytest.mark.parametrize("status", [200, 201, 202])
 @pytest.mark.parametrize(
     "content",
-    [enveloped({"request_id": "id-1"}), {"request_id": "id-1"}, enveloped({"status": "x", "request_id": "id-1"})],
+    [
+        enveloped({"request_id": "id-1"}),
+        {"request_id": "id-1"},
+        enveloped({"status": "x", "request_id": "id-1"}),
+        enveloped({"status": "queued", "request_id": "id-1", "results": []}),
+        enveloped({"request_id": "id-1", "responses": []}),
+    ],
 )
 def test_a_request_id_accepts_a_submit(status, content):
     assert submit(Api(httpx.Response(status, json=content))) == Accepted("id-1")
@@ -196,7 +210,15 @@ def test_a_request_id_accepts_a_submit(status, content):
 def test_a_failed_batch_is_told_with_code_and_words(word):
     inner = {"status": word, "errors": [{"code": 3030, "message": "batch failed"}]}
     assert ask(Api(httpx.Response(200, json=enveloped(inner)))) == Failed(3030, "batch failed")
-    assert ask(Api(httpx.Response(200, json={"status": word}))) == Failed(None, "")
+    named = {"status": word, "request_id": "id-1"}
+    assert ask(Api(httpx.Response(200, json=named))) == Failed(None, "")
+
+
+@pytest.mark.parametrize("word", ["failed", "error"])
+def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
+    answer = httpx.Response(200, json={"status": word, "message": "upstream"})
+    assert ask(Api(answer)) == Failed(None, "upstream", enveloped=False)
+    assert isinstance(submit(Api(answer)), Lost)
 
 
 @pytest.mark.parametrize(
@@ -207,15 +229,15 @@ def test_a_failed_batch_is_told_with_code_and_words(word):
         (refusal("²"), None, "words"),
         (refusal("9" * 5_000), None, "words"),
         (refusal("AiError"), None, "words"),
+        (refusal(LARGEST_CODE), LARGEST_CODE, "words"),
+        *((refusal(odd), None, "words") for odd in (LARGEST_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})),
         ({"success": False, "errors": []}, None, ""),
         ({"errors": [{"message": "only words"}]}, None, "only words"),
-        ({"error": "text"}, None, "text"),
         ({"error": {"code": 5007, "message": "no model"}}, 5007, "no model"),
         ({"code": 10000, "message": "auth"}, 10000, "auth"),
         ({"internalCode": 3030, "message": "m"}, 3030, "m"),
         ({"errors": [{"code": None, "internalCode": 3030}]}, 3030, ""),
         ({"errors": ["text first"]}, None, "text first"),
-        ({"errors": {"odd": 1}, "error": [1]}, None, ""),
     ],
 )
 @pytest.mark.parametrize("submitting", [True, False])
@@ -230,7 +252,10 @@ def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(stat
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429])
-@pytest.mark.parametrize("content", [b"", b"<html>no</html>", b"{", b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>no</html>", b"{", b"\xff", b"{}", b'{"message":"Forbidden"}', b'{"error":"no"}', b'{"errors":{}}'],
+)
 @pytest.mark.parametrize("submitting", [True, False])
 def test_any_3xx_or_4xx_page_is_a_refusal(status, content, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
@@ -264,6 +289,8 @@ def test_what_is_not_the_apis_is_lost(status, content, submitting):
         enveloped(None),
         enveloped({"request_id": ""}),
         enveloped({"request_id": 7}),
+        enveloped({"request_id": "x" * (LONGEST_ID + 1)}),
+        enveloped({"status": "queued", "results": []}),
         enveloped({"status": "queued"}),
         {},
     ],
@@ -273,11 +300,29 @@ def test_a_good_submit_without_id_or_results_is_lost(content):
 
 
 @pytest.mark.parametrize(
-    ("header", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("-1", None), ("²", None), ("9" * 400, None)]
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("1.5", 1.5),
+        ("900", 900.0),
+        ("901", LONGEST_RETRY_AFTER),
+        ("999999999", LONGEST_RETRY_AFTER),
+        ("9" * 400, LONGEST_RETRY_AFTER),
+        ("Sat, 21 Nov 2026 09:30:40 GMT", 40.0),
+        ("Sat, 21 Nov 2099 09:30:40 GMT", LONGEST_RETRY_AFTER),
+        *((odd, None) for odd in ("0", "-1", "soon", "", "²", "1e3", "inf", "nan", "Sat, 21 Nov 2026 09:29:00 GMT")),
+    ],
 )
-def test_retry_after_is_taken_in_seconds(header, seconds):
+@time_machine.travel("2026-11-21T09:30:00Z", tick=False)
+def test_retry_after_is_a_bounded_number_of_seconds_or_says_nothing(header, seconds):
     reply = understand(429, header, b"", submitting=True)
     assert reply.retry_after == seconds
+
+
+@given(header=st.text(max_size=40))
+def test_any_retry_after_is_bounded(header):
+    seconds = understand(429, header, b"", submitting=True).retry_after
+    assert seconds is None or 0 < seconds <= LONGEST_RETRY_AFTER
 
 
 @pytest.mark.parametrize(
@@ -501,7 +546,7 @@ def test_a_redirect_is_not_followed_and_the_token_not_sent_on(status):
 
 def test_a_redirect_of_the_tokens_check_is_not_followed():
     api = Api(httpx.Response(302, headers={"location": "https://evil.example/"}))
-    assert not client(api).token_is_good()
+    assert client(api).check_token() is TokenState.REFUSED
     assert len(api.requests) == 1
 
 
@@ -549,7 +594,7 @@ def test_a_lost_second_post_is_lost():
 def test_a_secret_that_holds_no_token_is_a_refused_token_and_no_lost_post(token):
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret(token)) == Refused(401, None, "The secret holds no token.")
-    assert not client(api, Secret(token)).token_is_good()
+    assert client(api, Secret(token)).check_token() is TokenState.REFUSED
     assert api.requests == []
 
 
@@ -566,22 +611,37 @@ def test_a_refused_token_stays_one_when_the_secret_cannot_be_read_anew():
 
 
 @pytest.mark.parametrize(
-    ("answer", "good"),
+    ("answer", "state"),
     [
-        (httpx.Response(200, json={"success": True, "result": []}), True),
-        (httpx.Response(401, json=refusal(10000)), False),
-        (httpx.Response(403), False),
-        (httpx.Response(500), False),
-        (made(httpx.ConnectError), False),
-        (made(httpx.ReadTimeout), False),
+        (httpx.Response(200, json={"success": True, "result": []}), TokenState.GOOD),
+        *((httpx.Response(status, json=refusal(10000)), TokenState.REFUSED) for status in (400, 401, 403)),
+        (httpx.Response(403, json=refusal(9109)), TokenState.REFUSED),
+        (httpx.Response(404, json=refusal(7003)), TokenState.REFUSED),
+        (httpx.Response(400, json=refusal(7000)), TokenState.REFUSED),
+        (httpx.Response(403, json={"success": False, "errors": []}), TokenState.REFUSED),
+        (httpx.Response(200, content=b"<html>welcome</html>"), TokenState.UNKNOWN),
+        (httpx.Response(200, json={"message": "ok"}), TokenState.UNKNOWN),
+        *((httpx.Response(status), TokenState.UNKNOWN) for status in (401, 403, 404, 429, 500)),
+        (httpx.Response(403, content=b"<html>firewall</html>"), TokenState.UNKNOWN),
+        (httpx.Response(429, json=refusal(971)), TokenState.UNKNOWN),
+        (httpx.Response(500, json=refusal(10013)), TokenState.UNKNOWN),
+        (made(httpx.ConnectError), TokenState.UNKNOWN),
+        (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
 )
-def test_a_token_is_good_only_when_the_api_says_so(answer, good):
+def test_a_token_is_good_or_refused_only_when_the_api_itself_says_so(answer, state):
     api = Api(answer)
-    assert client(api).token_is_good() is good
+    assert client(api).check_token() is state
     (request,) = api.requests
     assert request.method == "GET"
     assert request.url.path == f"/client/v4/accounts/{ACCOUNT}/ai/models/search"
+
+
+def test_a_refused_token_is_unknown_when_the_secret_holds_another_by_now():
+    api = Api(httpx.Response(401, json=refusal(10000)))
+    assert client(api, Secret("old", "new")).check_token() is TokenState.UNKNOWN
+    assert client(api, Secret(StorageError("down"))).check_token() is TokenState.UNKNOWN
+    assert len(api.requests) == 1
 
 
 def test_a_token_never_shows_in_a_reply():

@@ -1,0 +1,54 @@
+"""A pause in force: its alarm is raised while it lasts, and it ends although nothing is left that would try it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.budget import PauseReason, Permit
+from shared.judgement import token_state
+from shared.observability import count, logger
+from shared.status import moment
+from shared.workers_ai import TokenState
+
+if TYPE_CHECKING:
+    from shared.budget import Pause
+    from shared.services import Services
+
+COUNTED_AS = {
+    PauseReason.TOKEN_REFUSED: "TokenRefused",
+    PauseReason.QUOTA_SPENT: "QuotaSpent",
+    PauseReason.OUTAGE: "Outage",
+}
+"""The metric that counts the ticks of a pause."""
+
+
+def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
+    """Count a pause in force, once in each tick, or end it where no batch is left that would.
+
+    Args:
+        services: all there is.
+        now: Unix seconds.
+        submits_wait: whether any batch waits to be submitted.
+        polls_wait: whether any batch waits to be polled.
+
+    Raises:
+        StorageError: the table refused or broke off.
+    """
+    pause = services.budget.controls().pause
+    if pause is None or (pause.until is not None and now >= pause.until):
+        return
+    if _is_over(services, pause, now, submits_wait=submits_wait, polls_wait=polls_wait):
+        services.budget.lift(Permit(pause), "")
+        logger.info("pause over, nothing waits", reason=pause.reason)
+        return
+    logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=moment(pause.since))
+    count(COUNTED_AS[pause.reason])
+
+
+def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
+    if pause.reason is PauseReason.OUTAGE:
+        return not submits_wait  # Nobody needs to know whether it still lasts; the next submit finds out.
+    if pause.reason is PauseReason.TOKEN_REFUSED and not submits_wait and not polls_wait:
+        # The token stays bad whether it is needed or not: only the free call can tell.
+        return services.budget.claim_probe(pause, now) is not None and token_state(services) is TokenState.GOOD
+    return False

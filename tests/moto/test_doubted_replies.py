@@ -1,0 +1,294 @@
+"""Replies that are not believed at once: one odd poll costs no second submit, and a page pauses nothing."""
+
+import json
+import time
+
+import pytest
+
+from local.workers_ai import Fault, expected_result
+from local.workers_ai.reply import page
+from tests.world import TOKEN
+
+M2M = "@cf/meta/m2m100-1.2b"
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+def greetings(count, word="hello"):
+    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
+
+
+def all_good(world, count):
+    wanted = [expected_result(M2M, record) for record in greetings(count)]
+    return [line.get("result") for line in world.lines()] == wanted
+
+
+def codes(world, folder=""):
+    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
+
+
+def pauses(world):
+    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
+
+
+def checks(api):
+    """Free calls, and nothing else: polls and submits are counted apart."""
+    return sum(api.calls.get("search", {}).values())
+
+
+def named(fault):
+    return "-".join(str(value) for value in fault.values())
+
+
+def cases(everyday, more):
+    """Faults as parameters; those of the second list run with the slow tests."""
+    slow = [pytest.param(fault, marks=pytest.mark.slow, id=named(fault)) for fault in more]
+    return [pytest.param(fault, id=named(fault)) for fault in everyday] + slow
+
+
+PAGES = cases(
+    [{"kind": "html", "status": 404}, {"kind": "html", "status": 410}, {"kind": "bare", "status": 403}],
+    [
+        *({"kind": "html", "status": status} for status in (400, 402, 403, 405, 413, 422, 502)),
+        *({"kind": "bare", "status": status} for status in (401, 404, 410)),
+        {"kind": "redirect"},
+    ],
+)
+SUBMIT_CODES = cases(
+    [{"kind": "5006"}, {"kind": "5035"}, {"kind": "7000"}, {"kind": "error", "code": 5099, "status": 400}],
+    [
+        *({"kind": code, "status": 400} for code in ("5004", "3003", "3006", "8007")),
+        *({"kind": code, "status": 400} for code in ("5007", "3042", "5016", "5018", "3041", "5005")),
+        *({"kind": code} for code in ("3040", "3021", "3036", "4006", "3007", "3008")),
+        {"kind": "error", "code": 5099, "status": 402},
+        {"kind": "error", "code": 5099, "status": 403},
+        {"kind": "error", "code": 8007, "status": 400, "message": "This model DOES NOT SUPPORT request queuing"},
+    ],
+)
+
+
+# ── on a poll ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fault", PAGES)
+def test_a_page_on_a_poll_is_no_answer_however_often_it_comes(world, api, fault):
+    api.inject(Fault(on="poll", times=7, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert pauses(world) == []
+
+
+@pytest.mark.parametrize("fault", SUBMIT_CODES)
+def test_a_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
+    api.inject(Fault(on="poll", times=1, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert pauses(world) == []
+
+
+@pytest.mark.parametrize("fault", [{"kind": "5006"}, {"kind": "error", "code": 5099, "status": 400}], ids=named)
+@pytest.mark.parametrize("polls", [4, 7])
+def test_a_code_for_submits_is_believed_after_five_polls_over_a_minute_and_not_before(world, api, fault, polls):
+    api.inject(Fault(on="poll", times=polls, **fault))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == (["rejected"] if polls == 7 else [None])
+    assert len(api.accepted) == 1
+
+
+def test_five_polls_within_less_than_a_minute_are_not_believed(world, api):
+    api.inject(Fault(kind="5006", on="poll", times=5))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    world.pass_time(15)
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    message = json.dumps({"do": "ask", "batches": [[batch["job_id"]["S"], batch["number"]["S"]]]})
+    began = time.time()
+    for _ in range(5):  # As if messages came again and again.
+        world.sqs.send_message(QueueUrl=world.queues["PollQueue"], MessageBody=message)
+        world.deliver("PollQueue", most=1)
+        world.pass_time(10)
+    assert sum(api.calls["poll"].values()) == 5
+    assert time.time() - began < 60
+
+    world.settle()
+
+    assert codes(world) == [None]
+
+
+def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claims_count_towards_the_end(world, api):
+    api.inject(*(Fault(kind=kind, on="poll") for _ in range(20) for kind in ("5006", "5004")))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.settle(until=lambda: sum(api.calls.get("poll", {}).values()) >= 8)
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    assert int(batch["claims"]["N"]) == sum(api.calls["poll"].values())
+
+    api.clear_faults()
+    world.settle()
+
+    assert codes(world) == [None]
+    assert len(api.accepted) == 1
+
+
+def test_a_model_code_on_five_polls_fails_the_job_as_it_would_on_a_submit(world, api):
+    api.inject(Fault(kind="5035", on="poll", times=7))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "unknown_model"
+    assert "Workers Paid" in world.manifest()["error"]["message"]
+    assert len(api.accepted) == 1
+
+
+def test_7000_on_a_poll_with_a_refused_token_pauses_and_drops_nothing(world, api):
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(kind="7000", on="poll"))
+
+    world.settle(minutes=5, until=lambda: pauses(world) == ["token_refused"])
+
+    api.switch(tokens=(TOKEN,))
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_7000_on_polls_with_a_good_token_is_the_models_after_five(world, api):
+    api.inject(Fault(kind="7000", on="poll", times=7))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "unknown_model"
+    assert pauses(world) == []
+
+
+def test_an_unknown_id_is_believed_only_if_the_api_itself_says_so(world, api):
+    faults = [Fault(kind="error", on="poll", code=10404, status=404), Fault(kind="html", on="poll", status=404)]
+    api.inject(*(fault for _ in range(4) for fault in faults))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_capacity_code_on_every_poll_is_submitted_again_only_past_the_deadline(start, api):
+    world = start(BATCH_DEADLINE_HOURS=2)
+    api.inject(Fault(kind="3040", on="poll", times=0))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    began = time.time()
+
+    world.settle(minutes=240, until=lambda: len(api.accepted) == 2)
+
+    assert 7_200 < time.time() - began < 4 * 3_600
+    assert pauses(world) == []
+
+
+def test_a_403_page_on_polls_with_a_refused_token_pauses(world, api):
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(kind="html", status=403, on="poll", times=1))
+
+    world.settle(minutes=5, until=lambda: pauses(world) == ["token_refused"])
+
+    assert checks(api) == 1
+
+
+# ── a firewall on the way to a submit ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_nothing(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.inject(Fault(kind="html", on="submit", status=403, contains="hello 5", times=0))
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+    for name in ("b", "c"):
+        world.upload_records(f"{name}.jsonl", greetings(4, name), model=M2M)
+    began, over = time.time(), {}
+
+    def seen():
+        for folder in world.manifests():
+            over.setdefault(folder.split("/")[-2], time.time() - began)
+        assert pauses(world) == []
+        return world.all_over()
+
+    world.settle(until=seen)
+
+    (folder,) = [folder for folder in world.manifests() if "/a.jsonl/" in folder]
+    assert codes(world, folder) == [None] * 5 + ["rejected"] + [None] * 2
+    (line,) = [line for line in world.lines(folder=folder) if not line["success"]]
+    assert "blocked by Cloudflare's firewall" in line["error"]["message"]
+    assert max(over["b.jsonl"], over["c.jsonl"]) <= 180
+    assert checks(api) <= 3
+
+
+@pytest.mark.parametrize("fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named)
+def test_a_403_page_on_a_submit_with_a_refused_token_is_a_refused_token(world, api, fault):
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(on="submit", **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    assert pauses(world) == ["token_refused"]
+
+    api.switch(tokens=(TOKEN,))
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+
+
+def test_a_403_page_while_the_free_call_gets_no_answer_either_is_tried_later_without_a_pause(world, api, monkeypatch):
+    real = api.handle
+
+    def blocked(method, path, query, headers, body):
+        return page(403) if path.endswith("/models/search") else real(method, path, query, headers, body)
+
+    monkeypatch.setattr(api, "handle", blocked)
+    api.inject(Fault(kind="html", on="submit", status=403, times=3))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    assert pauses(world) == []
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_401_page_with_a_good_token_is_tried_later_and_pauses_nothing(world, api):
+    api.inject(Fault(kind="bare", on="submit", status=401, times=3))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(until=lambda: pauses(world) != [] or world.all_over())
+
+    assert all_good(world, 3)
+    assert pauses(world) == []
+
+
+def test_the_free_call_takes_a_token_of_the_rate_budget(start, api):
+    world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="html", on="poll", status=403, times=0))
+    world.upload_records("a.jsonl", greetings(30), model=M2M)
+    until = time.time() + 600
+    while time.time() < until:
+        world.deliver_all()
+        world.tick()
+        world.pass_time(8)
+
+    calls = sum(sum(ends.values()) for ends in api.calls.values())
+    assert checks(api) > 5
+    assert calls <= 10 + 20 * (time.time() - until + 600) / 60 + 1

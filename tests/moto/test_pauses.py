@@ -1,0 +1,208 @@
+"""Pauses end by themselves, numbers from outside are bounded, and what is tried in vain for long is told."""
+
+import json
+import time
+
+import pytest
+
+from local.workers_ai import Fault, expected_result
+from local.workers_ai.reply import page
+from tests.world import TOKEN
+
+M2M = "@cf/meta/m2m100-1.2b"
+HOUR = 3_600.0
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+def all_good(world, count):
+    wanted = [expected_result(M2M, record) for record in greetings(count)]
+    return [line.get("result") for line in world.lines()] == wanted
+
+
+def submits(api):
+    return sum(api.calls.get("submit", {}).values())
+
+
+def pauses(world):
+    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
+
+
+def run_until(world, moment):
+    world.settle(minutes=60 * 24 * 30, until=lambda: time.time() >= moment)
+
+
+def counted(capsys, name):
+    """What the metric came to in what was logged since this was last asked."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('{"_aws"')]
+    values = [json.loads(line).get(name, []) for line in lines]
+    return sum(sum(value) if isinstance(value, list) else value for value in values)
+
+
+# ── an outage ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_outage_that_outlives_its_last_batch_is_over_within_a_tick(start, api, capsys):
+    world = start(AMBIGUOUS_SUBMIT="fail")
+    api.inject(Fault(kind="accept_then_reset"))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.settle()
+
+    world.tick()
+    assert pauses(world) == []
+
+    counted(capsys, "Outage")
+    world.tick()
+    assert counted(capsys, "Outage") == 0
+
+
+def test_while_the_free_call_gets_no_answer_no_submit_is_sent(start, api, monkeypatch):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    real, sent, away = api.handle, [], [True]
+
+    def handle(method, *call):
+        sent.append(method)
+        return page(502) if away else real(method, *call)
+
+    monkeypatch.setattr(api, "handle", handle)
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+    world.deliver_all()
+    begun = sent.count("POST")
+    run_until(world, time.time() + 2 * HOUR)
+
+    assert sent.count("POST") == begun, "each of them would have been unknowable"
+    assert 10 <= sent.count("GET") <= 40
+    assert pauses(world) == ["outage"]
+
+    away.clear()
+    world.settle()
+    assert all_good(world, 8)
+
+
+def test_a_refused_token_that_nobody_needs_any_more_is_checked_by_the_free_call(world, api):
+    api.switch(tokens=("new-token",))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    assert pauses(world) == ["token_refused"]
+    for item in world.items():
+        if item["pk"]["S"].startswith("JOB#"):
+            world.dynamodb.delete_item(TableName="ledger", Key={name: item[name] for name in ("pk", "sk")})
+    sent = submits(api)
+
+    run_until(world, time.time() + HOUR)
+    assert pauses(world) == ["token_refused"]
+    assert sum(api.calls["search"].values()) <= 10 + 60 / 5 + 2
+
+    api.switch(tokens=(TOKEN,))
+    run_until(world, time.time() + 600)
+    assert pauses(world) == []
+    assert submits(api) == sent
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("on", ["submit", "poll"])
+def test_a_retry_after_of_31_years_holds_for_a_quarter_of_an_hour(world, api, on):
+    api.inject(Fault(kind="971", on=on, retry_after=999_999_999))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert 900 < time.time() - began < 1_200
+
+
+def test_holds_that_go_on_for_long_are_told_and_raise_an_alarm(world, api, capsys):
+    api.inject(Fault(kind="971", on="submit", retry_after=999_999_999, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+    run_until(world, began + 1_500)
+
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "too_many_calls"
+    assert "ApiCallsPerMinute" in waiting["message"]
+    assert waiting["until"] is not None
+    assert counted(capsys, "StuckItems") == 0
+
+    run_until(world, began + 2 * HOUR)
+    assert counted(capsys, "StuckItems") > 0
+
+
+@pytest.mark.parametrize("fault", [{"code": 10**30}, {"code": -(10**30)}], ids=str)
+def test_a_code_that_no_table_could_hold_is_no_code(world, api, fault):
+    api.inject(Fault(kind="error", on="poll", status=400, times=2, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+# ── what is tried in vain ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"kind": "bare", "status": 402}, "billing"),
+        ({"kind": "html", "status": 404}, "WorkersAiBaseUrl"),
+        *(
+            pytest.param(fault, said, marks=pytest.mark.slow)
+            for fault, said in (
+                ({"kind": "error", "code": 1_234, "status": 402}, "1234"),
+                ({"kind": "html", "status": 405}, "WorkersAiBaseUrl"),
+                ({"kind": "json_500"}, "10013"),
+                ({"kind": "refuse"}, "No connection"),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_submits_that_come_to_nothing_for_long_are_told_and_raise_an_alarm(world, api, capsys, fault, said):
+    api.inject(Fault(on="submit", times=0, **fault))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+    run_until(world, began + 600)
+    assert world.status()["waiting_for"] is None
+
+    run_until(world, began + 3_000)
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "submits_fail"
+    assert said in waiting["message"]
+    assert counted(capsys, "StuckItems") == 0
+
+    run_until(world, began + 2 * HOUR)
+    assert counted(capsys, "StuckItems") > 0
+
+    api.clear_faults()
+    world.settle()
+    assert all_good(world, 3)
+    assert world.status()["waiting_for"] is None
+
+
+def test_polls_that_get_no_answer_for_long_are_told_and_taken_back(world, api):
+    api.inject(Fault(kind="stuck", seconds=4 * HOUR), Fault(kind="html", on="poll", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+    run_until(world, began + 3_000)
+    assert world.status()["waiting_for"]["code"] == "polls_fail"
+
+    api.clear_faults()
+    run_until(world, began + 2 * HOUR)
+    assert world.status()["waiting_for"] is None
+
+
+def test_a_model_without_capacity_for_over_an_hour_raises_an_alarm(world, api, capsys):
+    api.inject(Fault(kind="3040", on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    began = time.time()
+    run_until(world, began + 3_000)
+    assert counted(capsys, "StuckItems") == 0
+
+    run_until(world, began + 2 * HOUR)
+    assert counted(capsys, "StuckItems") > 0

@@ -1,0 +1,136 @@
+"""A batch that is submitted again: every id it ever had is polled on, and each is judged for itself."""
+
+import pytest
+
+from local.workers_ai import Fault, expected_result
+
+M2M = "@cf/meta/m2m100-1.2b"
+HOUR = 3_600.0
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+def all_good(world, count):
+    wanted = [expected_result(M2M, record) for record in greetings(count)]
+    return [line.get("result") for line in world.lines()] == wanted
+
+
+def submits(api):
+    return sum(api.calls["submit"].values())
+
+
+def polls(api):
+    return sum(api.calls.get("poll", {}).values())
+
+
+def batch(world):
+    (item,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
+    return item
+
+
+@pytest.fixture
+def world(start):
+    """A Dropbatch that submits again after an hour."""
+    return start(BATCH_DEADLINE_HOURS=1)
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        pytest.param({"kind": "3036"}, id="3036"),
+        pytest.param({"kind": "json_500"}, id="json_500"),
+        pytest.param({"kind": "3040"}, id="3040", marks=pytest.mark.slow),
+        pytest.param({"kind": "971", "retry_after": 900}, id="971", marks=pytest.mark.slow),
+    ],
+)
+def test_a_late_answer_that_comes_while_the_second_submit_waits_is_used_and_nothing_is_billed_twice(
+    world, api, obstacle
+):
+    api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(on="submit", nth=2, times=0, **obstacle))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=300)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert submits(api) > 1, "the second submit was tried"
+
+
+def test_a_late_answer_is_used_when_a_pause_was_there_before_the_deadline(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1, MAX_REQUESTS_PER_BATCH=3)
+    api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(kind="3036", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.upload_records("b.jsonl", [{"text": "other", "target_lang": "es"}], model=M2M)
+    world.settle(minutes=300, until=lambda: len(world.manifests()) == 1)
+
+    (folder,) = world.manifests()
+    assert len(world.lines(folder=folder)) == 3
+    assert all(line["success"] for line in world.lines(folder=folder))
+    assert len(api.accepted) == 1
+
+
+def test_the_second_submit_goes_on_once_nothing_is_in_its_way(world, api):
+    api.inject(Fault(kind="stuck", times=1), Fault(kind="json_500", on="submit", nth=2, times=4))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=180)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+    assert submits(api) == 6
+    assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+def test_a_second_submit_that_nothing_delays_costs_no_poll_more(world, api):
+    api.inject(Fault(kind="stuck", times=1))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.settle(minutes=180, until=lambda: batch(world)["state"]["S"] == "ready" or len(api.accepted) == 2)
+    before = polls(api)
+
+    world.deliver_all()
+
+    assert len(api.accepted) == 2
+    assert polls(api) == before
+
+
+def test_a_batch_whose_second_submit_is_never_taken_expires_after_seven_days(world, api):
+    api.inject(Fault(kind="stuck", times=0), Fault(kind="error", code=1, status=402, on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.settle(minutes=120, until=lambda: submits(api) == 3)
+
+    world.pass_time(7 * 24 * HOUR)
+    world.settle()
+
+    assert world.lines()[0]["error"]["code"] == "expired"
+    assert len(api.accepted) == 1
+
+
+def test_an_unknown_earlier_id_is_given_up_and_does_not_count_against_the_latest(world, api):
+    api.inject(Fault(kind="stuck", seconds=9 * HOUR), Fault(kind="stuck", nth=2, seconds=0.8 * HOUR))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.settle(minutes=120, until=lambda: len(api.accepted) == 2)
+    first = api.accepted[0]["request_id"]
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, contains=first, times=0))
+
+    world.settle(minutes=240)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+    assert api.calls["poll"]["404"] in {5, 6}, "five, over a minute"
+
+
+def test_an_earlier_id_that_failed_leaves_it_to_the_latest(world, api):
+    api.inject(
+        Fault(kind="stuck", seconds=1.2 * HOUR),
+        Fault(kind="batch_fails"),
+        Fault(kind="stuck", nth=2, seconds=0.9 * HOUR),
+    )
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=240)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
