@@ -253,6 +253,14 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialReply:
+    """A stored reply of one of a batch's rounds that lacked items; `key` is its object."""
+
+    key: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The work for one upload, as its item holds it. Times are Unix seconds.
 
@@ -328,7 +336,8 @@ class Batch:
         api_status: the API's own word for a pending batch.
         round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
         round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
-        answered: keys of the replies that earlier rounds came to.
+        answered: keys of the replies that earlier rounds came to; empty where what they lacked is tried by itself.
+        partial_replies: replies that lacked items, oldest first; at most two of each round.
         misses: polls in a row that found the latest id unknown; `missed_at` is the first of them.
         failures: polls of the latest id in a row answered with the same code, `failing_code`, that is believed after
             several only; `failing_at` is the first of them.
@@ -367,6 +376,7 @@ class Batch:
     round_requests: int = 0
     round_size: int = 0
     answered: tuple[str, ...] = ()
+    partial_replies: tuple[PartialReply, ...] = ()
     pending_at: float = 0.0
     api_status: str = ""
     misses: int = 0
@@ -412,3 +422,8 @@ class Batch:
     def waits_anew(self) -> bool:
         """Whether it waits to be accepted once more, while the ids it has are polled on."""
         return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)
+
+    @property
+    def is_partly_answered(self) -> bool:
+        """Whether a reply of the round under way is stored, from which items were missing."""
+        return any(one.round == self.round for one in self.partial_replies)

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from functions.poll.bisect_batch import give_up, isolate
-from functions.poll.collect import Stored, collect
+from functions.poll.collect import Stored, collect, try_missing_again
 from shared import keys
 from shared.api_replies import Accepted, Failed, Lost, Pending, Refused, Reply
 from shared.budget import PauseReason, Permit
@@ -52,6 +52,7 @@ DOUBTED_SECONDS = 15.0
 SAYS_NOTHING_OF_TOKEN = {Verdict.ACCOUNT, Verdict.HOLD, Verdict.TRY_LATER}
 """Refusals of a pause's probe that do not show that the pause is over."""
 LATE = Fault("expired", "Workers AI did not finish it in time.")
+MISSING = Fault("missing_response", "Workers AI sent no answer for this record.")
 INTERNAL = Fault("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
 
 
@@ -168,7 +169,7 @@ def _unfinished(
             return _still_pending(services, job, batch, submission, "queued")
         case Failed(code, message, enveloped):
             if enveloped or _is_believed(services, batch, submission, code or 0, MISSES_OVER):
-                _failed(services, batch, submission, code, message)
+                _failed(services, job, batch, submission, code, message)
         case Lost(reason):
             logger.info("no answer to a poll", **of_batch(batch), reason=reason)
             count("ApiErrors")
@@ -209,7 +210,7 @@ def _refused(
             ledger.fail_job(job.job_id, Fault("unknown_model", words), now)
             return _end(services, job, batch, Fault("rejected", words))
         case _ if verdict is Verdict.BATCH_FAILED or over is not None:
-            _failed(services, batch, submission, reply.code, reply.message)
+            _failed(services, job, batch, submission, reply.code, reply.message)
         case _:
             if reply.enveloped and _overdue(services, batch, now):
                 return _start_over(services, job, batch, LATE, {})
@@ -273,10 +274,10 @@ def _missed(services: Services, job: Job, batch: Batch, submission: Submission) 
     return False
 
 
-def _failed(services: Services, batch: Batch, submission: Submission, code: int | None, message: str) -> None:
+def _failed(services: Services, job: Job, batch: Batch, submission: Submission, code: int | None, message: str) -> None:
     """A batch failed after acceptance; an earlier id only leaves it to the latest."""
     if _is_latest(batch, submission):
-        _halve(services, batch, code, message)
+        _halve(services, job, batch, code, message)
     else:
         _give_up_earlier(services, batch, submission, certain=True)
 
@@ -316,6 +317,8 @@ def _start_over(services: Services, job: Job, batch: Batch, fault: Fault, learne
 
     While a submit could not be sent anyhow, its ids are polled on, and `learned` is kept.
     """
+    if batch.is_partly_answered:
+        return _end_missing(services, job, batch)
     now = services.now()
     submits = len(batch.of_round) + batch.unknowable
     if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MOST_SUBMITS:
@@ -328,13 +331,25 @@ def _start_over(services: Services, job: Job, batch: Batch, fault: Fault, learne
     return False
 
 
+def _end_missing(services: Services, job: Job, batch: Batch) -> bool:
+    """A reply lacked items, and no other will come: submit only these again, else end them; whether it is done."""
+    submits = len(batch.submissions) + batch.unknowable
+    allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MOST_SUBMITS
+    if allowed and try_missing_again(services, batch):
+        return False
+    return _end(services, job, batch, batch.last_word or MISSING)
+
+
 def _end(services: Services, job: Job, batch: Batch, fault: Fault) -> bool:
     ended = services.ledger.end_unanswered(batch, fault, services.now())
     return ended is not None and collect(services, job, ended, None)
 
 
-def _halve(services: Services, batch: Batch, code: int | None, message: str) -> None:
+def _halve(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
     """Failed after acceptance: bad records in it are isolated, and a record that stands alone fails by itself."""
+    if batch.is_partly_answered:
+        _end_missing(services, job, batch)
+        return
     words = "Workers AI accepted this request and then failed it"
     reason = quoting(services.store, batch, Fault("rejected", words if code is None else f"{words} ({code})"), message)
     now = services.now()

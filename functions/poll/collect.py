@@ -12,14 +12,14 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, add_round, join, sort_answers, worth_a_retry
+from functions.poll.join import Answers, add_reply, add_round, join, sort_answers, worth_a_retry
 from shared import keys
 from shared.errors import StorageError
 from shared.observability import count, logger, of_batch
 from shared.quoted import in_full
 from shared.replies import Answer, read_answer
 from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
-from shared.words import Batch, Job, Part, Usage
+from shared.words import Batch, Job, Part, PartialReply, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from shared.services import Services
     from shared.sidecar import Rows
 
-MISSING_ASKS = (60.0, 180.0)
-"""Seconds to wait before an answer is asked for again because items were missing: twice, over some minutes."""
+MISSING_ASKS = (15.0, 60.0)
+"""Seconds to wait before an answer is asked for again because items were missing: twice, within 90 seconds."""
 
 RETRY_SECONDS = (20.0, 120.0)
 """Seconds before each retry of records that the service failed for want of something."""
@@ -70,21 +70,19 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
     rows = decode_rows(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
     references = rows.sent_references()
     with ExitStack() as kept:
-        answers = _earlier_rounds(services, batch, references, kept)
+        replies = Replies(services, batch, references, kept)
+        answers, latest = replies.read()
         if reply is not None:
-            places = _places(services, batch, batch.round) if batch.round else list(range(len(references)))
-            latest = sort_answers(reply.answer, [references[place] for place in places])
-            if len(latest.items) < len(places) and batch.missing_asks < len(MISSING_ASKS):
-                missing = len(places) - len(latest.items)
-                logger.info("items missing", **of_batch(batch), missing=missing)
-                wait = MISSING_ASKS[batch.missing_asks]
-                services.ledger.note_answer(batch, services.now() + wait, missing_asks=batch.missing_asks + 1)
+            places = replies.places(batch.round)
+            latest = replies.add(latest, reply.answer, batch.round)
+            missing = len(places) - len(latest.items)
+            if missing and batch.missing_asks < len(MISSING_ASKS):
+                _ask_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, latest)
-            if answers is None:
-                answers = latest
-            else:
-                add_round(answers, latest, places)
+        if latest is not None:
+            answers = replies.add_round(answers, latest, batch.round)
+        if reply is not None and answers is not None:
             again = worth_a_retry(answers)
             if again and batch.round < MOST_RETRIES:
                 _begin_round(services, batch, rows, again, reply.key)
@@ -102,26 +100,105 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
     return finished is not None
 
 
-def _earlier_rounds(services: Services, batch: Batch, references: list[msgspec.Raw], kept: ExitStack) -> Answers | None:
-    """What the rounds before this one were answered, merged; None in the first."""
-    answers = None
-    for ordinal, key in enumerate(batch.answered):
-        answer = read_answer(services.store.spool(key, kept))
+def try_missing_again(services: Services, batch: Batch) -> bool:
+    """Send those records to submit by themselves that incomplete replies of the round under way did not answer.
+
+    Returns:
+        Whether there is another round for them; if not, they end here.
+
+    Raises:
+        StorageError: a service refused or broke off.
+        msgspec.MsgspecError: an earlier reply is not what it was taken for.
+    """
+    if batch.round == MOST_RETRIES:
+        return False
+    rows = decode_rows(services.store.get(keys.staged(batch.job_id, batch.number), batch.body_size))
+    with ExitStack() as kept:
+        replies = Replies(services, batch, rows.sent_references(), kept)
+        answers, latest = replies.read()
+        if latest is None:
+            return False
+        places = replies.places(batch.round)
+        missing = [place for at, place in enumerate(places) if at not in latest.items and at not in latest.contradicted]
+        if not missing:
+            return False
+        answers = replies.add_round(answers, latest, batch.round)
+        again = sorted({*missing, *worth_a_retry(answers)})
+    _begin_round(services, batch, rows, again, "")
+    return True
+
+
+def _ask_again(services: Services, batch: Batch, key: str, missing: int) -> None:
+    """Items are missing from a reply. What it holds counts: its id may not be known for much longer."""
+    logger.info("items missing", **of_batch(batch), missing=missing)
+    services.ledger.note_answer(
+        batch,
+        services.now() + MISSING_ASKS[batch.missing_asks],
+        missing_asks=batch.missing_asks + 1,
+        partial_replies=(*batch.partial_replies, PartialReply(key, batch.round)),
+    )
+
+
+@dataclass(slots=True)
+class Replies:
+    """The stored replies of one batch, and whose records they answer.
+
+    Attributes:
+        references: the `external_reference` of each record in the first round's body.
+        kept: holds large replies on disk.
+    """
+
+    services: Services
+    batch: Batch
+    references: list[msgspec.Raw]
+    kept: ExitStack
+
+    def read(self) -> tuple[Answers | None, Answers | None]:
+        """What the rounds before the one under way were answered, merged; and what incomplete replies of it hold."""
+        answers: Answers | None = None
+        for round_ in range(self.batch.round):
+            if (found := self._answers_of(round_)) is not None:
+                answers = self.add_round(answers, found, round_)
+        return answers, self._answers_of(self.batch.round)
+
+    def _answers_of(self, round_: int) -> Answers | None:
+        """What all stored replies of a round hold; None if there are none."""
+        answers: Answers | None = None
+        stored = [one.key for one in self.batch.partial_replies if one.round == round_]
+        for key in (*stored, *self.batch.answered[round_ : round_ + 1]):
+            if key:
+                answers = self.add(answers, read_answer(self.services.store.spool(key, self.kept)), round_)
+        return answers
+
+    def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
+        """Add a reply to a round's answers."""
+        found = sort_answers(answer, [self.references[place] for place in self.places(round_)])
         if answers is None:
-            answers = sort_answers(answer, references)
-        else:
-            places = _places(services, batch, ordinal)
-            add_round(answers, sort_answers(answer, [references[place] for place in places]), places)
-    return answers
+            return found
+        add_reply(answers, found)
+        return answers
 
+    def add_round(self, answers: Answers | None, found: Answers, round_: int) -> Answers:
+        """Add a round's answers to those of the rounds before it."""
+        if round_ == 0:
+            return found
+        merged = answers or Answers()
+        add_round(merged, found, self.places(round_))
+        return merged
 
-def _places(services: Services, batch: Batch, round_: int) -> list[int]:
-    """The places of a later round's records in the first round's body."""
-    key = keys.staged(batch.job_id, batch.number, round_)
-    stored = services.store.head(key)
-    if stored is None:
-        raise StorageError(f"{key} is gone")
-    return decode_places(services.store.get(key, int(stored.metadata["body-size"])))
+    def places(self, round_: int) -> list[int]:
+        """The places of a round's records in the first round's body.
+
+        Raises:
+            StorageError: S3 refused or broke off, or has lost what was staged.
+        """
+        if round_ == 0:
+            return list(range(len(self.references)))
+        key = keys.staged(self.batch.job_id, self.batch.number, round_)
+        stored = self.services.store.head(key)
+        if stored is None:
+            raise StorageError(f"{key} is gone")
+        return decode_places(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
 def _begin_round(services: Services, batch: Batch, rows: Rows, places: list[int], answered: str) -> None:

@@ -47,6 +47,7 @@ class Answers:
         foreign: items that name no record of the batch.
         repeated: items that say again what another said.
         usage: as the reply tells it.
+        itemized: whether the usage is the sum of what the items tell, because the reply as a whole tells none.
     """
 
     items: dict[int, Item] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Answers:
     foreign: int = 0
     repeated: int = 0
     usage: Usage = field(default_factory=Usage)
+    itemized: bool = False
 
 
 def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
@@ -81,9 +83,28 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
     for place in answers.contradicted:
         sorted_.pop(place, None)
     if answers.usage == Usage():
+        answers.itemized = True
         for item in sorted_.values():
             answers.usage = answers.usage.plus(_item_usage(item))
     return answers
+
+
+def add_reply(answers: Answers, later: Answers) -> None:
+    """Fill what is missing from an incomplete reply with what a later reply to the same records holds.
+
+    The first answer of a record counts. Usage that two replies as a whole tell is that of the same batch.
+    """
+    added = {place: item for place, item in later.items.items() if place not in answers.items}
+    answers.items.update(added)
+    answers.contradicted = (answers.contradicted | later.contradicted) - answers.items.keys()
+    answers.foreign += later.foreign
+    answers.repeated += later.repeated
+    if answers.itemized and later.itemized:
+        for item in added.values():
+            answers.usage = answers.usage.plus(_item_usage(item))
+    else:
+        answers.usage = max(answers.usage, later.usage, key=lambda usage: usage.total_tokens or 0)
+        answers.itemized = False
 
 
 def add_round(answers: Answers, later: Answers, places: list[int]) -> None:

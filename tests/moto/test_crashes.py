@@ -65,6 +65,14 @@ JOURNEYS = {
     "records tried again": Journey(
         FOUR[:3], (None,) * 3, (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),)
     ),
+    "items missing, then the id unknown": Journey(
+        FOUR[:3],
+        (None,) * 3,
+        (
+            Fault(kind="missing", marker="hello 1", first=1),
+            Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=0),
+        ),
+    ),
     "an answer at once": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
     "an empty upload": Journey((), ()),
     "a packed upload": Journey(FOUR, (None,) * 4, packed=True),

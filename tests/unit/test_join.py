@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from functions.poll.join import Failure, join, sort_answers
+from functions.poll.join import Failure, add_reply, join, sort_answers
 from shared.replies import read_answer
 from shared.sidecar import Row, rows_of
 from shared.words import Usage
@@ -428,3 +428,64 @@ def test_usage_of_items_is_summed_where_the_reply_tells_none():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [{"id": number, "result": {"usage": {"prompt_tokens": 2, "total_tokens": 5 + number}}} for number in (0, 1)]
     assert answers_of(rows, items_reply([*items, good(2)])).usage == Usage(4, None, 11)
+
+
+# ── several replies to the same records ──────────────────────────────────────────────────────────────────────────────
+
+
+def sorted_reply(items, **more):
+    return sort_answers(read_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4)
+
+
+def item_of(place, result="r", **more):
+    return {"id": place, "success": True, "result": {"text": result, **more}}
+
+
+def texts_of(answers):
+    return {place: json.loads(bytes(item.result))["text"] for place, item in answers.items.items()}
+
+
+def test_a_later_reply_fills_what_the_first_lacked_and_changes_nothing_else():
+    answers = sorted_reply([item_of(0, "first"), item_of(2, "first")])
+
+    add_reply(answers, sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]))
+
+    assert texts_of(answers) == {0: "first", 1: "later", 2: "first"}
+    assert (answers.contradicted, answers.foreign) == (set(), 1)
+
+
+def test_a_place_that_one_reply_contradicts_is_filled_by_the_other():
+    answers = sorted_reply([item_of(0, "a"), item_of(0, "b"), item_of(1)])
+
+    add_reply(
+        answers, sorted_reply([item_of(0, "c"), item_of(1, "a"), item_of(1, "b"), item_of(2, "a"), item_of(2, "b")])
+    )
+
+    assert texts_of(answers) == {0: "c", 1: "r"}
+    assert answers.contradicted == {2}
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "total"),
+    [
+        ({"usage": {"total_tokens": 30}}, {"usage": {"total_tokens": 40}}, 40),
+        ({"usage": {"total_tokens": 40}}, {"usage": {"total_tokens": 30}}, 40),
+        ({"usage": {"total_tokens": 40}}, {}, 40),
+        ({}, {"usage": {"total_tokens": 40}}, 40),
+        ({}, {}, None),
+    ],
+)
+def test_usage_of_one_batch_is_not_counted_twice(first, later, total):
+    answers = sorted_reply([item_of(0)], **first)
+
+    add_reply(answers, sorted_reply([item_of(0), item_of(1)], **later))
+
+    assert answers.usage.total_tokens == total
+
+
+def test_usage_that_each_item_tells_is_that_of_the_items_taken():
+    answers = sorted_reply([item_of(0, usage={"total_tokens": 5})])
+
+    add_reply(answers, sorted_reply([item_of(0, usage={"total_tokens": 7}), item_of(1, usage={"total_tokens": 11})]))
+
+    assert answers.usage.total_tokens == 16

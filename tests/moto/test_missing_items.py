@@ -1,0 +1,95 @@
+"""A reply lacks items. What it holds counts, and only what is missing is asked for, or submitted, again."""
+
+import pytest
+
+from functions.poll import collect
+from local.workers_ai import Fault, expected_result
+
+M2M = "@cf/meta/m2m100-1.2b"
+RECORDS = [{"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"} for number in range(20)]
+MISSING = (3, 11)
+
+
+def second_poll_on(code, status):
+    """What the API says from the second poll on: of the first round's batch, since no missing record holds the text."""
+    return Fault(kind="error", on="poll", code=code, status=status, contains="hello 0", nth=2, times=0)
+
+
+LOST_ID, FAILED, NO_MODEL = second_poll_on(10404, 404), second_poll_on(3030, 500), second_poll_on(5007, 400)
+
+
+def run(start, api, *faults, first=1, **settings):
+    """An upload to its end, whose first reply lacks items."""
+    world = start(**settings)
+    api.inject(Fault(kind="missing", items=MISSING, first=first), *faults)
+    world.upload_records("a.jsonl", RECORDS, model=M2M)
+    world.settle(minutes=240)
+    return world
+
+
+def billed(api):
+    return [batch["count"] for batch in api.accepted]
+
+
+def codes(world):
+    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
+
+
+def expected_codes(missing):
+    return [missing if number in MISSING else None for number in range(len(RECORDS))]
+
+
+def assert_complete(world):
+    assert [line.get("result") for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
+    assert [line["external_reference"] for line in world.lines()] == [
+        record["external_reference"] for record in RECORDS
+    ]
+
+
+@pytest.mark.parametrize("fault", [LOST_ID, FAILED], ids=["id lost", "failed"])
+def test_only_missing_records_are_submitted_again_when_no_other_reply_will_come(start, api, fault):
+    world = run(start, api, fault)
+
+    assert_complete(world)
+    assert billed(api) == [len(RECORDS), len(MISSING)]
+    (batch,) = world.manifest()["batches"]
+    assert batch["attempts"] == 2
+
+
+def test_nothing_is_submitted_again_where_that_is_not_wanted(start, api):
+    world = run(start, api, LOST_ID, AMBIGUOUS_SUBMIT="fail")
+
+    assert codes(world) == expected_codes("missing_response")
+    assert billed(api) == [len(RECORDS)]
+    assert len(world.lines("retry.jsonl")) == len(MISSING)
+
+
+def test_what_stays_missing_in_every_round_ends_and_nothing_else_is_paid_again(start, api):
+    world = run(start, api, LOST_ID, Fault(kind="missing", marker="hello 3", times=0), first=0)
+
+    assert codes(world) == [None if number != 3 else "missing_response" for number in range(len(RECORDS))]
+    assert billed(api) == [len(RECORDS), len(MISSING)]
+
+
+def test_records_that_are_worth_another_try_go_with_the_missing_ones(start, api):
+    world = run(start, api, LOST_ID, Fault(kind="item_fails", marker="hello 7", code=3040, times=0, first=1))
+
+    assert_complete(world)
+    assert billed(api) == [len(RECORDS), len(MISSING) + 1]
+
+
+def test_a_job_that_ends_early_keeps_what_an_incomplete_reply_held(start, api):
+    """The model is refused for good on the next poll: nothing more is sent, and what was paid for counts."""
+    world = run(start, api, NO_MODEL)
+
+    lines = world.lines()
+    assert [line["id"] for line in lines if not line["success"]] == list(MISSING)
+    assert billed(api) == [len(RECORDS)]
+
+
+def test_missing_items_hold_their_job_up_for_less_than_90_seconds():
+    assert sum(collect.MISSING_ASKS) < 80  # and ten for two polls
+
+
+def test_so_few_incomplete_replies_are_kept_that_an_item_stays_small():
+    assert len(collect.MISSING_ASKS) * (1 + collect.MOST_RETRIES) <= 6
