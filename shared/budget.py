@@ -5,7 +5,7 @@ the table fails, no right is given: over Cloudflare's limit every call is refuse
 
 The rate budget is a token bucket kept as one time (the generic cell rate algorithm): `filled_at` is when the bucket
 would be full again. Taking n tokens moves it n intervals on, if that leaves it within the burst. Submits may use only
-half of the burst, so that polls always find some.
+half of the burst, so that polls always find some; polls leave a tenth for the first batches of jobs, which may use all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from shared.ledger import ConditionFailedError, call
 from shared.observability import count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from mypy_boto3_dynamodb import DynamoDBClient
 
 PAUSED_LOOK_SECONDS = 300.0
@@ -42,7 +44,13 @@ CLOUDFLARE_CALLS = 1_200
 """Calls of one token that Cloudflare allows in any 5 minutes; over that it refuses everything for 5 minutes."""
 
 OUTSTANDING_MINUTES = 15
-"""Batches may be outstanding up to what the polls' share can ask after once in this many minutes."""
+"""Batches of one model may be outstanding up to what the polls' share can poll once in this many minutes."""
+FEWEST_OUTSTANDING = 2
+"""Batches that each model may have outstanding, whatever others have."""
+MOST_FULL_MODELS = 20
+"""Models named in the control item, at most."""
+FULL_LOOK_SECONDS = 60.0
+"""When to look again at a batch whose model has as many outstanding as it may, about."""
 
 
 class Call(StrEnum):
@@ -125,7 +133,8 @@ class Controls:
     pause: Pause | None
     model_wait: ModelWait | None
     rate: Rate
-    outstanding: int
+    full_models: frozenset[str]
+    """Models that have as many batches outstanding as they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +147,35 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No call now: when to look again, and whether a pause is the reason (pauses stop a batch's clock)."""
+    """No call now: when to look again, and whether the wait stops a batch's clock, as pauses do."""
 
     until: float
     paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """How many calls would find a token now.
+
+    Attributes:
+        first: submits of jobs' first batches.
+        submits: all submits, these included.
+        polls: polls.
+        paused: whether a pause keeps submits from using the tokens there are.
+    """
+
+    first: int = 0
+    submits: int = 0
+    polls: int = 0
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoom:
+    """How many batches of one model may be submitted now, None for any number, and when the others look again."""
+
+    batches: int | None
+    until: float
 
 
 class Budget:
@@ -159,10 +193,11 @@ class Budget:
         self.table = table
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
+        self.poll_burst = self.burst - self.burst // 10
         # A full bucket and what flows into it in 5 minutes must stay within Cloudflare's limit: above 218 a minute the
         # flow gives way, for a bucket that holds next to nothing lets hardly any call through.
         self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
-        self.polls_a_minute = calls_per_minute / 2
+        self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
     def controls(self, model: str = "") -> Controls:
         """Read all control items at once, consistently."""
@@ -178,18 +213,19 @@ class Budget:
             read(pause, Pause) if pause else None,
             read(wait, ModelWait) if wait else None,
             read(found.get("RATE", {}), Rate),
-            int(found["RATE#OUTSTANDING"]["count"]["N"]) if "RATE#OUTSTANDING" in found else 0,
+            frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ())),
         )
 
     # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def permit_submit(self, model: str, now: float) -> Permit | Refusal:
-        """The right to submit one batch of a model now."""
+    def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Refusal:
+        """The right to submit one batch of a model now; a job's first one finds tokens that others leave."""
+        burst = self.burst if first else self.submit_burst
         controls = self.controls(model)
-        if controls.outstanding >= self.polls_a_minute * OUTSTANDING_MINUTES:
-            return Refusal(now + _jittered(60), paused=False)
+        if model in controls.full_models:
+            return Refusal(now + _jittered(FULL_LOOK_SECONDS), paused=True)
         # Looked at before a probe is claimed, which would be lost without a token.
-        if (held := self._held(controls.rate, 1, self.submit_burst, now)) is not None:
+        if (held := self._held(controls.rate, 1, burst, now)) is not None:
             return held
         paused = self._pass_pause(controls.pause, Call.SUBMIT, now)
         if isinstance(paused, Refusal):
@@ -197,16 +233,32 @@ class Budget:
         waited = self._pass_model(model, controls.model_wait, now)
         if isinstance(waited, Refusal):
             return waited
-        if not self._take(controls.rate, 1, self.submit_burst, now):
+        if not self._take(controls.rate, 1, burst, now):
             return Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return Permit(paused, waited)
 
-    def free(self, now: float) -> tuple[int, int]:
-        """How many submits and how many polls would find a token now: it is no use to begin more than these."""
-        rate = self.controls().rate
-        if rate.hold_until > now:
-            return 0, 0
-        return max(self._free(rate, self.submit_burst, now), 0), max(self._free(rate, self.burst, now), 0)
+    def free(self, now: float) -> Free:
+        """How many calls would find a token now, pauses considered: it is no use to begin more than these."""
+        controls = self.controls()
+        if controls.rate.hold_until > now:
+            return Free()
+        first, submits, polls = (
+            max(self._free(controls.rate, burst, now), 0) for burst in (self.burst, self.submit_burst, self.poll_burst)
+        )
+        pause = controls.pause
+        if pause is None or (pause.until is not None and now >= pause.until):
+            return Free(first, submits, polls)
+        probes = 1 if now >= pause.next_probe else 0
+        return Free(min(first, probes), min(submits, probes), polls, paused=True)
+
+    def model_room(self, model: str, now: float) -> ModelRoom:
+        """How many batches of a model may be submitted now, tokens and pauses apart."""
+        controls = self.controls(model)
+        if model in controls.full_models:
+            return ModelRoom(0, now + FULL_LOOK_SECONDS)
+        if (wait := controls.model_wait) is None:
+            return ModelRoom(None, now)
+        return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)
 
     def calls_in(self, seconds: float) -> int:
         """The most calls that so many seconds can see."""
@@ -215,15 +267,15 @@ class Budget:
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Refusal]:
         """The right to make up to `wanted` polls now: how many, and under which permit."""
         controls = self.controls()
-        if (held := self._held(controls.rate, 1, self.burst, now)) is not None:
+        if (held := self._held(controls.rate, 1, self.poll_burst, now)) is not None:
             return 0, held
         paused = self._pass_pause(controls.pause, Call.POLL, now)
         if isinstance(paused, Refusal):
             return 0, paused
         wanted = 1 if paused else wanted
-        free = self._free(controls.rate, self.burst, now)
+        free = self._free(controls.rate, self.poll_burst, now)
         granted = min(wanted, free)
-        if granted < 1 or not self._take(controls.rate, granted, self.burst, now):
+        if granted < 1 or not self._take(controls.rate, granted, self.poll_burst, now):
             return 0, Refusal(now + _jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused)
 
@@ -270,7 +322,7 @@ class Budget:
         pause, wait = controls.pause, controls.model_wait
         paused = pause is not None and (pause.until is None or now < pause.until) and now < pause.next_probe
         waits = wait is not None and now < wait.until
-        full = controls.outstanding >= self.polls_a_minute * OUTSTANDING_MINUTES
+        full = model in controls.full_models
         return not (paused or waits or full or controls.rate.hold_until > now)
 
     def claim_probe(self, pause: Pause, now: float) -> Pause | None:
@@ -422,9 +474,27 @@ class Budget:
             except ConditionFailedError:
                 continue  # another pause was written meanwhile; it has its own probe
 
-    def note_outstanding(self, count: int) -> None:
-        """Keep how many batches are outstanding, for submits to see."""
-        self._call("put_item", Item={**_key("RATE#OUTSTANDING"), "count": attribute(count)})
+    def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
+        """The models that have as many batches outstanding as they may.
+
+        A model alone may have `most_outstanding`; half of what others have outstanding comes off. So a model that has
+        stalled leaves room for every other, and all together never have twice as many.
+
+        Args:
+            outstanding: batches by model.
+            total: of all models, those included whose model is not known.
+        """
+        full = {
+            model: batches
+            for model, batches in outstanding.items()
+            if batches >= max(self.most_outstanding - (total - batches) / 2, FEWEST_OUTSTANDING)
+        }
+        return sorted(full, key=full.__getitem__, reverse=True)[:MOST_FULL_MODELS]
+
+    def note_outstanding(self, count: int, full_models: Sequence[str] = ()) -> None:
+        """Keep how many batches are outstanding, and which models may submit no more, for submits to see."""
+        full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
+        self._call("put_item", Item={**_key("RATE#OUTSTANDING"), "count": attribute(count), **full})
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,7 @@
     │   ├── ConfigurationError      the operator's: the message names every bad variable
     │   ├── UploadError             the user's: a fault of the whole upload, with the code the manifest shows
     │   └── LawBrokenError          ours: the ledger contradicts itself; alarm and do not finish
+    │       └── UnreadableItemError an item does not hold what its schema promises
     └── RetryableError              nobody's: a service did not answer; the message or the schedule tries again
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager refused or broke off
         └── LeaseLostError          somebody else works on the item now; let go
@@ -44,6 +45,10 @@ class UploadError(PermanentError):
 
 class LawBrokenError(PermanentError):
     """The ledger contradicts itself; nothing may be finished on such ground."""
+
+
+class UnreadableItemError(LawBrokenError):
+    """An item of the ledger does not hold what its schema promises."""
 
 
 class RetryableError(DropbatchError):

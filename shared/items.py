@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from shared.errors import LawBrokenError
+from shared.errors import UnreadableItemError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,9 +64,9 @@ def read(item: Mapping[str, Any], kind: type[T]) -> T:
     """Build a data class from an item; attributes it does not know are ignored.
 
     Raises:
-        LawBrokenError: the item does not hold what its schema promises.
+        UnreadableItemError: the item does not hold what its schema promises.
     """
     try:
         return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)
     except msgspec.ValidationError as error:
-        raise LawBrokenError(f"item {item.get('pk')} {item.get('sk')}: {error}") from error
+        raise UnreadableItemError(f"item {item.get('pk')} {item.get('sk')}: {error}") from error

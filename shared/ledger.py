@@ -8,6 +8,7 @@ decide anything are consistent; the `due` index is only a hint where to look.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -65,7 +66,13 @@ class Due:
     job_id: str
     number: str
     """Of a batch; empty for the job itself."""
-    due_at: float
+    due_at: float | None
+    """As the index said; None where a message named the item."""
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The item's key."""
+        return _batch_key(self.job_id, self.number) if self.number else _job_key(self.job_id)
 
 
 def _job_key(job_id: str) -> dict[str, Any]:
@@ -172,16 +179,51 @@ class Ledger:
             ExpressionAttributeValues={":work": {"S": work.value}},
             Limit=limit + 1,
         )
+        times = [float(item["due_at"]["N"]) for item in page["Items"]]
         entries = [
             Due(
                 item["pk"]["S"].removeprefix("JOB#"),
                 item["sk"]["S"].removeprefix("BATCH#") if item["sk"]["S"] != "META" else "",
-                float(item["due_at"]["N"]),
+                at,
             )
-            for item in page["Items"]
+            for item, at in zip(page["Items"], times, strict=True)
         ]
-        due = [entry for entry in entries[:limit] if entry.due_at <= now]
-        return due, entries[len(due)].due_at if len(due) < len(entries) else None
+        due = sum(at <= now for at in times[:limit])
+        return entries[:due], times[due] if due < len(times) else None
+
+    def count_by_job(self, work: Work, most: int) -> Counter[str]:
+        """Items of one kind of work by their job, due or not, counted up to about `most`."""
+        counted: Counter[str] = Counter()
+        position: dict[str, Any] = {}
+        while counted.total() < most:
+            page = self._call(
+                "query",
+                IndexName="due",
+                KeyConditionExpression="#work = :work",
+                ExpressionAttributeNames={"#work": "work"},
+                ExpressionAttributeValues={":work": {"S": work.value}},
+                ProjectionExpression="pk",
+                **position,
+            )
+            counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
+            if "LastEvaluatedKey" not in page:
+                break
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        return counted
+
+    def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """The models of jobs, as far as they can be read; a model never changes."""
+        models = {}
+        for start in range(0, len(job_ids), 100):
+            keys = [_job_key(job_id) for job_id in job_ids[start : start + 100]]
+            names = {"#plan": "plan", "#model": "model"}
+            asked = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model", "ExpressionAttributeNames": names}
+            answer = call(self.client, "batch_get_item", RequestItems={self.table: asked})
+            for item in answer["Responses"].get(self.table, []):
+                model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
+                if model:
+                    models[item["pk"]["S"].removeprefix("JOB#")] = model
+        return models
 
     def count_open(self, work: Work, most: int) -> int:
         """Items of one kind of work, due or not, counted up to about `most`."""
@@ -295,6 +337,7 @@ class Ledger:
                 "state": BatchState.SUBMITTING,
                 "attempt": batch.attempt + 1,
                 "fence": fence,
+                "work": Work.POLL,  # What a dead function left is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
             },
@@ -479,6 +522,55 @@ class Ledger:
             remove=("due_at", "work"),
         )
 
+    # ── items that cannot be worked on ───────────────────────────────────────────────────────────────────────────
+
+    def claims_of(self, due: Due) -> int:
+        """How often an item was claimed, whatever else it holds; 0 where it does not say."""
+        return _claims(self._get(due.key) or {})
+
+    def unclaimed(self, job_id: str, number: str, now: float) -> tuple[Due, int] | None:
+        """When an open item is due and how often it was claimed; None while somebody holds it."""
+        item = self._get(Due(job_id, number, None).key) or {}
+        held = item.get("state") == attribute(BatchState.SUBMITTING.value)
+        if "due_at" not in item or held or float(item.get("lease_until", {}).get("N", "0")) > now:
+            return None
+        return Due(job_id, number, float(item["due_at"]["N"])), _claims(item)
+
+    def set_aside(self, due: Due, claims: int, due_at: float) -> bool:
+        """Claim an item that could not be read or written, if it is due as the index said.
+
+        Only two short numbers are replaced, so that this works for an item that is as large as DynamoDB allows.
+        """
+        return self._change_raw(
+            due,
+            "SET due_at = :due_at, claims = :claims",
+            {":due_at": attribute(int(due_at)), ":claims": attribute(claims)},
+        )
+
+    def retire(self, due: Due, now: float) -> bool:
+        """End an item that could not be read or written for days; its other attributes stay for whoever looks."""
+        state = BatchState.DONE if due.number else JobState.FAILED
+        return self._change_raw(
+            due,
+            "SET #state = :state, completed_at = :now, #ttl = :ttl REMOVE due_at, #work, lease_until",
+            {":state": attribute(state.value), ":now": attribute(int(now)), ":ttl": attribute(int(now) + JOB_LIFE)},
+            {"#state": "state", "#ttl": "ttl", "#work": "work"},
+        )
+
+    def _change_raw(self, due: Due, update: str, values: dict[str, Any], names: dict[str, str] | None = None) -> bool:
+        try:
+            self._call(
+                "update_item",
+                Key=due.key,
+                UpdateExpression=update,
+                ConditionExpression="due_at = :seen",
+                ExpressionAttributeValues={**values, ":seen": attribute(due.due_at)},
+                **({"ExpressionAttributeNames": names} if names else {}),
+            )
+        except ConditionFailedError:
+            return False  # it was worked on meanwhile
+        return True
+
     # ── the one way to write ─────────────────────────────────────────────────────────────────────────────────────
 
     def _create(self, key: dict[str, Any], value: Job | Batch, work: Work | None) -> bool:
@@ -572,6 +664,11 @@ class Ledger:
         return call(self.client, operation, TableName=self.table, **arguments)
 
 
+def _claims(item: Mapping[str, Any]) -> int:
+    claims = item.get("claims", {}).get("N", "0")
+    return int(claims) if claims.isdecimal() else 0
+
+
 class ConditionFailedError(Exception):
     """The item was not as the write expected; never leaves `shared`.
 
@@ -609,7 +706,7 @@ def _waiting(batch: Batch) -> dict[str, object]:
     """State and work of a batch that waits to be submitted: one that has ids of this round is polled meanwhile."""
     if batch.asked_after:
         return {"state": BatchState.QUEUED, "work": Work.POLL}
-    return {"state": BatchState.READY, "work": Work.SUBMIT}
+    return {"state": BatchState.READY, "work": batch.submit_work}
 
 
 def _seen(batch: Batch) -> dict[str, object]:

@@ -46,7 +46,13 @@ class AskMessage(msgspec.Struct, frozen=True, tag_field="do", tag="ask"):
     batches: tuple[tuple[str, str], ...]
 
 
-Message = JobMessage | BatchMessage | AskMessage
+class VisitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="visit"):
+    """Join what is ready of a job, and finish it if everything is."""
+
+    job_id: str
+
+
+Message = JobMessage | BatchMessage | AskMessage | VisitMessage
 
 decode_message = msgspec.json.Decoder(Message).decode
 
@@ -95,11 +101,34 @@ class Queues:
                     f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
                 )
 
+    def hide(self, url: str, receipt: str, seconds: float) -> None:
+        """Choose when a message that was received comes again, unless it is deleted by then.
+
+        Raises:
+            StorageError: SQS refused or broke off.
+        """
+        try:
+            self.client.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds))
+        except (ClientError, BotoCoreError) as error:
+            raise StorageError(f"SQS change_message_visibility: {error}") from error
+
+    def waiting(self, url: str) -> int:
+        """About how many messages of a queue nobody has taken yet; SQS may be up to a minute behind.
+
+        Raises:
+            StorageError: SQS refused or broke off.
+        """
+        try:
+            answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+        except (ClientError, BotoCoreError) as error:
+            raise StorageError(f"SQS get_queue_attributes: {error}") from error
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
     def _url(self, message: Message) -> str:
         match message:
             case JobMessage():
                 return self.upload_url
             case BatchMessage():
                 return self.submit_url
-            case AskMessage():
+            case AskMessage() | VisitMessage():
                 return self.poll_url

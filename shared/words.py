@@ -40,6 +40,7 @@ FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED})
 class Work(StrEnum):
     """Kinds of due work: the partition keys of the `due` index."""
 
+    FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog stands before it.
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
     JOB = f"{SCHEMA}#job"
@@ -58,6 +59,11 @@ class Fault:
     code: str
     message: str
     said: str = ""
+
+
+LONGEST_JOB = 50 * 86_400
+"""Seconds after which a job ends, whatever it waits for: well before staging, after 60 days, and items are deleted."""
+TOO_OLD = Fault("expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to go on.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +320,10 @@ class Job:
         """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""
         return self.isolation is not None and cause in self.isolation.causes
 
+    def is_too_old(self, now: float) -> bool:
+        """Whether it has to end, because what it needs will soon be deleted."""
+        return now - self.created_at > LONGEST_JOB
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -326,6 +336,7 @@ class Batch:
         sendable: records that the body holds.
         body_size: bytes of the body, first in the staged object; its sidecar follows.
         end: where the cut went on after this batch; None for every piece of a batch but the last.
+        ordinal: how many batches with a sendable record the job has before this one; None where nobody counted.
         work: which kind of due work it is; None in a final state.
         fence: nobody else may try the batch before this time.
         claims: claims since the last change of state or answer.
@@ -364,6 +375,7 @@ class Batch:
     body_size: int
     created_at: float
     end: Place | None = None
+    ordinal: int | None = None
     attempt: int = 0
     due_at: float | None = None
     work: Work | None = None
@@ -397,6 +409,11 @@ class Batch:
     ending: Fault | None = None
     part: Part | None = None
     completed_at: float | None = None
+
+    @property
+    def submit_work(self) -> Work:
+        """The kind of due work that it is while it waits to be submitted."""
+        return Work.FIRST if self.ordinal == 0 and not self.submissions else Work.SUBMIT
 
     @property
     def accepted_at(self) -> float | None:

@@ -29,7 +29,7 @@ from shared.replies import Answer, read_answer
 from shared.store import NotThereError
 from shared.trouble import in_vain, no_longer_in_vain
 from shared.verdicts import COUNTED_AS, Verdict, refused_model
-from shared.words import Batch, Fault, Job, Submission, cause_of
+from shared.words import TOO_OLD, Batch, Fault, Job, Submission, cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +64,10 @@ class Asked:
     done: bool
 
 
-def needs_call(batch: Batch) -> bool:
-    """Whether the API has to be asked: not for a batch that only waits to be written down or split."""
-    return batch.ending is None and batch.halving is None and any(one.request_id for one in batch.asked_after)
+def needs_call(job: Job, batch: Batch, now: float) -> bool:
+    """Whether the API has to be polled: not for one that only waits to be written or split, or whose job is too old."""
+    waits = batch.ending is not None or batch.halving is not None or job.is_too_old(now)
+    return not waits and any(one.request_id for one in batch.asked_after)
 
 
 def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> Asked:
@@ -75,7 +76,7 @@ def ask(services: Services, job: Job, batch: Batch, permit: Permit, remaining: C
     Raises:
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
     """
-    if needs_call(batch) and remaining() < SHORTEST_ASK + COLLECT_SECONDS:
+    if needs_call(job, batch, services.now()) and remaining() < SHORTEST_ASK + COLLECT_SECONDS:
         return Asked(job.job_id, done=False)  # it stays due
     now = services.now()
     until = now + wait_for(batch.claims, min(remaining(), ASK_SECONDS + COLLECT_SECONDS) + 10)
@@ -97,6 +98,8 @@ def _bring_on(services: Services, job: Job, batch: Batch, permit: Permit, remain
     if batch.halving is not None:
         ended = isolate(services, batch)
         return ended is not None and collect(services, job, ended, None)
+    if job.is_too_old(services.now()):
+        return _end(services, job, batch, batch.last_word or TOO_OLD)
     candidates = batch.asked_after
     submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
     with ExitStack() as kept:

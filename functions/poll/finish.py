@@ -20,6 +20,7 @@ from functions.poll.segments import (
     entry_of,
     join,
     look_ahead,
+    readable,
     seconds_for_digests,
     take_in,
     untiled,
@@ -31,7 +32,7 @@ from shared.observability import count, logger
 from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
 from shared.status import JSON, digest_of, encode_status, moment, status_of
 from shared.store import NotThereError
-from shared.words import FINAL_JOB_STATES, BatchState, Fault, Isolation, Job, JobState, Usage
+from shared.words import FINAL_JOB_STATES, TOO_OLD, BatchState, Fault, Isolation, Job, JobState, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +45,17 @@ GLANCE = 10
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; more move to `batches.jsonl`."""
 LEASE_SECONDS = 140.0
-VISIT_SOON, VISIT_LATE = 10.0, 300.0
+VISIT_SOON, VISIT_LATE = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 TOLD_SECONDS = 10.0
 """Seconds a status stands before a part that came in between is told."""
 
 
-def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> None:
+def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> bool:
     """Bring a job on: take in what is final, finish it when everything is, tell users how it stands.
+
+    Returns:
+        False if somebody else had the job in hand, who may not have seen the batch that was finished last.
 
     Raises:
         StorageError: a service refused or broke off; the job's `due_at` brings it up again.
@@ -60,16 +64,18 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
     now = services.now()
     job = services.ledger.job(job_id)
     if job is None or job.state in FINAL_JOB_STATES:
-        return
+        return True
+    if job.lease_until > now:
+        return job.state is JobState.SPLITTING  # Its end makes the job due.
     # A job that is due is leased before anything can fail, so that it counts a claim and does not come up at once.
     if not (job.due_at or now) <= now and now < job.told_at + TOLD_SECONDS:
         ahead = look_ahead(services, job, "output", GLANCE)
         if not _is_all(job, ahead) and not ahead.is_worth_a_step(job):
-            return
+            return True
     until = now + wait_for(job.claims, min(LEASE_SECONDS, remaining() + 10))
     leased = services.ledger.lease_job(job, now, until)
     if leased is None:
-        return
+        return False
     count("OldestJobAge", now - leased.created_at)
     alarm_if_stuck(leased.claims, job_id)
     try:
@@ -79,6 +85,8 @@ def visit(services: Services, job_id: str, remaining: Callable[[], float]) -> No
             _advance(services, leased, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
+        return False
+    return True
 
 
 def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
@@ -87,6 +95,8 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
         job = take_in(services, job, "output", ahead, final=False)
         ahead = look_ahead(services, job, "output")
     if not _is_all(job, ahead):
+        if job.is_too_old(services.now()) and job.error is None:
+            services.ledger.fail_job(job.job_id, TOO_OLD, services.now())  # Its batches end without a call.
         _tell(services, job, ahead)
     elif not _finalize(services, job, ahead, remaining):
         services.ledger.release_job(job, services.now())
@@ -210,7 +220,7 @@ def _wanted(job: Job) -> list[Kind]:
 
 
 def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> dict[str, Any]:
-    listed = services.ledger.batches(job.job_id) if job.sums.batches <= MANIFEST_BATCHES else ()
+    listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
     usage: Usage = job.sums.usage
     isolation = job.isolation or Isolation()
     return {

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
-from functions.poll.tick import bring_on, tick, visit_all
+from functions.poll.finish import visit
+from functions.poll.tick import bring_on, tick
 from shared.observability import Messages, logger, metrics
-from shared.queues import AskMessage, decode_message
+from shared.queues import AskMessage, VisitMessage, decode_message
 from shared.services import services
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
 
 
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
-    """One message: batches to ask after."""
+    """One message: batches to poll, or a job to visit."""
 
     def remaining() -> float:
         return lambda_context.get_remaining_time_in_millis() / 1000
 
     message = decode_message(record.body)
-    if not isinstance(message, AskMessage):
-        raise msgspec.ValidationError("a message for another function")
-    everything = services()
-    _, done = bring_on(everything, message.batches, remaining)
-    visit_all(everything, done, remaining)
+    match message:
+        case AskMessage(batches):
+            bring_on(services(), batches, remaining)
+        case VisitMessage(job_id):
+            visit(services(), job_id, remaining)
+        case _:
+            raise msgspec.ValidationError("a message for another function")

@@ -18,7 +18,7 @@ import msgspec
 
 from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished
 from shared import keys
-from shared.errors import LawBrokenError, LeaseLostError, StorageError
+from shared.errors import LawBrokenError, LeaseLostError, StorageError, UnreadableItemError
 from shared.observability import count, logger
 from shared.status import Pending, moment
 from shared.store import NotThereError
@@ -96,7 +96,8 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE, *, up
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
     leaves: list[Batch] = []
     contiguous, pending = True, Pending()
-    for seen, batch in enumerate(services.ledger.batches(job.job_id, after=joined.mark, page_size=page), 1):
+    batches = services.ledger.batches(job.job_id, after=joined.mark, page_size=page)
+    for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
         if batch.state is BatchState.DONE:
             if contiguous and (fault := _fault(batch, covered)):
                 if up_to_fault:
@@ -119,6 +120,14 @@ def look_ahead(services: Services, job: Job, kind: Kind, page: int = PAGE, *, up
         if len(leaves) == LONGEST_STEP or size >= _grown(SEGMENT, joined) or (seen >= page and not contiguous):
             return Ahead(leaves, size, succeeded, failed, last=False, pending=pending)
     return Ahead(leaves, size, succeeded, failed, last=contiguous, pending=pending)
+
+
+def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches up to the first that cannot be read."""
+    try:
+        yield from batches
+    except UnreadableItemError:
+        return
 
 
 def _fault(batch: Batch, expected: int) -> str:

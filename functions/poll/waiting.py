@@ -65,6 +65,12 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
             f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
         )
         return Waiting("model_waits", words, wait.until, wait.since or None)
+    if job.plan.model in controls.full_models:
+        words = (
+            f"Workers AI is slow to finish batches of {job.plan.model}: as many as Dropbatch can poll are outstanding. "
+            "More are submitted when some of them are finished."
+        )
+        return Waiting("model_busy", words, None)
     if trouble and now - trouble.at < TROUBLE_STANDS:
         return _troubled(trouble)
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
+from functions.submit.failures import failures_counted, soon_again_after_death
 from functions.submit.jobs import job_for
 from functions.submit.send import submit
 from functions.submit.split import split
@@ -41,17 +42,20 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     try:
         message = decode_message(record.body)
     except msgspec.ValidationError:
-        for arrival in arrivals(record.body):
-            # Until its job is written down an upload has only this message, which would come again after minutes.
-            if found := insist(partial(job_for, everything, arrival), everything, remaining):
-                job, created = found
-                split(everything, job, leased=created, remaining=remaining)
+        # Until its job is written down an upload has only this message.
+        with soon_again_after_death(everything, record.receipt_handle, remaining):
+            for arrival in arrivals(record.body):
+                if found := insist(partial(job_for, everything, arrival), everything, remaining):
+                    job, created = found
+                    split(everything, job, leased=created, remaining=remaining)
         return
     match message:
         case BatchMessage(job_id, number):
-            submit(everything, job_id, number, remaining)
+            with failures_counted(everything, job_id, number):
+                submit(everything, job_id, number, remaining)
         case JobMessage(job_id):
-            if known := everything.ledger.job(job_id):
-                split(everything, known, leased=False, remaining=remaining)
+            with failures_counted(everything, job_id):
+                if known := everything.ledger.job(job_id):
+                    split(everything, known, leased=False, remaining=remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")

@@ -21,14 +21,14 @@ from shared.errors import StorageError
 from shared.insist import insist
 from shared.judgement import judged, token_state
 from shared.observability import count, logger, of_batch
-from shared.patience import LONGEST_WAIT_FOR_ACCEPTANCE
+from shared.patience import LAST_CLAIM, LONGEST_WAIT_FOR_ACCEPTANCE
 from shared.queues import ASK_GRACE, PROMPT_BATCHES, AskMessage
 from shared.quoted import quoting
 from shared.replies import Answer
 from shared.store import NotThereError
 from shared.trouble import in_vain, no_longer_in_vain
 from shared.verdicts import COUNTED_AS, FIREWALL, Verdict, refused_model
-from shared.words import Batch, BatchState, Fault, Job, Submission, Work, cause_of
+from shared.words import TOO_OLD, Batch, BatchState, Fault, Job, Submission, Work, cause_of
 from shared.workers_ai import TokenState
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ FENCE_MARGIN = 30.0
 """Seconds by which clocks of two functions may differ."""
 POLLED_AFTER = 300.0
 """Seconds that a batch which is submitted again waits for the rate budget before its ids are polled once more."""
+INTERNAL = Fault("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MOST_UNKNOWABLE = 2
 """Unknowable submits of one batch, the last of which ends it."""
 
@@ -85,7 +86,9 @@ def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[
         return
     if (fault := job.error or job.stopped) is not None:
         words = f"Not sent, because the job was stopped: {fault.message}"
-        _end(services, batch, Fault("rejected", words, fault.said))
+        _end(services, batch, Fault(TOO_OLD.code if fault == TOO_OLD else "rejected", words, fault.said))
+    elif batch.claims > LAST_CLAIM:
+        _end(services, batch, INTERNAL)
     elif now - batch.waits_since > LONGEST_WAIT_FOR_ACCEPTANCE:
         _end(services, batch, Fault("expired", "The API did not accept it within 7 days."))
     elif remaining() > POST_SECONDS + SETTLE_SECONDS:
@@ -94,7 +97,7 @@ def _bring_on(services: Services, job_id: str, number: str, remaining: Callable[
 
 def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:
     now = services.now()
-    permit = services.budget.permit_submit(job.plan.model, now)
+    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is Work.FIRST)
     if isinstance(permit, Refusal):
         _wait(services, batch, permit)
         return

@@ -187,6 +187,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     kept_at = 0.0
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
+    ordinal = _next_ordinal(services, last)
     begun = place = _resume_place(services, job)
     told_at = services.now()
     outbox = _Outbox(services)
@@ -205,8 +206,9 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                         kept_at = services.now()
                         job = _kept(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
                         told_at = _tell(services, job, told_at)
-                    place = _write_down(services, job, candidate, outbox).end or candidate.end
-                    number += 1
+                    known = _write_down(services, job, candidate, ordinal, outbox)
+                    place = known.end or candidate.end
+                    number, ordinal = number + 1, ordinal + (known.sendable > 0)
                     if place != candidate.end:
                         break  # the batch that is there ends elsewhere: go on from its end
                 else:
@@ -328,13 +330,13 @@ class _Outbox:
         self.services.queues.send_all(messages)
 
 
-def _write_down(services: Services, job: Job, candidate: Candidate, outbox: _Outbox) -> Batch:
+def _write_down(services: Services, job: Job, candidate: Candidate, ordinal: int, outbox: _Outbox) -> Batch:
     """Item and message of a batch whose object is there. Returns the batch as the ledger holds it, whoever wrote it."""
     number = candidate.number
     name = f"{number:08d}"
     staged = settle(services.store, candidate)
     now = services.now()
-    turn = _turn(services, job, number)
+    turn = _turn(services, job, ordinal)
     prompt = staged.sendable > 0 and turn <= now
     batch = Batch(
         job_id=job.job_id,
@@ -346,8 +348,10 @@ def _write_down(services: Services, job: Job, candidate: Candidate, outbox: _Out
         body_size=staged.body_size,
         created_at=now,
         end=staged.end,
+        ordinal=ordinal,
         due_at=now + SUBMIT_GRACE if prompt else turn if staged.sendable else now,
-        work=Work.SUBMIT if staged.sendable else Work.POLL,
+        paused=max(turn - now, 0.0) if staged.sendable else 0.0,  # Its time to be accepted begins with its turn.
+        work=Work.POLL if not staged.sendable else Work.SUBMIT if ordinal else Work.FIRST,
         ending=None if staged.sendable else Fault("internal", "no record of this batch could be sent"),
     )
     if services.ledger.create_batch(batch) is None:
@@ -364,8 +368,19 @@ def _write_down(services: Services, job: Job, candidate: Candidate, outbox: _Out
     return batch
 
 
-def _turn(services: Services, job: Job, number: int) -> float:
+def _next_ordinal(services: Services, last: Batch | None) -> int:
+    """How many batches with a sendable record there are up to the last one."""
+    if last is None:
+        return 0
+    number = last.number[:8]
+    whole = services.ledger.batch(last.job_id, number) if number != last.number else last
+    if whole is None or whole.ordinal is None:
+        return int(number) + 1  # Written by a version that did not count: as if all were sendable.
+    return whole.ordinal + (whole.sendable > 0)
+
+
+def _turn(services: Services, job: Job, ordinal: int) -> float:
     """When a batch's turn is: the first of a job at once, others at the submit rate: a large job hides no small one."""
     budget = services.budget
-    ahead = max(number - budget.burst // 2, 0)
+    ahead = max(ordinal - budget.burst // 2, 0)
     return job.created_at + ahead * 2 * budget.interval / 1000

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from shared.budget import (
     CLOUDFLARE_CALLS,
+    FEWEST_OUTSTANDING,
     MODEL_WAIT_FIRST,
     MODEL_WAIT_MOST,
+    MOST_FULL_MODELS,
     OUTAGE_WAIT_FIRST,
     OUTAGE_WAIT_MOST,
     OUTSTANDING_MINUTES,
     PAUSED_LOOK_SECONDS,
     Budget,
+    ModelRoom,
     PauseReason,
     Permit,
     Refusal,
@@ -119,13 +122,13 @@ def test_the_default_rate_has_a_burst_of_half_of_it(budget):
 def test_two_functions_share_one_bucket(budget):
     twin = Budget(budget.client, budget.table, 200)
     granted = [budget.permit_polls(40, NOW)[0], twin.permit_polls(40, NOW)[0], budget.permit_polls(40, NOW)[0]]
-    assert granted == [40, 40, 20]
+    assert granted == [40, 40, 10]
     assert twin.permit_polls(1, NOW)[0] == 0
 
 
 def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
     twin = Budget(budget.client, budget.table, 200)
-    budget.permit_polls(99, NOW)
+    budget.permit_polls(budget.poll_burst - 1, NOW)
     seen = budget.controls()
     assert twin.permit_polls(1, NOW)[0] == 1
     monkeypatch.setattr(budget, "controls", lambda model="": seen)
@@ -164,13 +167,14 @@ def test_many_functions_at_once_never_take_more_than_there_is_and_polls_find_the
         return number % 3 == 0, taken
 
     if later:
-        budget.permit_polls(budget.burst, NOW)
+        while isinstance(budget.permit_submit(MODEL, NOW, first=True), Permit):
+            pass
     with ThreadPoolExecutor(len(twins)) as functions:
         taken = list(functions.map(use, range(len(twins))))
 
     polls, submits = (sum(count for polling, count in taken if polling is which) for which in (True, False))
     free = flown if later else budget.burst
-    assert polls + submits == free
+    assert polls + submits == free - (budget.burst - budget.poll_burst)
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
@@ -179,16 +183,23 @@ def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):
     while isinstance(budget.permit_submit(MODEL, NOW), Permit):
         taken += 1
     assert taken == 50
-    assert budget.permit_polls(1_000, NOW)[0] == 50
+    assert budget.permit_polls(1_000, NOW)[0] == 40
+
+
+def test_the_first_batches_of_jobs_find_tokens_when_polls_and_other_submits_find_none(budget):
+    budget.permit_polls(1_000, NOW)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Refusal)
+    assert budget.permit_polls(1, NOW)[0] == 0
+    assert [is_free(budget.permit_submit(MODEL, NOW, first=True)) for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_busy_polls_leave_no_submit_but_submits_always_leave_polls(budget):
-    assert budget.permit_polls(100, NOW)[0] == 100
+    assert budget.permit_polls(100, NOW)[0] == 90
     assert isinstance(budget.permit_submit(MODEL, NOW), Refusal)
     later = NOW + 60
     while isinstance(budget.permit_submit(MODEL, later), Permit):
         pass
-    assert budget.permit_polls(50, later)[0] == 50
+    assert budget.permit_polls(50, later)[0] == 40
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
@@ -203,15 +214,62 @@ def test_a_refused_call_is_told_when_to_look_again_and_that_no_pause_is_the_reas
     assert not refusal.paused
 
 
-def test_submits_stop_while_more_is_outstanding_than_polls_can_follow(budget):
-    most = int(100 * OUTSTANDING_MINUTES)
-    budget.note_outstanding(most - 1)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Permit)
-    budget.note_outstanding(most)
+def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_go_on(budget):
+    budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
     assert isinstance(refusal, Refusal)
-    assert not refusal.paused
+    assert refusal.paused  # It is not the batch's fault that it waits.
+    assert is_free(budget.permit_submit(OTHER, NOW))
     assert budget.permit_polls(1, NOW)[0] == 1
+    budget.note_outstanding(1_499)
+    assert is_free(budget.permit_submit(MODEL, NOW))
+
+
+def test_a_model_alone_may_have_what_polls_can_follow_and_less_the_more_others_have(budget):
+    most = 100 * OUTSTANDING_MINUTES
+    assert budget.full_models({MODEL: most - 1}, most - 1) == []
+    assert budget.full_models({MODEL: most}, most) == [MODEL]
+    assert budget.full_models({MODEL: most, OTHER: most // 2 - 1}, most + most // 2 - 1) == [MODEL]
+    assert budget.full_models({MODEL: most, OTHER: most // 2}, most + most // 2) == [MODEL, OTHER]
+
+
+def test_however_many_models_stall_each_may_submit_and_all_together_have_less_than_twice_as_many(budget):
+    outstanding = {}
+    for number in range(MOST_FULL_MODELS):
+        model = f"@cf/a/{number}"
+        outstanding[model] = 0
+        while model not in budget.full_models(outstanding, sum(outstanding.values())):
+            outstanding[model] += 1
+        assert outstanding[model] >= FEWEST_OUTSTANDING
+    assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MOST_FULL_MODELS * FEWEST_OUTSTANDING
+
+
+def free_of(budget, now=NOW):
+    free = budget.free(now)
+    return free.first, free.submits, free.polls
+
+
+def test_what_is_free_knows_tokens_holds_and_pauses(budget):
+    assert free_of(budget) == (100, 50, 90)
+    assert not budget.free(NOW).paused
+    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
+    assert free_of(budget) == (0, 0, 90)
+    assert budget.free(NOW).paused
+    assert free_of(budget, NOW + 1_801) == (1, 1, 90)
+    lift_by_hand(budget)
+    assert free_of(budget) == (100, 50, 90)
+    budget.hold(NOW, 30)
+    assert free_of(budget, NOW + 29) == (0, 0, 0)
+
+
+def test_the_room_of_a_model_knows_its_wait_and_its_share(budget):
+    assert budget.model_room(MODEL, NOW).batches is None
+    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    assert budget.model_room(MODEL, NOW) == ModelRoom(0, until)
+    assert budget.model_room(MODEL, until + 1).batches == 1
+    assert budget.model_room(OTHER, NOW).batches is None
+    budget.note_outstanding(2_000, [OTHER])
+    assert budget.model_room(OTHER, NOW).batches == 0
 
 
 def test_when_the_table_fails_no_right_is_given(dynamodb):

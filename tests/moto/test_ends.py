@@ -70,6 +70,21 @@ def hours(world, some):
     world.settle(minutes=60 * some + 60, until=lambda: time.time() >= until)
 
 
+def grow_older(world, seconds):
+    """As if everything had been tried for so long already: time in which nobody looks does not count."""
+    for item in world.items():
+        for name in {"created_at", "ready_at"} & set(item):
+            moment = float(item[name]["N"])
+            if moment:
+                world.dynamodb.update_item(
+                    TableName="ledger",
+                    Key={"pk": item["pk"], "sk": item["sk"]},
+                    UpdateExpression="SET #name = :at",
+                    ExpressionAttributeNames={"#name": name},
+                    ExpressionAttributeValues={":at": {"N": repr(moment - seconds)}},
+                )
+
+
 def ledger_item(world, sk):
     (item,) = [item for item in world.items() if item["sk"]["S"] == sk]
     return item
@@ -175,7 +190,7 @@ def test_a_batch_whose_requests_are_gone_ends_and_its_job_with_what_the_others_b
     world.s3.delete_object(Bucket="dropbatch-test", Key=staged)
 
     hours(world, 1)
-    world.pass_time(7 * DAY)  # unsent
+    grow_older(world, 7 * DAY)  # unsent
 
     # Up to three days in which its lines cannot be written, three in which its job cannot finish.
     assert 24 * 5 <= hours_to_end(world, most=24 * 8) <= 24 * 7
@@ -214,13 +229,13 @@ def test_a_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
     hours(world, 2)
-    world.pass_time(7 * DAY - 3 * HOUR)
+    grow_older(world, 7 * DAY - 3 * HOUR)
     hours(world, 0.5)
     assert not world.all_over()
 
     hours_to_end(world, most=2)
 
-    assert 7 * DAY <= time.time() - began <= 7 * DAY + 2 * HOUR
+    assert 3 * HOUR <= time.time() - began <= 5 * HOUR
     assert codes(world) == ["expired"] * 3
     assert len(world.lines("retry.jsonl")) == 3
     assert len(api.accepted) == 0
@@ -244,7 +259,7 @@ def test_an_overdue_batch_that_is_not_taken_again_is_still_asked_after_at_its_en
     api.inject(Fault(kind="stuck", seconds=5 * HOUR), Fault(kind="3040", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     hours(world, 3)
-    world.pass_time(7 * DAY)
+    grow_older(world, 7 * DAY)
 
     assert hours_to_end(world, most=3) <= 1
 

@@ -21,6 +21,7 @@ WITHOUT_A_JOB = {
     "no job id left for an upload",
     "calls are paused",
     "pause over, nothing waits",
+    "models have as many batches outstanding as they may",
     "message not worked on",
     "completion time not remembered",
     "completion times not read",

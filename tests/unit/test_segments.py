@@ -161,7 +161,7 @@ class World:
             for number in range(count)
         }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
-        controls = Controls(None, None, Rate(), 0)
+        controls = Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
             ledger=self.ledger,
             store=self.store,

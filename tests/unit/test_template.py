@@ -11,7 +11,8 @@ import pytest
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
-from functions.poll.tick import HANDED, THREADS
+from functions.poll.due import THREADS
+from functions.poll.tick import HANDED
 from shared.notices import JOB_OVER, SOURCE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT

@@ -1,0 +1,142 @@
+"""Dispatch: due batches are sent to the submit function, no more than can call the API before the next tick.
+
+A batch that cannot be tried now, because its model waits or has as many batches outstanding as it may, is put off, so
+that it hides none of another model. While a pause is in force batches stay untouched, but for a few in each round:
+those that need no call, because their job was stopped, go on. The time that a batch was due and not looked at, or put
+off, does not count towards its expiry.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from functions.poll.due import Found, apart, at_once, find
+from shared.budget import PAUSED_LOOK_SECONDS
+from shared.queues import BatchMessage
+from shared.words import BatchState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.budget import ModelRoom
+    from shared.ledger import Due
+    from shared.services import Services
+
+MOST_LOOKED_AT = 50
+"""Due batches that one round looks at, at most."""
+LOOKED_AT_IN_A_PAUSE = 2
+MOST_WAITING = 50
+"""Messages that may wait in the submit queue for more to be sent."""
+DISPATCHED_SECONDS = 90.0
+"""How long a message has to come true before a tick looks again."""
+LONGEST_PUT_OFF = 1_800.0
+"""Seconds that a batch of a model without room is put off, at most; at first less, by its age."""
+
+
+@dataclass
+class _Calls:
+    """What may still be called in this round: tokens, and each model's room."""
+
+    services: Services
+    left: int
+    paused: bool
+    rooms: dict[str, ModelRoom] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def blocked_until(self, model: str, now: float) -> float | None:
+        """None if a batch of the model may go; else when to look at it again."""
+        if self.paused and self.left <= 0:
+            return now + PAUSED_LOOK_SECONDS
+        if model not in self.rooms:
+            self.rooms[model] = self.services.budget.model_room(model, now)
+        room = self.rooms[model]
+        if room.batches is None or self.sent.get(model, 0) < room.batches:
+            return None
+        return room.until
+
+    def take(self, model: str) -> None:
+        """One batch of the model goes."""
+        self.left -= 1
+        self.sent[model] = self.sent.get(model, 0) + 1
+
+
+def send_submits(services: Services, dues: list[Due], calls: int, *, paused: bool) -> tuple[int, int]:
+    """Send due batches to the submit function: as many as may call, and those that need no call.
+
+    Args:
+        services: the process's services.
+        dues: entries of the index, the most urgent first.
+        calls: how many submits would find a token.
+        paused: whether a pause is in force; `calls` are its probes then.
+
+    Returns:
+        How many were sent, and how many of `calls` are left.
+    """
+    if not dues:
+        return 0, calls
+    may = _Calls(services, calls, paused)
+    room = MOST_WAITING - services.queues.waiting(services.queues.submit_url)
+    sent = 0
+    while dues and sent < room:
+        size = max(min(may.left, room - sent), 1)
+        chosen, dues = dues[:size], dues[size:]
+        go, put_off = _sort(find(services, chosen), may, services.now())
+        at_once(lambda one: apart(services, one[0].due, lambda: _put_off(services, *one)), put_off)
+        sent += dispatch(services, go)
+        if may.left <= 0 and not paused:
+            break
+    return sent, may.left
+
+
+def _sort(found: Iterable[Found], may: _Calls, now: float) -> tuple[list[Found], list[tuple[Found, float]]]:
+    """Those that go, and those that wait for their model, with when to look again."""
+    go: list[Found] = []
+    put_off: list[tuple[Found, float]] = []
+    for one in found:
+        model = one.job.plan.model
+        if needs_no_call(one):
+            go.append(one)
+        elif (until := may.blocked_until(model, now)) is not None:
+            put_off.append((one, until))
+        elif may.left > 0:
+            may.take(model)
+            go.append(one)
+    return go, put_off
+
+
+def needs_no_call(found: Found) -> bool:
+    """Whether the submit function goes on with a batch without calling the API."""
+    job, batch = found.job, found.batch
+    stopped = job.error is not None or job.stopped is not None
+    return stopped or batch.halving is not None or batch.state is not BatchState.READY
+
+
+def _put_off(services: Services, found: Found, until: float) -> None:
+    """Move a batch of a model without room out of the others' way: the older, the longer."""
+    batch, now = found.batch, services.now()
+    wait = min(max(until - now, (now - batch.created_at) / 4), max(until - now, LONGEST_PUT_OFF))
+    wait *= random.uniform(1.0, 1.2)  # noqa: S311 - spreads load, guards nothing
+    services.ledger.postpone(batch, now + wait, paused=batch.paused + _overdue(found, now) + wait)
+
+
+def dispatch(services: Services, found: list[Found]) -> int:
+    """Send batches to the submit function, put off by one write each so that the next round does not; how many."""
+
+    def postponed(one: Found) -> bool:
+        now = services.now()
+        paused = one.batch.paused + (_overdue(one, now) if one.batch.state is BatchState.READY else 0.0)
+        return services.ledger.postpone(one.batch, now + DISPATCHED_SECONDS, paused=paused) is not None
+
+    done = at_once(lambda one: apart(services, one.due, lambda: postponed(one)), found)
+    messages = [
+        BatchMessage(one.batch.job_id, one.batch.number) for one, is_done in zip(found, done, strict=True) if is_done
+    ]
+    services.queues.send_all(messages)
+    return len(messages)
+
+
+def _overdue(found: Found, now: float) -> float:
+    """Seconds that a batch was due and nobody looked at it."""
+    return max(now - (found.batch.due_at or now), 0.0)
