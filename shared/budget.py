@@ -10,6 +10,7 @@ half of the burst, so that polls always find some; polls leave a tenth for the f
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from dataclasses import dataclass, replace
@@ -162,20 +163,29 @@ class Free:
         submits: all submits, these included.
         polls: polls.
         paused: whether a pause keeps submits from using the tokens there are.
+        look_at: when to look again at a batch that a pause keeps waiting.
     """
 
     first: int = 0
     submits: int = 0
     polls: int = 0
     paused: bool = False
+    look_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRoom:
-    """How many batches of one model may be submitted now, None for any number, and when the others look again."""
+    """How many batches of one model may be submitted now.
+
+    Attributes:
+        batches: None for any number.
+        until: when the others look again.
+        full: whether the model has as many batches outstanding as it may, which may last for days.
+    """
 
     batches: int | None
     until: float
+    full: bool = False
 
 
 class Budget:
@@ -249,13 +259,14 @@ class Budget:
         if pause is None or (pause.until is not None and now >= pause.until):
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
-        return Free(min(first, probes), min(submits, probes), polls, paused=True)
+        look_at = min(max(pause.next_probe, now + 1), now + PAUSED_LOOK_SECONDS, pause.until or math.inf)
+        return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=look_at)
 
     def model_room(self, model: str, now: float) -> ModelRoom:
         """How many batches of a model may be submitted now, tokens and pauses apart."""
         controls = self.controls(model)
         if model in controls.full_models:
-            return ModelRoom(0, now + FULL_LOOK_SECONDS)
+            return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
         if (wait := controls.model_wait) is None:
             return ModelRoom(None, now)
         return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)

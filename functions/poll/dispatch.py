@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from functions.poll.due import Found, apart, at_once, find
-from shared.budget import PAUSED_LOOK_SECONDS
 from shared.queues import BatchMessage
 from shared.words import BatchState
 
@@ -32,7 +31,7 @@ MOST_WAITING = 50
 DISPATCHED_SECONDS = 90.0
 """How long a message has to come true before a tick looks again."""
 LONGEST_PUT_OFF = 1_800.0
-"""Seconds that a batch of a model without room is put off, at most; at first less, by its age."""
+"""Seconds that a batch is put off whose model has as many outstanding as it may; a young one less."""
 
 
 @dataclass
@@ -41,19 +40,23 @@ class _Calls:
 
     services: Services
     left: int
-    paused: bool
+    pause: float | None
+    """While a pause is in force, when to look again."""
     rooms: dict[str, ModelRoom] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
 
-    def blocked_until(self, model: str, now: float) -> float | None:
-        """None if a batch of the model may go; else when to look at it again."""
-        if self.paused and self.left <= 0:
-            return now + PAUSED_LOOK_SECONDS
+    def blocked_until(self, found: Found, now: float) -> float | None:
+        """None if a batch may go; else when to look at it again."""
+        if self.pause is not None and self.left <= 0:
+            return self.pause
+        model = found.job.plan.model
         if model not in self.rooms:
             self.rooms[model] = self.services.budget.model_room(model, now)
         room = self.rooms[model]
         if room.batches is None or self.sent.get(model, 0) < room.batches:
             return None
+        if room.full:
+            return max(room.until, now + min((now - found.batch.created_at) / 4, LONGEST_PUT_OFF))
         return room.until
 
     def take(self, model: str) -> None:
@@ -62,21 +65,21 @@ class _Calls:
         self.sent[model] = self.sent.get(model, 0) + 1
 
 
-def send_submits(services: Services, dues: list[Due], calls: int, *, paused: bool) -> tuple[int, int]:
+def send_submits(services: Services, dues: list[Due], calls: int, pause: float | None) -> tuple[int, int]:
     """Send due batches to the submit function: as many as may call, and those that need no call.
 
     Args:
         services: the process's services.
         dues: entries of the index, the most urgent first.
         calls: how many submits would find a token.
-        paused: whether a pause is in force; `calls` are its probes then.
+        pause: while one is in force, when to look again; `calls` are its probes then.
 
     Returns:
         How many were sent, and how many of `calls` are left.
     """
     if not dues:
         return 0, calls
-    may = _Calls(services, calls, paused)
+    may = _Calls(services, calls, pause)
     room = MOST_WAITING - services.queues.waiting(services.queues.submit_url)
     sent = 0
     while dues and sent < room:
@@ -85,7 +88,7 @@ def send_submits(services: Services, dues: list[Due], calls: int, *, paused: boo
         go, put_off = _sort(find(services, chosen), may, services.now())
         at_once(lambda one: apart(services, one[0].due, lambda: _put_off(services, *one)), put_off)
         sent += dispatch(services, go)
-        if may.left <= 0 and not paused:
+        if may.left <= 0 and pause is None:
             break
     return sent, may.left
 
@@ -95,13 +98,12 @@ def _sort(found: Iterable[Found], may: _Calls, now: float) -> tuple[list[Found],
     go: list[Found] = []
     put_off: list[tuple[Found, float]] = []
     for one in found:
-        model = one.job.plan.model
         if needs_no_call(one):
             go.append(one)
-        elif (until := may.blocked_until(model, now)) is not None:
+        elif (until := may.blocked_until(one, now)) is not None:
             put_off.append((one, until))
         elif may.left > 0:
-            may.take(model)
+            may.take(one.job.plan.model)
             go.append(one)
     return go, put_off
 
@@ -114,10 +116,12 @@ def needs_no_call(found: Found) -> bool:
 
 
 def _put_off(services: Services, found: Found, until: float) -> None:
-    """Move a batch of a model without room out of the others' way: the older, the longer."""
+    """Move a batch that cannot be tried now out of the others' way; one that has ids is polled meanwhile."""
     batch, now = found.batch, services.now()
-    wait = min(max(until - now, (now - batch.created_at) / 4), max(until - now, LONGEST_PUT_OFF))
-    wait *= random.uniform(1.0, 1.2)  # noqa: S311 - spreads load, guards nothing
+    wait = max(until - now, 1.0) * random.uniform(1.0, 1.1)  # noqa: S311 - spreads load, guards nothing
+    if batch.waits_anew:
+        services.ledger.poll_on(batch, now + wait)
+        return
     services.ledger.postpone(batch, now + wait, paused=batch.paused + _overdue(found, now) + wait)
 
 

@@ -128,10 +128,11 @@ def _round(services: Services, left: _Left, remaining: Callable[[], float], over
     submits = due(Work.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
     polls = due(Work.POLL, min(free.polls, left.polls))
     jobs = due(Work.JOB, JOBS)
-    sent, calls = send_submits(services, firsts, min(free.first, left.submits), paused=free.paused)
+    pause = free.look_at if free.paused else None
+    sent, calls = send_submits(services, firsts, min(free.first, left.submits), pause)
     others = min(free.submits, left.submits - sent) - (min(free.first, left.submits) - calls)
     if others > 0 or free.paused:
-        sent += send_submits(services, submits, max(others, 0), paused=free.paused)[0]
+        sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
     polled = _polls(services, polls, left, remaining, over)
     visited = _visit_due(services, jobs, remaining)

@@ -269,7 +269,7 @@ def test_the_room_of_a_model_knows_its_wait_and_its_share(budget):
     assert budget.model_room(MODEL, until + 1).batches == 1
     assert budget.model_room(OTHER, NOW).batches is None
     budget.note_outstanding(2_000, [OTHER])
-    assert budget.model_room(OTHER, NOW).batches == 0
+    assert budget.model_room(OTHER, NOW) == ModelRoom(0, NOW + 60, full=True)
 
 
 def test_when_the_table_fails_no_right_is_given(dynamodb):

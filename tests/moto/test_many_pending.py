@@ -10,7 +10,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
-from functions.poll.tick import HANDED, JOBS, bring_on, tick
+from functions.poll.tick import HANDED, JOBS, TICK_SECONDS, bring_on, tick
 from shared.api_replies import Pending
 from shared.queues import decode_message
 from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
@@ -93,7 +93,8 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
     # A claim and a note for each poll, a token for each call, a postponement for each one handed over.
     assert calls["UpdateItem"] <= 3 * allowed + rounds
     assert calls["items read"] <= 6 * allowed + rounds * (JOBS + 5)
-    assert calls["SendMessageBatch"] <= allowed / HANDED
+    # Near its end a tick polls nothing itself: it would not be over in time if the API were silent.
+    assert calls["SendMessageBatch"] <= allowed / HANDED + TICK_SECONDS / 4
     longest_due = sorted((item for item in before.values()), key=lambda item: float(item["due_at"]["N"]))
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
 
