@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -337,9 +339,17 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     permissions = _permissions(secret)
     real = botocore.client.BaseClient._make_api_call
 
+    one_at_a_time = threading.Lock()
+
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         service = client.meta.service_model.service_name
-        return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
+
+        def made() -> Any:
+            # DynamoDB takes the writes of one item one after another; moto's conditions know no threads.
+            with one_at_a_time if service == "dynamodb" else nullcontext():
+                return real(client, operation, arguments)
+
+        return permissions.call(service, operation, arguments, made)
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
     whole_second = math.floor(time.time())
