@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo test test-slow test-faults soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## say what the verbs do
@@ -15,6 +15,13 @@ help: ## say what the verbs do
 
 demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every answer out
 	$(DEV) -m local.demo
+
+EVERYDAY := not slow and not faults and not stack and not build
+check: .venv/.stamp ## within a minute: style, types, unit tests and the main job on moto
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	$(DEV) -m pytest -m "$(EVERYDAY)" tests/unit tests/moto/test_main_job.py
 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
@@ -26,6 +33,13 @@ test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what 
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.fault_table
+
+coverage: .venv/.stamp ## what the everyday tests reach of functions/ and shared/, branches too; with a floor
+	@mkdir -p .local/coverage
+	$(DEV) -m pytest -p tests.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
+
+mutants: coverage ## break each condition in turn (20 minutes): a test must fail; the list: docs/reliability.md
+	$(DEV) -m tests.mutants
 
 soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and deaths on a stack, then every line checked
 	$(DEV) -m tests.soak

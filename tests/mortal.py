@@ -1,4 +1,4 @@
-"""A world whose functions die, or lose an answer, at a chosen call: the machinery of the crash matrix and the model.
+"""A world in which something happens at a chosen call: a death, a lost answer, or another invocation in between.
 
 Every call that leaves the process, of AWS and of the API alike, is a boundary. Which there are is found by recording a
 run, so that a new call is covered the day it is added.
@@ -6,7 +6,6 @@ run, so that a new call is covered the day it is added.
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -18,15 +17,16 @@ from moto import mock_aws
 
 from local.workers_ai import transport
 from shared.errors import StorageError
-from tests.world import World, make_world
+from tests.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from local.workers_ai import WorkersAI
 
-Mode = Literal["before", "after", "unanswered"]
-"""Death before the call; death after it; the call takes effect, but its answer is lost and the code sees an error."""
+Mode = Literal["before", "after", "unanswered", "interrupted"]
+"""Death before the call; death after it; the call takes effect, but its answer is lost and the code sees an error;
+something else happens before the call, which is made then."""
 
 SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
 WRITES = frozenset(
@@ -45,6 +45,10 @@ WRITES = frozenset(
 """Calls that change something outside. What is lost with a process depends only on what it had written."""
 
 
+ONE_ROUND_SECONDS = 41.0
+"""A tick that may run so long looks once at what is due, so that hardly any time passes for who is interrupted."""
+
+
 class DiedError(BaseException):
     """The process is gone: nothing in it may catch this."""
 
@@ -54,32 +58,43 @@ class Boundaries:
 
     def __init__(self) -> None:
         self.passed: list[str] = []
-        self.strikes_at, self.mode = 0, "after"
-        self.strikes_name = ""
+        self.strikes: Callable[[int, str], bool] = lambda number, name: False
+        self.mode: Mode = "after"
         self.struck = ""
+        """The call that was struck, the last of several."""
         self.watching = False
-        self.lock = threading.Lock()
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens at an interruption."""
+        self.interrupted = False
+        """Whether that is at work: its own calls are not counted."""
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
-        self.passed.clear()
-        self.strikes_at, self.mode, self.struck, self.strikes_name = number, mode, "", ""
+        self.strike_where(lambda at, name: at == number, mode)
 
     def strike_first(self, name: str, mode: Mode) -> None:
         """Strike the first call of this name."""
-        self.strike(0, mode)
-        self.strikes_name = name
+        self.strike_where(lambda at, called: called == name and not self.struck, mode)
+
+    def strike_where(self, strikes: Callable[[int, str], bool], mode: Mode) -> None:
+        """Strike the calls that are chosen by their number, counted from now, and their name."""
+        self.passed.clear()
+        self.strikes, self.mode, self.struck = strikes, mode, ""
 
     def cross(self, name, call, lost):
         """Make a call; `lost` makes the error that a lost answer looks like."""
-        if not self.watching:
+        if not self.watching or self.interrupted:
             return call()
-        with self.lock:
-            self.passed.append(name)
-            mine = len(self.passed) == self.strikes_at or (name == self.strikes_name and not self.struck)
-            if mine:
-                self.struck = name
-        if not mine:
+        self.passed.append(name)
+        if not self.strikes(len(self.passed), name):
+            return call()
+        self.struck = name
+        if self.mode == "interrupted":
+            self.interrupted = True
+            try:
+                self.meanwhile()
+            finally:
+                self.interrupted = False
             return call()
         if self.mode == "before":
             raise DiedError
@@ -109,17 +124,37 @@ class Mortal(World):
     boundaries: Boundaries
     delivered: list[tuple[str, str]]
     """Queue and body of every message that was ever delivered."""
+    at_work: tuple[object, dict[str, object]] | None
+    """Handler and event of the invocation at work."""
 
-    def invoke(self, handler, event):
+    def invoke(self, handler, event, seconds=TIMEOUT_SECONDS):
         for record in event.get("Records", []):
             self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
-        self.boundaries.watching = True
+        outer = self.at_work, self.boundaries.watching
+        self.at_work, self.boundaries.watching = (handler, event), True
         try:
-            return super().invoke(handler, event)
+            return super().invoke(handler, event, seconds)
         except (DiedError, StorageError):
             return {record["messageId"] for record in event.get("Records", [])}
         finally:
-            self.boundaries.watching = False
+            self.at_work, self.boundaries.watching = outer
+
+    def interrupt_with(self, what: Callable[[Mortal], None]) -> None:
+        """What happens where a call is interrupted; it is not the function at work that does it."""
+
+        def meanwhile() -> None:
+            role, self.permissions.role = self.permissions.role, ""
+            try:
+                what(self)
+            finally:
+                self.permissions.role = role
+
+        self.boundaries.meanwhile = meanwhile
+
+    def invoke_again(self) -> None:
+        """Call the function at work once more with the same event, as SQS and the scheduler may."""
+        handler, event = self.at_work
+        self.invoke(handler, event, TIMEOUT_SECONDS if event else ONE_ROUND_SECONDS)
 
 
 @contextmanager
@@ -141,5 +176,5 @@ def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> 
         real = botocore.client.BaseClient._make_api_call
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         world = Mortal(**vars(made))
-        world.boundaries, world.delivered = boundaries, []
+        world.boundaries, world.delivered, world.at_work = boundaries, [], None
         yield world

@@ -2,18 +2,19 @@
 
 Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get
 what SQS holds, by Lambda's own rules for partial batch answers. Each function may do what its role allows and no more,
-and a world in which something was refused ends with an error. Time is a moved clock: nothing ever waits.
+and a world in which something was refused ends with an error. Time is a moved clock: nothing ever waits. Nothing is
+left to chance: every world begins at the same time, with the same seed, and its threads run one after another.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import threading
+import random
 import time
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
@@ -45,6 +46,8 @@ TABLE = "ledger"
 BUCKET = "dropbatch-test"
 QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
 TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
+START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)
+"""When every test begins: what a test does must not depend on the hour, nor on chance."""
 
 
 @dataclass
@@ -185,22 +188,30 @@ class World:
             told.setdefault("versionId", found[0] if found else "")
         return json.dumps(message) if message.get("Records") else body
 
-    def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:
-        """Call a handler as Lambda does; ids of the messages it failed on."""
-        context = Context(time.time, time.time() + TIMEOUT_SECONDS)
+    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
+        """Call a handler as Lambda does; ids of the messages it failed on.
+
+        Args:
+            handler: the function's module.
+            event: what Lambda gives it.
+            seconds: how long the function may run.
+        """
+        context = Context(time.time, time.time() + seconds)
+        outer = self.permissions.role, handler.processor
         self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
+        handler.processor = type(handler.processor)()  # as in a process of its own: another invocation may be at work
         try:
             answer = handler.lambda_handler(event, context)
         finally:
-            self.permissions.role = ""
+            self.permissions.role, handler.processor = outer
         failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
         self.refused += [record for record in event.get("Records", []) if record["messageId"] in failed]
         return failed
 
-    def tick(self) -> None:
+    def tick(self, seconds: float = TIMEOUT_SECONDS) -> None:
         """The schedule's minute."""
         self.ticks += 1
-        self.invoke(functions.poll.handler, {})
+        self.invoke(functions.poll.handler, {}, seconds)
 
     def deliver_all(self) -> int:
         """Hand over what all queues hold, until they hold nothing."""
@@ -253,16 +264,27 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
     }
 
 
-class Session:
-    """boto3's session, but a client is built once for all worlds: that takes longer than a small job."""
+@cache
+def client(name: str) -> Any:
+    """A client of one service, built once for all worlds: that takes longer than a small job."""
+    return boto3.client(name)
 
-    @staticmethod
-    @cache
-    def _client(name: str) -> Any:
-        return boto3.client(name)
+
+class Session:
+    """boto3's session, with the clients that all worlds share."""
 
     def client(self, name: str, config: object = None) -> Any:
-        return self._client(name)
+        return client(name)
+
+
+def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+    """What stands for a thread: the work is done before the next is begun."""
+    done = Future[Any]()
+    try:
+        done.set_result(function(*arguments, **named))
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the thread gets it
+        done.set_exception(error)
+    return done
 
 
 def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
@@ -279,7 +301,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         "AWS_DEFAULT_REGION": REGION,
     }.items():
         monkeypatch.setenv(name, value)
-    s3, sqs, dynamodb, secrets = (Session().client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+    s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
     urls = {}
     for name in QUEUES:
         wanted = properties(name)
@@ -313,7 +335,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     )
     urls["events"] = sqs.create_queue(QueueName="events")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=urls["events"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    bus = boto3.client("events")
+    bus = client("events")
     bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
     bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": arn}])
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
@@ -339,21 +361,14 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     permissions = _permissions(secret)
     real = botocore.client.BaseClient._make_api_call
 
-    one_at_a_time = threading.Lock()
-
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         service = client.meta.service_model.service_name
-
-        def made() -> Any:
-            # DynamoDB takes the writes of one item one after another; moto's conditions know no threads.
-            with one_at_a_time if service == "dynamodb" else nullcontext():
-                return real(client, operation, arguments)
-
-        return permissions.call(service, operation, arguments, made)
+        return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    whole_second = math.floor(time.time())
-    with time_machine.travel(whole_second, tick=False) as traveller:
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
+    with time_machine.travel(START, tick=False) as traveller:
+        random.seed(0)
         monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
         monkeypatch.setattr(boto3.session, "Session", Session)
         composition.services.cache_clear()

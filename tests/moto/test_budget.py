@@ -1,9 +1,7 @@
 """The right to call the API: the shared rate, pauses of the account, waits of one model; on DynamoDB's conditions."""
 
 import random
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import moto
@@ -135,44 +133,32 @@ def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
     assert budget.permit_polls(1, NOW)[0] == 0
 
 
-class OneAtATime:
-    """DynamoDB takes the writes of one item one after another; moto does not."""
-
-    def __init__(self, client):
-        self.client, self.exceptions, self.lock = client, client.exceptions, threading.Lock()
-
-    def __getattr__(self, operation):
-        def call(**arguments):
-            with self.lock:
-                return getattr(self.client, operation)(**arguments)
-
-        return call
-
-
 @pytest.mark.parametrize("later", [0.0, 20.0])
-def test_many_functions_at_once_never_take_more_than_there_is_and_polls_find_their_share(budget, later):
-    budget.client = OneAtATime(budget.client)
+def test_functions_that_read_it_at_any_time_never_take_more_than_there_is_and_polls_find_their_share(
+    budget, later, monkeypatch
+):
+    """Every third of them polls; each acts on what it read some turns ago, until all are refused for good."""
+    chance = random.Random(later)
     twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
     flown = int(later * 1_000 / budget.interval)
-
-    def use(number):
-        """Every third of them polls; all ask until they are refused for good."""
-        taken, refused = 0, 0
-        while refused < 10:
-            if number % 3:
-                got = int(isinstance(twins[number].permit_submit(MODEL, NOW + later), Permit))
-            else:
-                got = twins[number].permit_polls(4, NOW + later)[0]
-            taken, refused = taken + got, refused + (not got)
-        return number % 3 == 0, taken
-
     if later:
         while isinstance(budget.permit_submit(MODEL, NOW, first=True), Permit):
             pass
-    with ThreadPoolExecutor(len(twins)) as functions:
-        taken = list(functions.map(use, range(len(twins))))
+    taken, refused = [0] * len(twins), 0
 
-    polls, submits = (sum(count for polling, count in taken if polling is which) for which in (True, False))
+    while refused < 10 * len(twins):
+        number = chance.randrange(len(twins))
+        twin = twins[number]
+        if number % 3:
+            got = int(isinstance(twin.permit_submit(MODEL, NOW + later), Permit))
+        else:
+            got = twin.permit_polls(4, NOW + later)[0]
+        taken[number] += got
+        refused = 0 if got else refused + 1
+        seen = budget.controls(MODEL)
+        monkeypatch.setattr(chance.choice(twins), "controls", lambda *_, seen=seen: seen)
+
+    polls, submits = sum(taken[::3]), sum(taken) - sum(taken[::3])
     free = flown if later else budget.burst
     assert polls + submits == free - (budget.burst - budget.poll_burst)
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)

@@ -62,6 +62,7 @@ def lambda_runtime(tmp_path_factory):
 
 
 @pytest.mark.parametrize("room", ["submit", "poll"])
+@pytest.mark.build
 def test_handler_imports_from_the_artifact_alone(here, lambda_runtime, room):
     program = (
         f"import sys; sys.path[:0] = [{str(here)!r}]; sys.path.append({str(lambda_runtime)!r});"
@@ -81,6 +82,7 @@ def test_handler_imports_from_the_artifact_alone(here, lambda_runtime, room):
     assert done.stdout.startswith(str(here))
 
 
+@pytest.mark.build
 def test_artifact_holds_our_code_and_the_locked_packages_only(here):
     lines = re.findall(r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     locked = [(name, version) for name, version, marker in lines if not marker or Marker(marker).evaluate()]
@@ -93,6 +95,7 @@ def test_artifact_holds_our_code_and_the_locked_packages_only(here):
         assert not (here / name).exists()
 
 
+@pytest.mark.build
 def test_artifact_names_no_machine_and_brings_its_byte_code(here):
     assert not list(here.rglob("RECORD"))
     compiled = list(here.rglob("*.pyc"))
@@ -102,6 +105,7 @@ def test_artifact_names_no_machine_and_brings_its_byte_code(here):
         assert struct.unpack("<4xI", file.read_bytes()[:8]) == (1,), file
 
 
+@pytest.mark.build
 def test_artifact_for_lambda_holds_arm64_code_for_its_python_only(arm64):
     libraries = list(arm64.rglob("*.so*"))
 
@@ -137,6 +141,7 @@ def test_locks_hold_hashes_and_no_address():
         assert text.count("--hash=sha256:") >= len(re.findall("^[a-z]", text, re.MULTILINE))
 
 
+@pytest.mark.build
 def test_the_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
     made = subprocess.run(
         ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],

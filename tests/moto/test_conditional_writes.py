@@ -1,0 +1,257 @@
+"""Writes of the ledger, the store and the budget by someone who read the item before somebody else changed it.
+
+A transition gives None then and leaves the item as it is; a write that counts leaves what is there.
+"""
+
+from dataclasses import replace
+
+import moto
+import pytest
+
+from shared.budget import Budget, PauseReason, Permit, Refusal
+from shared.errors import UploadError
+from shared.items import attribute
+from shared.ledger import Ledger
+from shared.store import Store
+from shared.words import Batch, BatchState, Fault, Isolation, Job, JobState, Part, Plan, Submission, Upload, Work
+from tests.template import properties
+from tests.world import client
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+# ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
+
+T = 1_795_253_400.0
+UPLOAD = Upload("bucket", "inbox/a.jsonl", "v", "e", 100)
+JOB = Job("20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, Plan(M2M, 500, 9_500_000, "account"), T, due_at=T)
+BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=Work.POLL)
+READY = replace(BATCH, state=BatchState.READY, work=Work.SUBMIT)
+SPLIT = replace(READY, halving=Fault("rejected", "the reason"), cause="5006", work=Work.POLL)
+SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
+KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
+REASON = Fault("rejected", "the reason")
+PART = Part("part", 1, 0, 0, 0, 1, 0)
+
+CHANGED: dict[str, object] = {
+    "state": "done",
+    "attempt": 7,
+    "due_at": T + 1,
+    "ending": REASON,
+    "halving": REASON,
+    "error": REASON,
+    "isolation": Isolation(submits=1),
+    "pieces": 2,
+    "completed_at": T,
+    "lease_until": T + 100,
+}
+"""What somebody else may have written meanwhile."""
+
+TRANSITIONS = {
+    "begin_submit": (READY, lambda at, seen: at.begin_submit(seen, T + 90), ("state", "attempt", "ending", "halving")),
+    "accept": (SUBMITTING, lambda at, seen: at.accept(seen, Submission("id", 1, T), T), ("state", "attempt")),
+    "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
+    "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt")),
+    "ask_on": (READY, lambda at, seen: at.ask_on(seen, REASON, T + 9), ("state", "attempt", "due_at")),
+    "postpone": (READY, lambda at, seen: at.postpone(seen, T + 9), ("state", "attempt", "due_at")),
+    "end_unanswered": (READY, lambda at, seen: at.end_unanswered(seen, REASON, T), ("state", "attempt", "due_at")),
+    "claim_poll": (BATCH, lambda at, seen: at.claim_poll(seen, T + 9), ("state", "attempt", "due_at")),
+    "note_answer": (BATCH, lambda at, seen: at.note_answer(seen, T + 9), ("state", "attempt", "due_at")),
+    "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 1, 9, T, T), ("state", "attempt", "due_at")),
+    "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt")),
+    "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
+    "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
+    "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
+    "move_job": (JOB, lambda at, seen: at.move_job(seen, {"claims": 1}), ("state", "lease_until")),
+    "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
+    "note_plan": (JOB, lambda at, seen: at.note_plan(replace(seen, plan=KNOWN)), ("state",)),
+    "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
+    "end_job": (
+        replace(JOB, state=JobState.FINALIZING),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
+        ("state",),
+    ),
+    "fail_job": (JOB, lambda at, seen: at.fail_job(seen.job_id, REASON, T + 9), ("error", "completed_at")),
+    "note_isolation": (
+        JOB,
+        lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
+        ("isolation", "completed_at"),
+    ),
+    "begin_halving": (
+        BATCH,
+        lambda at, seen: at.begin_halving(seen, REASON, "5006", T),
+        ("state", "attempt", "due_at"),
+    ),
+    "claim_isolation": (SPLIT, lambda at, seen: at.claim_isolation(seen, T + 9), ("state", "attempt", "due_at")),
+    "decide_split": (
+        SPLIT,
+        lambda at, seen: at.decide_split(seen, 4),
+        ("state", "attempt", "due_at", "pieces", "ending"),
+    ),
+    "undo_split": (
+        replace(SPLIT, pieces=4),
+        lambda at, seen: at.undo_split(seen, REASON, T),
+        ("state", "attempt", "due_at", "pieces"),
+    ),
+    "halve": (replace(SPLIT, pieces=4), lambda at, seen: at.halve(seen, T), ("state", "attempt", "due_at")),
+    "poll_on": (READY, lambda at, seen: at.poll_on(seen, T + 9), ("state", "attempt", "due_at")),
+}
+"""For each transition: an item it may change, the call, and the attributes of which each must stop it if it changed."""
+
+
+@pytest.fixture(scope="module")
+def table():
+    with moto.mock_aws(), pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+        wanted = properties("Table")
+        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
+        client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
+        client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        yield client("dynamodb")
+
+
+class Items:
+    """A ledger of one item, which others may change."""
+
+    def __init__(self, dynamodb, held):
+        self.dynamodb, self.ledger = dynamodb, Ledger(dynamodb, "table")
+        number = f"BATCH#{held.number}" if isinstance(held, Batch) else "META"
+        self.key = {"pk": {"S": f"JOB#{held.job_id}"}, "sk": {"S": number}}
+        self.remove()
+        create = self.ledger.create_batch if isinstance(held, Batch) else self.ledger.create_job
+        assert create(held) == held
+
+    def remove(self):
+        self.dynamodb.delete_item(TableName="table", Key=self.key)
+
+    def read(self):
+        return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get("Item")
+
+    def change(self, name):
+        self.dynamodb.update_item(
+            TableName="table",
+            Key=self.key,
+            UpdateExpression="SET #name = :new",
+            ExpressionAttributeNames={"#name": name},
+            ExpressionAttributeValues={":new": attribute(CHANGED[name])},
+        )
+
+
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_an_item_that_is_as_it_was_read_is_changed(table, transition):
+    held, change, _ = TRANSITIONS[transition]
+    items = Items(table, held)
+    before = items.read()
+
+    change(items.ledger, held)
+
+    assert items.read() != before
+
+
+@pytest.mark.parametrize(
+    ("transition", "name"), [(transition, name) for transition, (*_, names) in TRANSITIONS.items() for name in names]
+)
+def test_an_item_that_somebody_changed_is_left_alone(table, transition, name):
+    held, change, _ = TRANSITIONS[transition]
+    items = Items(table, held)
+    items.change(name)
+    before = items.read()
+
+    assert change(items.ledger, held) is None
+
+    assert items.read() == before
+
+
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_an_item_that_is_gone_does_not_come_back(table, transition):
+    held, change, _ = TRANSITIONS[transition]
+    items = Items(table, held)
+    items.remove()
+
+    assert change(items.ledger, held) is None
+
+    assert items.read() is None
+
+
+@pytest.mark.parametrize("held", [JOB, BATCH], ids=["job", "batch"])
+def test_an_item_is_created_once(table, held):
+    items = Items(table, held)
+    before = items.read()
+    create = items.ledger.create_batch if held is BATCH else items.ledger.create_job
+
+    assert create(replace(held, claims=7)) is None
+
+    assert items.read() == before
+
+
+@pytest.mark.parametrize(("until", "is_free"), [(T - 1, True), (T, True), (T + 1, False)])
+def test_a_lease_ends_at_its_time(table, until, is_free):
+    held = replace(JOB, lease_until=until)
+    items = Items(table, held)
+
+    assert (items.ledger.lease_job(held, T, T + 90) is not None) == is_free
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_counts_is_written_once(table):
+    store = Store(client("s3"), "bucket")
+
+    assert store.put_once("key", b"first")
+    assert not store.put_once("key", b"second")
+
+    assert store.get("key") == b"first"
+
+
+def test_what_counts_is_joined_once(table):
+    store = Store(client("s3"), "bucket")
+    store.put("piece", b"x")
+    for number in (1, 2):
+        upload = store.begin_join("joined", {"number": str(number)}, "text/plain")
+        store.copy_piece("joined", upload, 1, "piece")
+        assert store.end_join("joined", upload, store.pieces("joined", upload)) == (number == 1)
+
+    stored = store.head("joined")
+
+    assert stored is not None
+    assert stored.metadata == {"number": "1"}
+
+
+def test_an_upload_that_was_overwritten_is_not_read(table):
+    store = Store(client("s3"), "bucket")
+    store.put("inbox/a", b"first")
+    seen = store.head("inbox/a")
+    store.put("inbox/a", b"other")
+
+    with pytest.raises(UploadError, match="overwritten"):
+        store.read_upload("inbox/a", "", seen.etag, 0, 5)
+
+
+# ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypatch):
+    first, second = Budget(table, "table", 200), Budget(table, "table", 200)
+    until = first.make_model_wait(M2M, T, "3040", Permit())
+    seen = first.controls(M2M)
+
+    assert isinstance(second.permit_submit(M2M, until), Permit)
+    monkeypatch.setattr(first, "controls", lambda *_: seen)
+
+    assert isinstance(first.permit_submit(M2M, until), Refusal)
+
+
+def test_a_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch):
+    first, second = Budget(table, "table", 200), Budget(table, "table", 200)
+    first.pause(PauseReason.TOKEN_REFUSED, T, "10000", Permit())
+    seen = first.controls()
+    probe = seen.pause.next_probe
+
+    granted, permit = second.permit_polls(3, probe)
+    assert (granted, isinstance(permit, Permit)) == (1, True)
+    monkeypatch.setattr(first, "controls", lambda *_: seen)
+
+    assert first.permit_polls(3, probe)[0] == 0

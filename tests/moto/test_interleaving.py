@@ -1,0 +1,137 @@
+"""Between two calls of one invocation another runs whole: a duplicate, a tick, or all others while it sleeps.
+
+What a function read may be old when it writes, and only the condition of the write can tell. In the everyday run
+something comes before some of the writes of a job, chosen by a seed; `-m slow` takes each call of every kind of job.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import contextmanager
+
+import pytest
+
+import functions.submit.handler
+from tests.journeys import JOURNEYS, Journey, greeting, recorded, run
+from tests.mortal import ONE_ROUND_SECONDS, WRITES, Boundaries, Mortal
+
+SMALL = Journey((greeting(0), "nonsense", greeting(2)), (None, "invalid_json", None))
+SPLIT_IN_TWO = JOURNEYS["a record refused at submit"]
+M2M = "@cf/meta/m2m100-1.2b"
+LONGER_THAN_ANY_CLAIM = 400.0
+
+
+def all_others_go_on(world: Mortal) -> None:
+    """The function sleeps until nothing that it claimed is its own; others do its work."""
+    world.pass_time(LONGER_THAN_ANY_CLAIM)
+    for _ in range(3):
+        world.tick()
+        world.deliver_all()
+
+
+def everything_due(world: Mortal) -> None:
+    world.deliver_all()
+    world.tick(ONE_ROUND_SECONDS)
+
+
+MEANWHILE = {
+    "the same event again": Mortal.invoke_again,
+    "everything that is due": everything_due,
+    "all others, while it sleeps": all_others_go_on,
+}
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("what", ["the same event again", "everything that is due"])
+@pytest.mark.parametrize("journey", [SMALL, SPLIT_IN_TWO], ids=["plain", "refused"])
+def test_whatever_comes_before_its_writes_a_job_is_paid_for_once_and_whole(journey, what, share):
+    chance, boundaries = random.Random(f"{what} {share}"), Boundaries()
+    boundaries.strike_where(lambda number, name: name in WRITES and chance.random() < share, "interrupted")
+
+    seen = run(journey, boundaries, MEANWHILE[what])
+
+    assert boundaries.struck
+    assert seen.extra == 0
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_function_that_sleeps_before_its_writes_does_nothing_that_others_did_meanwhile(number):
+    chance, boundaries = random.Random(number), Boundaries()
+    boundaries.strike_where(lambda at, name: name in WRITES and chance.random() < 0.15, "interrupted")
+
+    run(SMALL, boundaries, all_others_go_on)
+
+    assert boundaries.struck
+
+
+def records(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+def submit_again(world):
+    """The batch's message comes once more while the first invocation is at work."""
+    role, world.permissions.role = world.permissions.role, ""
+    try:
+        (batch,) = (item for item in world.items() if item["sk"]["S"] == "BATCH#00000000")
+        message = {"do": "submit", "job_id": batch["job_id"]["S"], "number": "00000000"}
+        world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(message))
+        world.deliver("SubmitQueue")
+    finally:
+        world.permissions.role = role
+
+
+def test_a_message_that_comes_while_the_post_is_on_its_way_submits_nothing(world, api, monkeypatch):
+    services = functions.submit.handler.services()
+    submit, posts = services.api.submit, []
+
+    @contextmanager
+    def slow(*arguments, **named):
+        posts.append(arguments)
+        if len(posts) == 1:
+            world.pass_time(20)
+            submit_again(world)
+        with submit(*arguments, **named) as reply:
+            yield reply
+
+    monkeypatch.setattr(type(services.api), "submit", lambda _, *arguments, **named: slow(*arguments, **named))
+    world.upload_records("a.jsonl", records(3), model=M2M)
+
+    world.settle()
+
+    assert len(posts) == len(api.accepted) == 1
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+
+
+def test_a_message_that_comes_between_reading_a_batch_and_claiming_it_submits_once(world, api, monkeypatch):
+    store = type(functions.submit.handler.services().store)
+    get, bodies = store.get, []
+
+    def slow(self, key, *arguments):
+        if key.endswith("/request"):
+            bodies.append(key)
+            if len(bodies) == 1:
+                submit_again(world)
+        return get(self, key, *arguments)
+
+    monkeypatch.setattr(store, "get", slow)
+    world.upload_records("a.jsonl", records(3), model=M2M)
+
+    world.settle()
+
+    assert len(bodies) >= 2
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", MEANWHILE)
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_whatever_comes_before_any_one_call_a_job_is_whole_and_its_bill_told(name, what):
+    for number in range(1, len(recorded(name)) + 1):
+        boundaries = Boundaries()
+        boundaries.strike(number, "interrupted")
+        try:
+            seen = run(JOURNEYS[name], boundaries, MEANWHILE[what])
+            assert seen.extra == 0 or what == "all others, while it sleeps"
+        except Exception as error:
+            raise AssertionError(f"{name}: {what}, before call {number}, {boundaries.struck}") from error
