@@ -277,6 +277,10 @@ class Session:
         return client(name)
 
 
+REAL_SUBMIT = ThreadPoolExecutor.submit
+"""For a test that needs real threads."""
+
+
 def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
     """What stands for a thread: the work is done before the next is begun."""
     done = Future[Any]()

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -29,7 +30,7 @@ from shared.patience import LAST_CLAIM, wait_for
 from shared.words import Batch, BatchState, Fault, Job, JobState, Plan, Submission, Upload, Work
 from shared.workers_ai import Lost
 from tests.mortal import Boundaries, mortal_world
-from tests.world import BUCKET, REGION, TABLE
+from tests.world import BUCKET, REAL_SUBMIT, REGION, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -242,6 +243,7 @@ def test_a_jobs_first_batch_waits_two_minutes_at_most_whatever_the_backlog(start
 
 def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_collected(start, api, monkeypatch):
     world = start()
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
     waited = []
     real_collect, real_close = functions.poll.ask.collect, functions.poll.finish._close
@@ -251,8 +253,8 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
             waited.append(finished.wait(30))
         return real_collect(services, job, batch, reply)
 
-    def close(services, job, kinds):
-        real_close(services, job, kinds)
+    def close(services, job, *more):
+        real_close(services, job, *more)
         if "small" in job.upload.key:
             finished.set()
 
