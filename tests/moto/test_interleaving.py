@@ -42,7 +42,7 @@ MEANWHILE = {
 }
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.2, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("what", ["the same event again", "everything that is due"])
 @pytest.mark.parametrize("journey", [SMALL, SPLIT_IN_TWO], ids=["plain", "refused"])
 def test_whatever_comes_before_its_writes_a_job_is_paid_for_once_and_whole(journey, what, share):
@@ -55,7 +55,7 @@ def test_whatever_comes_before_its_writes_a_job_is_paid_for_once_and_whole(journ
     assert seen.extra == 0
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 8))])
 def test_a_function_that_sleeps_before_its_writes_does_nothing_that_others_did_meanwhile(number):
     chance, boundaries = random.Random(number), Boundaries()
     boundaries.strike_where(lambda at, name: name in WRITES and chance.random() < 0.15, "interrupted")
