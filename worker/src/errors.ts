@@ -1,0 +1,50 @@
+// Errors as the REST API words them: a code, a text and the HTTP status that belongs to the code. The runtime drops the
+// status of what the binding throws, so the table gives it back. Source: Cloudflare's table of Workers AI errors.
+
+export interface ApiError {
+  /** The API's own code; null where it gave none, and nobody can say what was done. */
+  code: number | null;
+  message: string;
+}
+
+const STATUS_OF_CODE: Record<number, number> = {
+  971: 429,
+  3003: 400,
+  3006: 413,
+  3007: 408,
+  3008: 408,
+  3021: 429,
+  3023: 403,
+  3036: 429,
+  3039: 400,
+  3040: 429,
+  3041: 403,
+  3042: 404,
+  4006: 429,
+  5004: 400,
+  5005: 405,
+  5006: 400,
+  5007: 400,
+  5016: 403,
+  5018: 403,
+  5019: 405,
+  5035: 403,
+  7000: 400,
+  8007: 400,
+  10000: 401,
+};
+
+/** Characters of a text that are passed on: it may quote a prompt as long as the request. */
+const MAX_CHARACTERS = 500;
+
+/**
+ * The reply for an error. Without a code it is a bare 502, which callers take for a submit whose outcome is unknown: the
+ * binding broke off, and the batch may have been accepted.
+ */
+export function errorReply({ code, message }: ApiError, headers: Record<string, string> = {}): Response {
+  if (code === null) {
+    return new Response("The AI binding failed without a code.\n", { status: 502 });
+  }
+  const errors = [{ code, message: message.slice(0, MAX_CHARACTERS) }];
+  return Response.json({ success: false, errors }, { status: STATUS_OF_CODE[code] ?? 500, headers });
+}

@@ -1,0 +1,101 @@
+// The Worker in front of the AI binding. It takes what the functions send to Cloudflare's REST API, and answers with the
+// binding's own bodies, without the REST envelope. No batch is kept here: what is in memory is one request and its reply.
+
+import { authorized } from "./secret";
+import { errorReply, type ApiError } from "./errors";
+
+export interface Env {
+  AI: Binding;
+  /** What callers send as `Authorization: Bearer …`. Set with `wrangler secret put SHARED_SECRET`. */
+  SHARED_SECRET: string;
+}
+
+/** The part of the AI binding that is used: any model, any input. */
+interface Binding {
+  run(model: string, inputs: object, options?: object): Promise<unknown>;
+}
+
+/** Bytes of a request's body: the batch API takes less than 10 MB. */
+const MAX_BODY_BYTES = 10_000_000;
+
+/** Milliseconds that a request waits for its turn, and between two looks. */
+const MAX_WAIT_MS = 20_000;
+const LOOK_EVERY_MS = 20;
+
+const MODEL = /^\/run\/(@(?:cf|hf)\/[A-Za-z0-9._-]+\/[A-Za-z0-9._-]+)$/;
+
+/**
+ * Whether a batch is in memory. A Worker has 128 MB for everything, and a body or a reply takes about five times its bytes
+ * as text and objects: one of 10 MB fits, two may not.
+ */
+let busy = false;
+
+export default {
+  async fetch(request: Request, env: Env): Promise<Response> {
+    if (!(await authorized(request, env.SHARED_SECRET))) {
+      return errorReply({ code: 10000, message: "The shared secret is wrong." });
+    }
+    const url = new URL(request.url);
+    if (request.method === "GET" && url.pathname === "/check") {
+      return Response.json({ success: true });
+    }
+    const model = MODEL.exec(url.pathname)?.[1];
+    if (request.method !== "POST" || !model) {
+      return errorReply({ code: 7000, message: "No route for that URI" });
+    }
+    const length = Number(request.headers.get("content-length") ?? Number.NaN);
+    if (!(length < MAX_BODY_BYTES)) {
+      return errorReply({ code: 3006, message: "The request body must be under 10,000,000 bytes and say its length." });
+    }
+    if (!(await turn())) {
+      return errorReply({ code: 971, message: "This Worker is busy with other batches." }, { "retry-after": "5" });
+    }
+    try {
+      return await run(env.AI, model, request);
+    } finally {
+      busy = false;
+    }
+  },
+};
+
+/** Waits until no other batch is in memory; false if that took too long. */
+async function turn(): Promise<boolean> {
+  const deadline = Date.now() + MAX_WAIT_MS;
+  while (busy) {
+    if (Date.now() > deadline) {
+      return false;
+    }
+    await scheduler.wait(LOOK_EVERY_MS); // Another request's promise must not be awaited here: the runtime forbids it.
+  }
+  busy = true;
+  return true;
+}
+
+/** Submits a batch, or polls one, and answers with what the binding returned. */
+async function run(ai: Binding, model: string, request: Request): Promise<Response> {
+  let inputs: { requests?: unknown; request_id?: unknown };
+  try {
+    inputs = await request.json();
+  } catch {
+    return errorReply({ code: 3003, message: "The request body is not JSON." });
+  }
+  const polling = typeof inputs?.request_id === "string";
+  if (!polling && !Array.isArray(inputs?.requests)) {
+    return errorReply({ code: 5006, message: "The body needs `requests`, an array, or `request_id`, a string." });
+  }
+  try {
+    const reply = polling
+      ? await ai.run(model, { request_id: inputs.request_id })
+      : await ai.run(model, { requests: inputs.requests }, { queueRequest: true });
+    return Response.json(reply);
+  } catch (error) {
+    return errorReply(describe(error));
+  }
+}
+
+/** The code and the text of an error that the binding threw: it reports both as `<code>: <text>`. */
+function describe(error: unknown): ApiError {
+  const text = error instanceof Error ? error.message : String(error);
+  const match = /^(?:InferenceUpstreamError: )?(\d{3,5}): ?([\s\S]*)$/.exec(text);
+  return match ? { code: Number(match[1]), message: match[2] ?? "" } : { code: null, message: text };
+}
