@@ -32,6 +32,8 @@ from shared.workers_ai import Lost
 from tests.mortal import Boundaries, mortal_world
 from tests.world import BUCKET, REAL_SUBMIT, REGION, TABLE
 
+pytestmark = pytest.mark.slow  # They take minutes together.
+
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
 MINUTE, DAY = 60.0, 86_400.0

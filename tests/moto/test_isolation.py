@@ -20,6 +20,8 @@ from shared.ledger import Ledger
 from shared.words import Fault as Ending
 from tests.mortal import Boundaries, mortal_world
 
+pytestmark = pytest.mark.slow  # They take minutes together.
+
 M2M = "@cf/meta/m2m100-1.2b"
 HOUR, DAY = 3600.0, 86400.0
 

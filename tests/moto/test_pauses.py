@@ -9,6 +9,8 @@ from local.workers_ai import Fault, expected_result
 from local.workers_ai.reply import page
 from tests.world import TOKEN
 
+pytestmark = pytest.mark.slow  # They take minutes together.
+
 M2M = "@cf/meta/m2m100-1.2b"
 HOUR = 3_600.0
 

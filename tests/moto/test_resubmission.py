@@ -4,6 +4,8 @@ import pytest
 
 from local.workers_ai import Fault, expected_result
 
+pytestmark = pytest.mark.slow  # They take minutes together.
+
 M2M = "@cf/meta/m2m100-1.2b"
 HOUR = 3_600.0
 
