@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -193,7 +194,12 @@ def member_of(message: str) -> str | None:
 
 def splice(members: Iterable[tuple[str, Json]]) -> bytes:
     """A JSON object of members whose values are JSON already."""
-    return b"{%b}" % b",".join(b"%b:%b" % (encode(name), value) for name, value in members)
+    return b"{%b}" % b",".join([b"%b:%b" % (_key(name), value) for name, value in members])
+
+
+@lru_cache(1024)
+def _key(name: str) -> bytes:
+    return encode(name)
 
 
 def splice_array(elements: Iterable[Json]) -> bytes:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from shared.formats.base import (
+    UNDECODABLE,
     BadRecordError,
     Json,
     begins,
@@ -41,15 +44,15 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, pa
     Raises:
         BadRecordError: they are no array of objects, or hold what the model does not take.
     """
-    found = elements_of(messages) if messages is not None else None
-    if found is None or messages is None:
+    if messages is None or not begins(messages, b"["):
         raise BadRecordError(f"{path}.messages", "It must be an array of messages.")
-    changed: list[Json] = []
     first = _system_message(system, path)
+    if not first and _are_texts(messages):
+        return messages
+    changed: list[Json] = []
     if first:
         changed.append(first)
-    is_as_written = not first
-    for index, raw in enumerate(found):
+    for index, raw in enumerate(elements_of(messages) or []):
         members = members_of(raw)
         if members is None:
             raise BadRecordError(f"{path}.messages[{index}]", "It must be an object.")
@@ -58,9 +61,24 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, pa
         if text is None:
             changed.append(raw)
         else:
-            is_as_written = False
             changed.append(splice((name, text if name == "content" else value) for name, value in members.items()))
-    return messages if is_as_written else splice_array(changed)
+    return splice_array(changed)
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+_decode_messages = msgspec.json.Decoder(list[_Message]).decode
+
+
+def _are_texts(messages: Json) -> bool:
+    """Whether each message holds a text or nothing, as most do: then they are sent as written."""
+    try:
+        _decode_messages(messages)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 def _system_message(system: Json | None, path: str) -> bytes:

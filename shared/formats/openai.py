@@ -21,6 +21,7 @@ from shared.formats.base import (
     splice,
     value_of,
     with_defaults,
+    word_of,
 )
 from shared.formats.openai_objects import OBJECTS
 from shared.formats.requests import Endpoint, convert_body
@@ -37,6 +38,9 @@ STATUS_CODES: dict[str, int] = {
 
 ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 """Codes that OpenAI calls otherwise."""
+
+ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
+"""What may stand behind `/v1/` in a `url`."""
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
@@ -104,12 +108,11 @@ def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint
         BadRecordError: it names an endpoint that Workers AI's batches have no counterpart of.
     """
     if bytes(url) != b"null":
-        value = value_of(url)
-        name = value.strip("/").removeprefix("v1/") if isinstance(value, str) else ""
-        if name not in set(Endpoint) - {Endpoint.OTHER}:
-            known = ", ".join(f"/v1/{one}" for one in Endpoint if one)
-            raise BadRecordError("url", f"It must be one of {known}.")
-        return Endpoint(name)
+        name = word_of(url).strip("/").removeprefix("v1/")
+        endpoint = ENDPOINTS.get(name)
+        if endpoint is None:
+            raise BadRecordError("url", f"It must be one of {', '.join(f'/v1/{one}' for one in ENDPOINTS)}.")
+        return endpoint
     if "messages" in body:
         return Endpoint.CHAT
     if "prompt" in body:
