@@ -32,11 +32,11 @@ test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every
 test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what came of it: docs/reliability.md
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
-	$(DEV) -m tests.fault_table
+	$(DEV) -m tests.support.fault_table
 
 coverage: .venv/.stamp ## what the everyday tests reach of functions/ and shared/, branches too; with a floor
 	@mkdir -p .local/coverage
-	$(DEV) -m pytest -p tests.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
+	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
 
 mutants: coverage ## break each condition in turn (20 minutes): a test must fail; the list: docs/reliability.md
 	$(DEV) -m tests.mutants

@@ -89,7 +89,7 @@ def imports(handler: str, compiled: str) -> dict[str, float]:
     begun = time.process_time()
     importlib.import_module(handler)
     imported = time.process_time()
-    sys.modules["shared.services"].services()
+    sys.modules["shared.bootstrap"].services()
     return {"imports": imported - begun, "services": time.process_time() - imported}
 
 

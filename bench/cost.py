@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.meter import API_WAITS, CALL_CPU, IDLE_TICKS, MODEL, MONTH_MINUTES, WAITS, Meter, measure
-from functions.submit.jobs import FIRST_BATCH_RECORDS as FIRST
-from functions.submit.limits import max_records
-from shared.words import Plan
-from tests.template import default, properties, template
+from functions.submit.batch_limits import max_records
+from functions.submit.create_job import FIRST_BATCH_RECORDS as FIRST
+from shared.models import SplitPlan
+from tests.support.template import default, properties, template
 
 WRITTEN = Path(__file__).with_name("cost.md")
 SIZES = (40, 120, 200)
@@ -126,8 +126,8 @@ The same with other sizes, both functions alike, the whole bill of a million rec
 
 Each cell is for one batch more. S3's calls are the same in both; the rest follows the calls of the API, of which chance
 has its share in jobs as small as these. By the simulation of `bench/polling.md` there are no more of them for a batch
-in a job of 10,000 batches than in one of 2,000, and `tests/unit/test_segments.py` holds the work of finishing to the
-same for each batch: the bill of 20,000 batches is 20 times that of 1,000.
+in a job of 10,000 batches than in one of 2,000, and `tests/unit/test_result_files.py` holds the work of finishing to
+the same for each batch: the bill of 20,000 batches is 20 times that of 1,000.
 
 {growth}
 """
@@ -140,7 +140,9 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
 
 def batches_of(records: int) -> int:
     """Batches of a job of so many records of 1 KB, by the template's defaults."""
-    plan = Plan(MODEL, int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes")), "", first_requests=FIRST)
+    plan = SplitPlan(
+        MODEL, int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes")), "", first_requests=FIRST
+    )
     number = 0
     while records > 0:
         records -= min(max_records(plan, number), plan.max_bytes // 1_000)

@@ -27,12 +27,13 @@ from botocore.config import Config
 from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
 from bench.meter import measure
 from bench.share import Share, share_of
-from functions.submit import reading, staging
+from functions.submit import stage_batches as staging
+from functions.submit.records import stream as reading
 from functions.submit.split import split
+from shared.aws.object_store import ObjectStore
+from shared.aws.queues import Queues
 from shared.ledger import Ledger
-from shared.queues import Queues
-from shared.store import Store
-from shared.words import Job, JobState, Plan, Upload
+from shared.models import Job, JobState, SplitPlan, Upload
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -144,8 +145,8 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
     """Split an endless upload for some seconds; batches, seconds and processor seconds."""
     staging.MAX_AHEAD = staging.MAX_AHEAD if ahead else 0
     if not ahead:
-        stored = reading.stored_blocks
-        reading.stored_blocks = lambda store, upload, start=0, _=None: stored(store, upload, start)  # type: ignore[assignment]
+        stored = reading.read_stored
+        reading.read_stored = lambda store, upload, start=0, _=None: stored(store, upload, start)  # type: ignore[assignment]
     config = Config(s3={"addressing_style": "path"}, max_pool_connections=32)
     s3, dynamodb, sqs = (
         boto3.client(
@@ -159,11 +160,11 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
         for name in ("s3", "dynamodb", "sqs")
     )
     upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", 1 << 40)
-    plan = Plan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
+    plan = SplitPlan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
     job = Job("job", JobState.SPLITTING, upload, plan, time.time(), due_at=0.0)
     ledger = OneJob(dynamodb, job)
     services: Any = SimpleNamespace(
-        store=Store(s3, "bucket"),
+        store=ObjectStore(s3, "bucket"),
         ledger=ledger,
         queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "submit", "poll"))),
         budget=SimpleNamespace(burst=100, interval=300),

@@ -22,11 +22,11 @@ from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
 import functions.poll.handler
+import functions.submit.create_job
 import functions.submit.handler
-import functions.submit.jobs
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
-from tests.world import World, make_world
+from tests.support.world import World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,7 +268,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         patch.setattr(BotocoreStubber, "__call__", stub)
-        patch.setattr(functions.submit.jobs, "FIRST_BATCH_RECORDS", records)
+        patch.setattr(functions.submit.create_job, "FIRST_BATCH_RECORDS", records)
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:

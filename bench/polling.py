@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import whole_path
-from shared import cadence
+from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WRITTEN = Path(__file__).with_name("polling.md")
 CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
-"""As `shared/budget.py` has them with the template's defaults: submits stop while so many batches are pending."""
+"""The budget's limit with the template's defaults: submits stop while this many batches are pending."""
 TICK, LOOKS = 60.0, 52.0
 """A tick each minute looks for so long; the first batches of a job are asked after by message, at any time."""
 PROMPT = 20
@@ -56,7 +56,7 @@ class Growing(Way):
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
         """A share of its age."""
-        return min(max(age * self.share, cadence.SOONEST), cadence.LATEST) * (0.9 + 0.2 * chance)
+        return min(max(age * self.share, cadence.MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
 
 
 class EveryMinute(Way):
@@ -71,11 +71,11 @@ class EveryMinute(Way):
 class Knowing(Way):
     """The product's rule, told the true spread from the beginning: what learning can reach at best."""
 
-    spread: cadence.Spread
+    spread: cadence.Distribution
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
         """By the true spread."""
-        return cadence.next_ask(self.spread, age, chance)
+        return cadence.next_poll(self.spread, age, chance)
 
 
 @dataclass
@@ -83,28 +83,28 @@ class Learned(Way):
     """The product's own way, its memory read now and then."""
 
     bounds: list[cadence.Bound] = field(default_factory=list)
-    spread: cadence.Spread = cadence.ASSUMED
+    spread: cadence.Distribution = cadence.ASSUMED
     read_at: float = 0.0
 
     def wait(self, age: float, now: float, chance: float) -> float:
         """By the spread that the remembered bounds tell."""
         self._read(now)
-        return cadence.next_ask(self.spread, age, chance)
+        return cadence.next_poll(self.spread, age, chance)
 
     def first(self, number: int, now: float, chance: float) -> float:
         """The same; while nothing is known only the first batches are polled early."""
         self._read(now)
-        return cadence.first_ask(self.spread, f"{number:08d}", chance)
+        return cadence.first_poll(self.spread, f"{number:08d}", chance)
 
     def _read(self, now: float) -> None:
         if now - self.read_at >= READ_EVERY:
-            self.spread, self.read_at = cadence.spread(tuple(self.bounds), now), now
+            self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
         """Remembered, if it is one of those that are."""
-        if not cadence.is_remembered(f"{number:08d}"):
+        if not cadence.is_sampled(f"{number:08d}"):
             return
-        slot = int(chance * cadence.REMEMBERED)
+        slot = int(chance * cadence.SAMPLES)
         if slot < len(self.bounds):
             self.bounds[slot] = bound
         else:
@@ -188,7 +188,7 @@ class Found:
 
 
 class Bucket:
-    """The shared rate budget, as `shared/budget.py` keeps it."""
+    """The shared rate budget, as `shared/pacing/budget.py` keeps it."""
 
     def __init__(self) -> None:
         """Full."""
@@ -252,7 +252,7 @@ def _look(at: float) -> float:
     return at if at % TICK < LOOKS else (at // TICK + 1) * TICK
 
 
-def true_spread(world: World) -> cadence.Spread:
+def true_spread(world: World) -> cadence.Distribution:
     """How long batches really take, by many of them."""
     chance, ready, many = random.Random(0), world.ready(), 20_000
     shares = [1e-6 * share for share in cadence.ASSUMED]

@@ -87,8 +87,8 @@ Noise of this run: between the quickest and the slowest round of one floor lay a
 {largest:.2f}."""
 
 _SPLIT = """\
-`functions.submit.cut.cut`, fed with 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
-sidecar) written to another, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
+`functions.submit.records.cut.cut`, fed with 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body
+and sidecar) written to another, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
 batches. What the S3 client costs comes on top on every side and stands below. *Floor*: read the blocks, find the
 newlines (`split`, which leaves the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode
 each line with msgspec and drop it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the
@@ -97,8 +97,8 @@ and writes no body and no sidecar."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a mapped file: told from other replies
-(`shared.workers_ai.understand`) and collected (`functions.poll.collect.collect`) into the spooled part; no S3, no
-DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: the reply read to its end by msgspec, nothing made of
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part; no S3,
+no DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: the reply read to its end by msgspec, nothing made of
 it. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
 
 _GROWTH = """\

@@ -15,8 +15,8 @@ import boto3
 from botocore.config import Config
 
 from bench.timing import take_turns
-from functions.submit.reading import RANGE
-from shared.store import Store
+from functions.submit.records.stream import RANGE_BYTES
+from shared.aws.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -29,7 +29,7 @@ class _Stub(BaseHTTPRequestHandler):
     """Any object has any bytes; whatever is put is dropped."""
 
     protocol_version = "HTTP/1.1"
-    content = bytes(RANGE)
+    content = bytes(RANGE_BYTES)
 
     def do_GET(self) -> None:
         """A range of zeros."""
@@ -41,7 +41,7 @@ class _Stub(BaseHTTPRequestHandler):
         """Read to the end."""
         left = int(self.headers["Content-Length"])
         while left:
-            left -= len(self.rfile.read(min(left, RANGE)))
+            left -= len(self.rfile.read(min(left, RANGE_BYTES)))
         self._head(HTTPStatus.OK, 0)
 
     def _head(self, status: HTTPStatus, length: int) -> None:
@@ -68,16 +68,16 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
     try:
         endpoint = f"http://127.0.0.1:{ours.recv()}"
         client = boto3.client("s3", endpoint_url=endpoint, config=Config(s3={"addressing_style": "path"}))
-        store = Store(client, "bucket")
+        store = ObjectStore(client, "bucket")
         body = bytes(STAGED)
 
         def read() -> None:
-            for start in range(0, size, RANGE):
-                assert len(store.read_upload("inbox/file", "version", "etag", start, RANGE)) == RANGE
+            for start in range(0, size, RANGE_BYTES):
+                assert len(store.read_version("inbox/file", "version", "etag", start, RANGE_BYTES)) == RANGE_BYTES
 
         def write() -> None:
             for start in range(0, size, STAGED):
-                store.put_once(f"staging/{start}", body, {"requests": "500"})
+                store.put_if_absent(f"staging/{start}", body, {"requests": "500"})
 
         return take_turns({"read": read, "write": write}, rounds)
     finally:

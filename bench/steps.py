@@ -22,14 +22,14 @@ import msgspec
 from filesplit.split import Split
 
 from bench.inputs import MODEL
-from functions.poll.collect import Stored, collect
-from functions.submit.cut import cut
-from functions.submit.reading import RANGE
-from shared.api_replies import understand
+from functions.poll.collect import StoredReply, collect
+from functions.submit.records.cut import cut
+from functions.submit.records.stream import RANGE_BYTES
+from shared.models import Batch, BatchState, Checkpoint, Job, JobState, SplitPlan, Upload
 from shared.observability import metrics
-from shared.replies import Answer
-from shared.sidecar import Rows, encode_rows
-from shared.words import Batch, BatchState, Job, JobState, Place, Plan, Upload
+from shared.staged_batch import RecordIndex, encode_index
+from shared.workers_ai.replies import parse_reply
+from shared.workers_ai.results import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,8 @@ COPIED = 1 << 20
 def blocks(path: Path) -> Iterator[bytes]:
     """A file in blocks of the size in which split reads its uploads."""
     with path.open("rb", buffering=0) as file:
-        for _ in range(0, path.stat().st_size, RANGE):
-            yield file.read(RANGE)
+        for _ in range(0, path.stat().st_size, RANGE_BYTES):
+            yield file.read(RANGE_BYTES)
 
 
 def anonymous() -> float:
@@ -60,17 +60,17 @@ def anonymous() -> float:
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
     """The product's: cut, and the staged object of each batch written. How many batches."""
     form = "object" if document else "jsonl"
-    plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
+    plan = SplitPlan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
     stream = blocks(upload)
-    place = Place()
+    place = Checkpoint()
     if document:
         head = next(stream)
-        place = Place(head.index(b"[") + 1)
+        place = Checkpoint(head.index(b"[") + 1)
         stream = _rejoined(head[place.offset :], stream)
     batches = 0
     for piece in cut(plan, place, 0, stream):
         assert piece.staged.metadata()
-        output.write(piece.body + encode_rows(piece.rows))
+        output.write(piece.body + encode_index(piece.rows))
         batches += 1
     return batches
 
@@ -143,22 +143,22 @@ class Collected:
 
     def __init__(self, count: int) -> None:
         """Prepare for a reply of so many items."""
-        rows = Rows()
+        rows = RecordIndex()
         rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
-        self.sidecar = encode_rows(rows)
+        self.sidecar = encode_index(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
-        plan = Plan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="jsonl", packing="plain")
+        plan = SplitPlan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="jsonl", packing="plain")
         self.job = Job("20261121T093000Z-5f3a9c1e", JobState.IN_PROGRESS, upload, plan, 0.0)
         self.batch = Batch(self.job.job_id, "00000000", BatchState.QUEUED, 0, count, count, 0, 0.0)
         self.part_size = 0
         self.anonymous = 0.0
         self.services: Any = SimpleNamespace(
-            store=SimpleNamespace(get=lambda *_: self.sidecar, put_once=self._put_once),
+            store=SimpleNamespace(get=lambda *_: self.sidecar, put_if_absent=self._put_if_absent),
             ledger=SimpleNamespace(finish_batch=lambda batch, *_: batch),
             now=lambda: 0.0,
         )
 
-    def _put_once(self, _key: str, spool: IO[bytes], _metadata: dict[str, str]) -> bool:
+    def _put_if_absent(self, _key: str, spool: IO[bytes], _metadata: dict[str, str]) -> bool:
         self.part_size = spool.seek(0, 2)
         self.anonymous = anonymous()  # the answers still live
         return True
@@ -167,9 +167,9 @@ class Collected:
         """The product's: the mapped reply told from others and read to its end, its items joined, the part spooled."""
         with reply.open("rb") as file:
             body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        answer = understand(HTTPStatus.OK, None, body, submitting=False)
+        answer = parse_reply(HTTPStatus.OK, None, body, submitting=False)
         assert isinstance(answer, Answer)
-        assert collect(self.services, self.job, self.batch, Stored("staging/reply", answer))
+        assert collect(self.services, self.job, self.batch, StoredReply("staging/reply", answer))
         assert self.part_size > 0
         metrics.clear_metrics()
 

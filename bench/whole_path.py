@@ -1,7 +1,7 @@
 """Polls counted on the whole path: both functions on moto, the local Workers AI, one clock that moves by seconds.
 
-Where `tests.world` moves its clock from minute to minute, here a tick's waiting is cut into seconds, and the queues'
-messages are handed over in each, as AWS does while a tick runs.
+Where `tests.support.world` moves its clock from minute to minute, here a tick's waiting is cut into seconds, and the
+queues' messages are handed over in each, as AWS does while a tick runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moto import mock_aws
 import functions.poll.handler
 import functions.submit.handler
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.world import QUEUES, World, make_world
+from tests.support.world import QUEUES, World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

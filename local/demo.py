@@ -31,12 +31,12 @@ import botocore
 
 from local import aws
 from shared.ledger import Ledger
-from shared.words import BatchState, JobState
+from shared.models import BatchState, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.words import Batch
+    from shared.models import Batch
 
 HOME = aws.Home(aws.ROOT / ".local/demo")
 RESULTS = HOME.state / "results"

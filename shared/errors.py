@@ -10,7 +10,7 @@
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager refused or broke off
         └── LeaseLostError          somebody else works on the item now; let go
 
-What the Workers AI API says is no exception but a value: see `shared.workers_ai` and `shared.verdicts`.
+What the Workers AI API says is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class UploadError(PermanentError):
         self.message = message
 
 
-class LawBrokenError(PermanentError):
+class InvariantError(PermanentError):
     """The ledger contradicts itself; nothing may be finished on such ground."""
 
 
-class UnreadableItemError(LawBrokenError):
+class UnreadableItemError(InvariantError):
     """An item of the ledger does not hold what its schema promises."""
 
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from shared.errors import LawBrokenError, StorageError
-from shared.items import attribute, attributes, plain, read
-from shared.words import (
+from shared.aws.attribute_values import attribute, attributes, plain, read
+from shared.errors import InvariantError, StorageError
+from shared.models import (
     Batch,
     BatchState,
-    Fault,
+    DueKind,
+    ErrorDetail,
     Isolation,
     Job,
     JobState,
+    LastingError,
     Part,
     Submission,
-    Trouble,
-    Work,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Job, Batch)
 
-JOB_LIFE = 90 * 86_400
+JOB_LIFE_SECONDS = 90 * 86_400
 """Seconds an item outlives its job; within them the job item is the tombstone."""
 
 ABSENT = object()
@@ -44,23 +44,23 @@ ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class AtMost:
     """As an expected value: the attribute must compare so; an attribute that is absent counts as 0 with `<=`."""
 
     operator: str
     value: float
 
 
-UNSPLIT = At("<=", 0)
+UNSPLIT = AtMost("<=", 0)
 """As expected `pieces`: the batch is not split."""
 
 
-OUTGROWN = ("refused_alone",)
+TOO_LARGE = ("refused_alone",)
 """What earlier versions kept in a job without a bound; an item that it filled up takes no write that leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueEntry:
     """One entry of the `due` index."""
 
     job_id: str
@@ -158,7 +158,7 @@ class Ledger:
         )
         return read(page["Items"][0], Batch) if page["Items"] else None
 
-    def due(self, work: Work, now: float, limit: int) -> tuple[list[Due], float | None]:
+    def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
         """What of one kind is due, oldest first, and when the next of it will be.
 
         The index may lag, so every claim checks the item itself.
@@ -181,7 +181,7 @@ class Ledger:
         )
         times = [float(item["due_at"]["N"]) for item in page["Items"]]
         entries = [
-            Due(
+            DueEntry(
                 item["pk"]["S"].removeprefix("JOB#"),
                 item["sk"]["S"].removeprefix("BATCH#") if item["sk"]["S"] != "META" else "",
                 at,
@@ -191,7 +191,7 @@ class Ledger:
         due = sum(at <= now for at in times[:limit])
         return entries[:due], times[due] if due < len(times) else None
 
-    def count_by_job(self, work: Work, most: int) -> Counter[str]:
+    def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
         """Items of one kind of work by their job, due or not, counted up to about `most`."""
         counted: Counter[str] = Counter()
         position: dict[str, Any] = {}
@@ -218,14 +218,14 @@ class Ledger:
             keys = [_job_key(job_id) for job_id in job_ids[start : start + 100]]
             names = {"#plan": "plan", "#model": "model"}
             asked = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model", "ExpressionAttributeNames": names}
-            answer = call(self.client, "batch_get_item", RequestItems={self.table: asked})
+            answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
             for item in answer["Responses"].get(self.table, []):
                 model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
                 if model:
                     models[item["pk"]["S"].removeprefix("JOB#")] = model
         return models
 
-    def count_open(self, work: Work, most: int) -> int:
+    def count_open(self, work: DueKind, most: int) -> int:
         """Items of one kind of work, due or not, counted up to about `most`."""
         counted = 0
         position: dict[str, Any] = {}
@@ -249,7 +249,7 @@ class Ledger:
 
     def create_job(self, job: Job) -> Job | None:
         """Write a new job; None when an item with its id is there already."""
-        return job if self._create(_job_key(job.job_id), job, Work.JOB) else None
+        return job if self._create(_job_key(job.job_id), job, DueKind.JOB) else None
 
     def create_batch(self, batch: Batch) -> Batch | None:
         """Write a new batch; None when an item with its number is there already."""
@@ -261,9 +261,9 @@ class Ledger:
         """Claim a job until `until`, if nobody else holds it and it is in the state we saw."""
         return self._change_job(
             job,
-            {"state": job.state, "lease_until": At("<=", now)},
+            {"state": job.state, "lease_until": AtMost("<=", now)},
             {"lease_until": until, "due_at": until, "claims": job.claims + 1},
-            remove=OUTGROWN,
+            remove=TOO_LARGE,
         )
 
     def release_job(self, job: Job, due_at: float, **learned: object) -> Job | None:
@@ -277,13 +277,13 @@ class Ledger:
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
         """Move a job's `due_at` without leasing it."""
         expected: dict[str, object] = {"state": job.state, "due_at": job.due_at}
-        return self._change_job(job, expected, {"due_at": due_at}, remove=OUTGROWN)
+        return self._change_job(job, expected, {"due_at": due_at}, remove=TOO_LARGE)
 
-    def note_plan(self, job: Job) -> Job | None:
+    def pin_plan(self, job: Job) -> Job | None:
         """Pin what was learned of the upload's form."""
         return self._change_job(job, {"state": JobState.SPLITTING}, {"plan": job.plan})
 
-    def end_split(self, job: Job, total: int, error: Fault | None, due_at: float) -> Job | None:
+    def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float) -> Job | None:
         """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""
         changes = {
             "state": JobState.IN_PROGRESS,
@@ -296,24 +296,24 @@ class Ledger:
             changes["error"] = error
         return self._change_job(job, {"state": JobState.SPLITTING}, changes)
 
-    def fail_job(self, job_id: str, fault: Fault, now: float) -> None:
+    def fail_job(self, job_id: str, fault: ErrorDetail, now: float) -> None:
         """Note a fault of the whole upload; the first one stays."""
         self._change(_job_key(job_id), {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now}, Job)
 
-    def note_accepted(self, job_id: str) -> None:
+    def record_acceptance(self, job_id: str) -> None:
         """Remember that the API accepted something of this job; saying it twice changes nothing."""
-        self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job, remove=OUTGROWN)
+        self._change(_job_key(job_id), {}, {"seen_accepted": True}, Job, remove=TOO_LARGE)
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Replace what isolation has come to in a job, if nobody else did since it was read."""
         seen = ABSENT if job.isolation is None else job.isolation
         return self._change_job(job, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
 
-    def note_trouble(self, job_id: str, trouble: Trouble | None) -> None:
+    def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
         """Note what a batch is tried against in vain, for its user to see, or that it no longer is."""
         self._change(_job_key(job_id), {"completed_at": ABSENT}, {"trouble": trouble}, Job)
 
-    def move_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
+    def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job: a mark moved on, or the next of its last states."""
         return self._change_job(job, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
 
@@ -322,7 +322,7 @@ class Ledger:
         return self._change_job(
             job,
             {"state": JobState.FINALIZING},
-            {"state": state, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            {"state": state, "completed_at": now, "ttl": int(now) + JOB_LIFE_SECONDS},
             remove=("due_at", "work", "lease_until"),
         )
 
@@ -337,7 +337,7 @@ class Ledger:
                 "state": BatchState.SUBMITTING,
                 "attempt": batch.attempt + 1,
                 "fence": fence,
-                "work": Work.POLL,  # What a dead function left is recovered even while submits are paused.
+                "work": DueKind.POLL,  # What a dead function left is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
             },
@@ -351,7 +351,7 @@ class Ledger:
             {
                 "state": BatchState.QUEUED,
                 "submissions": (*batch.submissions, submission),
-                "work": Work.POLL,
+                "work": DueKind.POLL,
                 "due_at": due_at,
                 "claims": 0,
                 "refusals": 0,
@@ -362,15 +362,15 @@ class Ledger:
             },
         )
 
-    def ask_on(self, batch: Batch, last_word: Fault, now: float, **learned: object) -> Batch | None:
+    def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **learned: object) -> Batch | None:
         """Back to `queued`: it is submitted no more, but the ids it has may still bring the answer."""
         return self._change_batch(
             batch,
-            _seen(batch),
+            _unchanged(batch),
             {
                 "state": BatchState.QUEUED,
                 "last_word": last_word,
-                "work": Work.POLL,
+                "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
                 **learned,
@@ -390,32 +390,32 @@ class Ledger:
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
         """`ready` back to `queued`: it cannot be submitted again now, and its ids may bring the answer meanwhile."""
-        return self._change_batch(batch, _seen(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
+        return self._change_batch(batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
 
     def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
-        return self._change_batch(batch, _seen(batch), {"due_at": due_at, **learned})
+        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **learned})
 
-    def end_unanswered(self, batch: Batch, ending: Fault, now: float, **learned: object) -> Batch | None:
+    def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **learned: object) -> Batch | None:
         """Settle how all records of a batch end without an answer; never of one that is split."""
         return self._change_batch(
             batch,
-            {**_seen(batch), "pieces": UNSPLIT},
-            {"state": BatchState.READY, "ending": ending, "work": Work.POLL, "due_at": now, "claims": 0, **learned},
+            {**_unchanged(batch), "pieces": UNSPLIT},
+            {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **learned},
         )
 
     def claim_poll(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch for asking or collecting; moves `due_at` to the claim's end."""
         return self._change_batch(
             batch,
-            _seen(batch),
+            _unchanged(batch),
             {"due_at": until, "claims": batch.claims + 1, "polls": batch.polls + 1},
         )
 
-    def note_answer(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+    def schedule_poll(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """An asked batch is not finished: when to ask again, and what was learned."""
         settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
-        return self._change_batch(batch, _seen(batch), {**settled, **learned})
+        return self._change_batch(batch, _unchanged(batch), {**settled, **learned})
 
     def begin_round(
         self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
@@ -423,14 +423,14 @@ class Ledger:
         """`queued` back to `ready`: the answer is in, but some of its records are tried again by themselves."""
         return self._change_batch(
             batch,
-            _seen(batch),
+            _unchanged(batch),
             {
                 "state": BatchState.READY,
                 "round": batch.round + 1,
                 "round_requests": requests,
                 "round_size": size,
                 "answered": (*batch.answered, answered),
-                "work": Work.SUBMIT,
+                "work": DueKind.SUBMIT,
                 "due_at": due_at,
                 "claims": 0,
                 "missing_asks": 0,
@@ -453,7 +453,7 @@ class Ledger:
             {"state": BatchState.QUEUED, "attempt": batch.attempt},
             {
                 "state": BatchState.READY,
-                "work": Work.SUBMIT,
+                "work": DueKind.SUBMIT,
                 "due_at": now,
                 "claims": 0,
                 "misses": 0,
@@ -463,17 +463,17 @@ class Ledger:
             },
         )
 
-    def begin_halving(self, batch: Batch, reason: Fault, cause: str, now: float, pieces: int = 0) -> Batch | None:
+    def begin_halving(self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0) -> Batch | None:
         """Back to `ready`, but to isolate bad records instead of being submitted: the poll function goes on with it."""
         return self._change_batch(
             batch,
-            _seen(batch),
+            _unchanged(batch),
             {
                 "state": BatchState.READY,
                 "halving": reason,
                 "cause": cause,
                 "pieces": pieces,
-                "work": Work.POLL,
+                "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
             },
@@ -481,17 +481,17 @@ class Ledger:
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""
-        return self._change_batch(batch, _seen(batch), {"due_at": until, "claims": batch.claims + 1})
+        return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
 
     def decide_split(self, batch: Batch, pieces: int) -> Batch | None:
         """Decide into how many pieces a claimed batch is split; from now on that is what becomes of it."""
-        return self._change_batch(batch, {**_seen(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
+        return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
 
-    def undo_split(self, batch: Batch, ending: Fault, now: float) -> Batch | None:
+    def undo_split(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
         """Settle how all records end of a batch whose split was decided, but of which no piece could be created."""
         return self._change_batch(
             batch,
-            {**_seen(batch), "pieces": batch.pieces},
+            {**_unchanged(batch), "pieces": batch.pieces},
             {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
         )
 
@@ -499,8 +499,8 @@ class Ledger:
         """To `halved`, once all pieces exist."""
         return self._change_batch(
             batch,
-            _seen(batch),
-            {"state": BatchState.HALVED, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            _unchanged(batch),
+            {"state": BatchState.HALVED, "completed_at": now, "ttl": int(now) + JOB_LIFE_SECONDS},
             remove=("due_at", "work"),
         )
 
@@ -509,7 +509,7 @@ class Ledger:
         return self._change_batch(
             batch,
             {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT},
-            {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + JOB_LIFE_SECONDS},
             remove=("due_at", "work"),
         )
 
@@ -517,26 +517,26 @@ class Ledger:
         """To `done` without a part: not even its failed lines could be written; its job cannot finish."""
         return self._change_batch(
             batch,
-            _seen(batch),
-            {"state": BatchState.DONE, "completed_at": now, "ttl": int(now) + JOB_LIFE},
+            _unchanged(batch),
+            {"state": BatchState.DONE, "completed_at": now, "ttl": int(now) + JOB_LIFE_SECONDS},
             remove=("due_at", "work"),
         )
 
     # ── items that cannot be worked on ───────────────────────────────────────────────────────────────────────────
 
-    def claims_of(self, due: Due) -> int:
+    def claims_of(self, due: DueEntry) -> int:
         """How often an item was claimed, whatever else it holds; 0 where it does not say."""
         return _claims(self._get(due.key) or {})
 
-    def unclaimed(self, job_id: str, number: str, now: float) -> tuple[Due, int] | None:
+    def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
         """When an open item is due and how often it was claimed; None while somebody holds it."""
-        item = self._get(Due(job_id, number, None).key) or {}
+        item = self._get(DueEntry(job_id, number, None).key) or {}
         held = item.get("state") == attribute(BatchState.SUBMITTING.value)
         if "due_at" not in item or held or float(item.get("lease_until", {}).get("N", "0")) > now:
             return None
-        return Due(job_id, number, float(item["due_at"]["N"])), _claims(item)
+        return DueEntry(job_id, number, float(item["due_at"]["N"])), _claims(item)
 
-    def set_aside(self, due: Due, claims: int, due_at: float) -> bool:
+    def set_aside(self, due: DueEntry, claims: int, due_at: float) -> bool:
         """Claim an item that could not be read or written, if it is due as the index said.
 
         Only two short numbers are replaced, so that this works for an item that is as large as DynamoDB allows.
@@ -547,17 +547,23 @@ class Ledger:
             {":due_at": attribute(int(due_at)), ":claims": attribute(claims)},
         )
 
-    def retire(self, due: Due, now: float) -> bool:
+    def retire(self, due: DueEntry, now: float) -> bool:
         """End an item that could not be read or written for days; its other attributes stay for whoever looks."""
         state = BatchState.DONE if due.number else JobState.FAILED
         return self._change_raw(
             due,
             "SET #state = :state, completed_at = :now, #ttl = :ttl REMOVE due_at, #work, lease_until",
-            {":state": attribute(state.value), ":now": attribute(int(now)), ":ttl": attribute(int(now) + JOB_LIFE)},
+            {
+                ":state": attribute(state.value),
+                ":now": attribute(int(now)),
+                ":ttl": attribute(int(now) + JOB_LIFE_SECONDS),
+            },
             {"#state": "state", "#ttl": "ttl", "#work": "work"},
         )
 
-    def _change_raw(self, due: Due, update: str, values: dict[str, Any], names: dict[str, str] | None = None) -> bool:
+    def _change_raw(
+        self, due: DueEntry, update: str, values: dict[str, Any], names: dict[str, str] | None = None
+    ) -> bool:
         try:
             self._call(
                 "update_item",
@@ -573,7 +579,7 @@ class Ledger:
 
     # ── the one way to write ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _create(self, key: dict[str, Any], value: Job | Batch, work: Work | None) -> bool:
+    def _create(self, key: dict[str, Any], value: Job | Batch, work: DueKind | None) -> bool:
         item = {**key, **attributes(value)}
         if work:
             item["work"] = attribute(work.value)
@@ -621,7 +627,7 @@ class Ledger:
         for of, wanted in expected.items():
             if wanted is ABSENT:
                 conditions.append(f"attribute_not_exists({name(of)})")
-            elif isinstance(wanted, At):
+            elif isinstance(wanted, AtMost):
                 compared = f"{name(of)} {wanted.operator} {value(of, 'if_', wanted.value)}"
                 conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
             else:
@@ -661,7 +667,7 @@ class Ledger:
         return item
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
-        return call(self.client, operation, TableName=self.table, **arguments)
+        return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
 
 def _claims(item: Mapping[str, Any]) -> int:
@@ -686,7 +692,7 @@ def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGua
     return item is not None and all(of in item and plain(item[of]) == plain(wire) for of, wire in wanted.items())
 
 
-def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
     """One call of DynamoDB with its errors translated.
 
     Raises:
@@ -704,13 +710,13 @@ def call(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, 
 
 def _waiting(batch: Batch) -> dict[str, object]:
     """State and work of a batch that waits to be submitted: one that has ids of this round is polled meanwhile."""
-    if batch.asked_after:
-        return {"state": BatchState.QUEUED, "work": Work.POLL}
+    if batch.pollable:
+        return {"state": BatchState.QUEUED, "work": DueKind.POLL}
     return {"state": BatchState.READY, "work": batch.submit_work}
 
 
-def _seen(batch: Batch) -> dict[str, object]:
+def _unchanged(batch: Batch) -> dict[str, object]:
     """The condition that nobody touched the batch since we read it: its state, attempt and `due_at`."""
     if batch.due_at is None:
-        raise LawBrokenError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
     return {"state": batch.state, "attempt": batch.attempt, "due_at": batch.due_at}

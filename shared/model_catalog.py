@@ -14,7 +14,7 @@ import msgspec
 
 from shared.formats.base import Shape, Task
 
-REPLY_AIM = 200_000_000
+REPLY_TARGET_BYTES = 200_000_000
 """Bytes that a typical reply stays within, however many requests a batch may have."""
 
 UNKNOWN_ANSWER_BYTES = 400_000
@@ -108,4 +108,4 @@ def max_records_per_reply(model_id: str) -> int:
     The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
     its request.
     """
-    return REPLY_AIM // find_model(model_id).answer_bytes
+    return REPLY_TARGET_BYTES // find_model(model_id).answer_bytes

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
-    from shared.words import Batch
+    from shared.models import Batch
 
 logger = Logger()
 metrics = Metrics()
@@ -75,7 +75,7 @@ def count(name: str, value: float = 1) -> None:
         metrics.add_metric(name, METRICS[name], value)
 
 
-def of_batch(batch: Batch) -> dict[str, Any]:
+def batch_log_fields(batch: Batch) -> dict[str, Any]:
     """What every log line about a batch names: job, number, and the API's own id where it has given one."""
     named = {"job_id": batch.job_id, "number": batch.number}
     if batch.submissions and batch.submissions[-1].request_id:
@@ -83,7 +83,7 @@ def of_batch(batch: Batch) -> dict[str, Any]:
     return named
 
 
-class Messages(BatchProcessor):
+class LoggingBatchProcessor(BatchProcessor):
     """SQS messages, each apart from the others; one that fails is logged, counted and comes again."""
 
     def __init__(self) -> None:

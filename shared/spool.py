@@ -10,18 +10,18 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-IN_MEMORY = 256 << 10
+MAX_BYTES_IN_MEMORY = 256 << 10
 """Bytes kept in memory; more go to disk."""
 
-LARGEST_REPLY = 400_000_000
+MAX_REPLY_BYTES = 400_000_000
 """Bytes of one reply of the API. The poll function's disk holds eight of them, each with the part made of it."""
 
 
-class TooManyBytesError(Exception):
+class TooLargeError(Exception):
     """There are more bytes than were allowed."""
 
 
-def spooled(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
+def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
     """All chunks as one buffer, which on disk lives as long as the given stack.
 
     Raises:
@@ -33,8 +33,8 @@ def spooled(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | Non
     for chunk in chunks:
         size += len(chunk)
         if most is not None and size > most:
-            raise TooManyBytesError
-        if file is None and size > IN_MEMORY:
+            raise TooLargeError
+        if file is None and size > MAX_BYTES_IN_MEMORY:
             file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
             file.writelines(first)
         if file is None:

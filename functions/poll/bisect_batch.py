@@ -22,20 +22,20 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shared import keys
-from shared.errors import LawBrokenError
-from shared.observability import count, logger, of_batch
-from shared.patience import LONGEST_WAIT_FOR_ACCEPTANCE
-from shared.queues import SUBMIT_GRACE, BatchMessage
-from shared.sidecar import Staged, body_of, decode_rows, encode_rows, spans
-from shared.words import Batch, BatchState, Fault, Isolation, Work
+from shared import s3_keys as keys
+from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
+from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
+from shared.errors import InvariantError
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
+from shared.observability import batch_log_fields, count, logger
+from shared.staged_batch import StagedInfo, build_body, decode_index, encode_index, record_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.services import Services
-    from shared.sidecar import Rows
-    from shared.words import Job
+    from shared.bootstrap import Services
+    from shared.models import Job
+    from shared.staged_batch import RecordIndex
 
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""
@@ -91,12 +91,12 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
         now = services.now()
         job = services.ledger.job(batch.job_id)
         if job is None:
-            raise LawBrokenError(f"batch {batch.job_id}/{batch.number} has no job")
+            raise InvariantError(f"batch {batch.job_id}/{batch.number} has no job")
         known = job.isolation or Isolation()
         if batch.number in known.granted:
             return services.ledger.decide_split(batch, wanted)
         if why := _why_untried(job, known, batch, wanted, now):
-            return services.ledger.end_unanswered(batch, _not_tried(batch, why), now)
+            return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
         status = _status_if_split(services, known, batch, now)
         granted = _still_granted(services, job, known)
         if status is None or len(granted) >= MAX_GRANTED:
@@ -126,8 +126,8 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job was stopped"
     if batch.last_word:
         return "because the batch may not be submitted again"
-    since = batch.submissions[0].at if batch.submissions else batch.waits_since
-    if now - since > LONGEST_WAIT_FOR_ACCEPTANCE:
+    since = batch.submissions[0].at if batch.submissions else batch.waiting_since
+    if now - since > MAX_SECONDS_TO_ACCEPTANCE:
         return "because it failed over 7 days after it was to be submitted"
     if known.causes.get(batch.cause) == UNIFORM:
         return "because every request of this job that was tried alone failed for the same cause"
@@ -136,9 +136,9 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
     return ""
 
 
-def _not_tried(batch: Batch, why: str) -> Fault:
-    reason = batch.halving or Fault("rejected", "Workers AI refused this request")
-    return Fault("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
+def _not_tried(batch: Batch, why: str) -> ErrorDetail:
+    reason = batch.halving or ErrorDetail("rejected", "Workers AI refused this request")
+    return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
 
 
 def _status_if_split(services: Services, known: Isolation, batch: Batch, now: float) -> str | None:
@@ -194,8 +194,8 @@ def _split(services: Services, batch: Batch) -> None:
     """Stage and create all pieces, then make the batch `halved` and send the pieces' first messages."""
     ledger, store = services.ledger, services.store
     key = keys.staged(batch.job_id, batch.number)
-    rows = decode_rows(store.get(key, batch.body_size))
-    places = spans(rows)
+    rows = decode_index(store.get(key, batch.body_size))
+    places = record_spans(rows)
     bounds = boundaries(rows, batch.pieces)
     now = services.now()
     turns = services.budget.isolation_turns(len(bounds), now)
@@ -204,9 +204,11 @@ def _split(services: Services, batch: Batch) -> None:
     for number, (begin, end), turn in reversed(list(zip(numbers, bounds, turns, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece lie together in the body, with their commas.
-        body = body_of([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
-        held = Staged(end - begin, len(sent), len(body), batch.end if end == len(rows) else None)
-        store.put_once(keys.staged(batch.job_id, number), body + encode_rows(rows.section(begin, end)), held.metadata())
+        body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
+        held = StagedInfo(end - begin, len(sent), len(body), batch.end if end == len(rows) else None)
+        store.put_if_absent(
+            keys.staged(batch.job_id, number), body + encode_index(rows.section(begin, end)), held.metadata()
+        )
         piece = Batch(
             job_id=batch.job_id,
             number=number,
@@ -217,14 +219,14 @@ def _split(services: Services, batch: Batch) -> None:
             body_size=held.body_size,
             created_at=now,
             end=held.end,
-            due_at=turn + SUBMIT_GRACE,
-            work=Work.SUBMIT,
+            due_at=turn + SUBMIT_GRACE_SECONDS,
+            work=DueKind.SUBMIT,
         )
         ledger.create_batch(piece)
     if ledger.halve(batch, services.now()):
         count("BatchesHalved")
-        logger.info("batch split", **of_batch(batch), pieces=len(bounds))
-        messages = [BatchMessage(batch.job_id, number) for number in numbers]
+        logger.info("batch split", **batch_log_fields(batch), pieces=len(bounds))
+        messages = [SubmitMessage(batch.job_id, number) for number in numbers]
         services.queues.send_all(messages, [turn - now for turn in turns])
 
 
@@ -240,7 +242,7 @@ def give_up(services: Services, batch: Batch) -> None:
         services.ledger.undo_split(batch, reason, services.now())
 
 
-def boundaries(rows: Rows, pieces: int) -> list[tuple[int, int]]:
+def boundaries(rows: RecordIndex, pieces: int) -> list[tuple[int, int]]:
     """Begin and end of each piece among the rows, so that all have a sendable one and about as many."""
     sendable = [index for index, length in enumerate(rows.lengths) if length]
     begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]

@@ -12,53 +12,53 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, add_reply, add_round, join, sort_answers, worth_a_retry
-from shared import keys
+from functions.poll.join import Answers, add_reply, join, merge_round, retryable_places, sort_answers
+from shared import s3_keys as keys
+from shared.api_messages import full_message
 from shared.errors import StorageError
-from shared.observability import count, logger, of_batch
-from shared.quoted import in_full
-from shared.replies import Answer, read_answer
-from shared.sidecar import body_of, decode_places, decode_rows, encode_places, spans
-from shared.words import Batch, Job, Part, PartialReply, Usage
+from shared.models import Batch, Job, Part, PartialReply, Usage
+from shared.observability import batch_log_fields, count, logger
+from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
+from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.services import Services
-    from shared.sidecar import Rows
+    from shared.bootstrap import Services
+    from shared.staged_batch import RecordIndex
 
-MISSING_ASKS = (15.0, 60.0)
+MISSING_ITEM_WAITS = (15.0, 60.0)
 """Seconds to wait before an answer is asked for again because items were missing: twice, within 90 seconds."""
 
 RETRY_SECONDS = (20.0, 120.0)
 """Seconds before each retry of records that the service failed for want of something."""
-MOST_RETRIES = len(RETRY_SECONDS)
+MAX_RETRIES = len(RETRY_SECONDS)
 
-COUNTED_AS = {
+METRIC_OF_CODE = {
     **dict.fromkeys(("invalid_json", "not_an_object", "invalid_utf8", "too_large"), "RecordsUnreadable"),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
 """The metric that counts records failed with a code: the file's fault, the API's word, or (all others) no answer."""
 
-IN_MEMORY = 1 << 20
+MAX_BYTES_IN_MEMORY = 1 << 20
 
-AT_ONCE = 256 << 10
+WRITE_BYTES = 256 << 10
 """Bytes of lines that are written together, while a processor's cache holds them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredReply:
     """A complete reply and the key it is stored under."""
 
     key: str
     answer: Answer
 
 
-def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) -> bool:
+def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | None) -> bool:
     """Write the batch's part and make it `done`; whether it is.
 
     Args:
-        services: all there is.
+        services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
         reply: the API's answer to the round under way; None where none is to come and `batch.ending` says why.
@@ -67,8 +67,8 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
         msgspec.MsgspecError: an earlier round's reply is not what it was taken for.
     """
-    rows = decode_rows(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
-    references = rows.sent_references()
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
+    references = rows.references_sent()
     with ExitStack() as kept:
         replies = Replies(services, batch, references, kept)
         answers, latest = replies.read()
@@ -76,15 +76,15 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
             places = replies.places(batch.round)
             latest = replies.add(latest, reply.answer, batch.round)
             missing = len(places) - len(latest.items)
-            if missing and batch.missing_asks < len(MISSING_ASKS):
-                _ask_again(services, batch, reply.key, missing)
+            if missing and batch.missing_asks < len(MISSING_ITEM_WAITS):
+                _poll_again(services, batch, reply.key, missing)
                 return False
             _log_odd_items(batch, latest)
         if latest is not None:
-            answers = replies.add_round(answers, latest, batch.round)
+            answers = replies.merge_round(answers, latest, batch.round)
         if reply is not None and answers is not None:
-            again = worth_a_retry(answers)
-            if again and batch.round < MOST_RETRIES:
+            again = retryable_places(answers)
+            if again and batch.round < MAX_RETRIES:
                 _begin_round(services, batch, rows, again, reply.key)
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
@@ -94,9 +94,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: Stored | None) ->
         count("BatchesDone")
         count("RecordsSucceeded", part.succeeded)
         for code, records in failed.items():
-            count(COUNTED_AS.get(code, "RecordsUnanswered"), records)
+            count(METRIC_OF_CODE.get(code, "RecordsUnanswered"), records)
         count("TokensUsed", part.usage.total_tokens or 0)
-        logger.info("batch done", **of_batch(finished), polls=finished.polls, failed=dict(failed))
+        logger.info("batch done", **batch_log_fields(finished), polls=finished.polls, failed=dict(failed))
     return finished is not None
 
 
@@ -110,11 +110,11 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
         StorageError: a service refused or broke off.
         msgspec.MsgspecError: an earlier reply is not what it was taken for.
     """
-    if batch.round == MOST_RETRIES:
+    if batch.round == MAX_RETRIES:
         return False
-    rows = decode_rows(services.store.get(keys.staged(batch.job_id, batch.number), batch.body_size))
+    rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.body_size))
     with ExitStack() as kept:
-        replies = Replies(services, batch, rows.sent_references(), kept)
+        replies = Replies(services, batch, rows.references_sent(), kept)
         answers, latest = replies.read()
         if latest is None:
             return False
@@ -122,18 +122,18 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
         missing = [place for at, place in enumerate(places) if at not in latest.items and at not in latest.contradicted]
         if not missing:
             return False
-        answers = replies.add_round(answers, latest, batch.round)
-        again = sorted({*missing, *worth_a_retry(answers)})
+        answers = replies.merge_round(answers, latest, batch.round)
+        again = sorted({*missing, *retryable_places(answers)})
     _begin_round(services, batch, rows, again, "")
     return True
 
 
-def _ask_again(services: Services, batch: Batch, key: str, missing: int) -> None:
+def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
     """Items are missing from a reply. What it holds counts: its id may not be known for much longer."""
-    logger.info("items missing", **of_batch(batch), missing=missing)
-    services.ledger.note_answer(
+    logger.info("items missing", **batch_log_fields(batch), missing=missing)
+    services.ledger.schedule_poll(
         batch,
-        services.now() + MISSING_ASKS[batch.missing_asks],
+        services.now() + MISSING_ITEM_WAITS[batch.missing_asks],
         missing_asks=batch.missing_asks + 1,
         partial_replies=(*batch.partial_replies, PartialReply(key, batch.round)),
     )
@@ -158,7 +158,7 @@ class Replies:
         answers: Answers | None = None
         for round_ in range(self.batch.round):
             if (found := self._answers_of(round_)) is not None:
-                answers = self.add_round(answers, found, round_)
+                answers = self.merge_round(answers, found, round_)
         return answers, self._answers_of(self.batch.round)
 
     def _answers_of(self, round_: int) -> Answers | None:
@@ -167,7 +167,7 @@ class Replies:
         stored = [one.key for one in self.batch.partial_replies if one.round == round_]
         for key in (*stored, *self.batch.answered[round_ : round_ + 1]):
             if key:
-                answers = self.add(answers, read_answer(self.services.store.spool(key, self.kept)), round_)
+                answers = self.add(answers, parse_answer(self.services.store.spool(key, self.kept)), round_)
         return answers
 
     def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
@@ -178,12 +178,12 @@ class Replies:
         add_reply(answers, found)
         return answers
 
-    def add_round(self, answers: Answers | None, found: Answers, round_: int) -> Answers:
+    def merge_round(self, answers: Answers | None, found: Answers, round_: int) -> Answers:
         """Add a round's answers to those of the rounds before it."""
         if round_ == 0:
             return found
         merged = answers or Answers()
-        add_round(merged, found, self.places(round_))
+        merge_round(merged, found, self.places(round_))
         return merged
 
     def places(self, round_: int) -> list[int]:
@@ -198,26 +198,26 @@ class Replies:
         stored = self.services.store.head(key)
         if stored is None:
             raise StorageError(f"{key} is gone")
-        return decode_places(self.services.store.get(key, int(stored.metadata["body-size"])))
+        return decode_ranges(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
-def _begin_round(services: Services, batch: Batch, rows: Rows, places: list[int], answered: str) -> None:
+def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str) -> None:
     """Stage the records that are tried again by themselves, and send the batch to submit.
 
     What an earlier run staged for this round counts: it may have met another reply, and records it did not choose
     keep the answer they have.
     """
     body = services.store.get(keys.staged(batch.job_id, batch.number), 0, batch.body_size)
-    sendable = [span for span in spans(rows) if span[1]]
-    again = body_of([body[sendable[place][0] : sum(sendable[place])] for place in places])
+    sendable = [span for span in record_spans(rows) if span[1]]
+    again = build_body([body[sendable[place][0] : sum(sendable[place])] for place in places])
     key = keys.staged(batch.job_id, batch.number, batch.round + 1)
     metadata = {"body-size": str(len(again)), "requests": str(len(places))}
-    if not services.store.put_once(key, again + encode_places(places), metadata):
+    if not services.store.put_if_absent(key, again + encode_ranges(places), metadata):
         there = services.store.head(key)
         if there is None:
             raise StorageError(f"{key} was there and is gone")
         metadata = dict(there.metadata)
-    logger.info("records tried again", **of_batch(batch), records=metadata["requests"])
+    logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
     requests, size = int(metadata["requests"]), int(metadata["body-size"])
     now = services.now()
@@ -228,7 +228,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
     if answers.foreign or answers.repeated or answers.contradicted:
         logger.warning(
             "odd items",
-            **of_batch(batch),
+            **batch_log_fields(batch),
             foreign=answers.foreign,
             repeated=answers.repeated,
             contradicted=len(answers.contradicted),
@@ -236,7 +236,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 
 
 def _write_part(
-    services: Services, job: Job, batch: Batch, rows: Rows, answers: Answers | None
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
     """Spool output, errors and retry lines, then put them as one object; whoever finds it there takes its word.
 
@@ -244,11 +244,11 @@ def _write_part(
         The part, and how many records failed with which code.
     """
     key = keys.part(job.job_id, batch.number, batch.attempt)
-    ending = (batch.ending.code, in_full(services.store, batch.ending)) if batch.ending else None
+    ending = (batch.ending.code, full_message(services.store, batch.ending)) if batch.ending else None
     usage = answers.usage if answers else Usage()
     retries = waiting = 0
     failed: Counter[str] = Counter()
-    with tempfile.TemporaryFile() as spool, _side() as errors, _side() as retry:
+    with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:
         ready: list[bytes] = []
         for line in join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows)):
             if isinstance(line, bytes):
@@ -261,17 +261,17 @@ def _write_part(
                     retries += 1
                     retry.write(line.retry)
             waiting += len(ready[-1])
-            if waiting > AT_ONCE:
+            if waiting > WRITE_BYTES:
                 spool.write(b"".join(ready))
                 ready, waiting = [], 0
         spool.write(b"".join(ready))
         sizes = spool.tell(), errors.tell(), retry.tell()
         for side in (errors, retry):
             side.seek(0)
-            shutil.copyfileobj(side, spool, AT_ONCE)
+            shutil.copyfileobj(side, spool, WRITE_BYTES)
         spool.seek(0)
         part = Part(key, *sizes, retries, len(rows) - failed.total(), failed.total(), usage)
-        if services.store.put_once(key, spool, {"part": msgspec.json.encode(part).decode()}):
+        if services.store.put_if_absent(key, spool, {"part": msgspec.json.encode(part).decode()}):
             return part, failed
     there = services.store.head(key)
     if there is None:
@@ -279,16 +279,16 @@ def _write_part(
     return msgspec.json.decode(there.metadata["part"], type=Part), failed
 
 
-def _side() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(IN_MEMORY)
+def _spool() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)
 
 
-def _request_reader(services: Services, job: Job, batch: Batch, rows: Rows) -> Callable[[int], bytes]:
+def _request_reader(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> Callable[[int], bytes]:
     """Gives a row's request on one line; the body is read when the first failed record asks, mostly never."""
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:
-        return services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size), spans(rows)
+        return services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size), record_spans(rows)
 
     def request_of(index: int) -> bytes:
         content, places = body()

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
-from functions.poll.finish import visit
-from functions.poll.tick import bring_on, tick
-from shared.observability import Messages, logger, metrics
-from shared.queues import AskMessage, VisitMessage, decode_message
-from shared.services import services
+from functions.poll.advance_job import advance_job
+from functions.poll.tick import advance_batches, tick
+from shared.aws.queues import AdvanceMessage, PollMessage, decode_message
+from shared.bootstrap import services
+from shared.observability import LoggingBatchProcessor, logger, metrics
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-processor = Messages()
+processor = LoggingBatchProcessor()
 
 
 @logger.inject_lambda_context
@@ -40,9 +40,9 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
 
     message = decode_message(record.body)
     match message:
-        case AskMessage(batches):
-            bring_on(services(), batches, remaining)
-        case VisitMessage(job_id):
-            visit(services(), job_id, remaining)
+        case PollMessage(batches):
+            advance_batches(services(), batches, remaining)
+        case AdvanceMessage(job_id):
+            advance_job(services(), job_id, remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from shared.replies import Item, value_of
-from shared.sidecar import NO_REFERENCE
-from shared.verdicts import RETRYABLE_ITEM_CODES
-from shared.words import Usage
+from shared.models import Usage
+from shared.staged_batch import NO_REFERENCE
+from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
+from shared.workers_ai.results import Item, decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.replies import Answer
-    from shared.sidecar import Row, Rows
+    from shared.staged_batch import RecordEntry, RecordIndex
+    from shared.workers_ai.results import Answer
 
-LONGEST_WORDS = 1_000
+MAX_MESSAGE_CHARACTERS = 1_000
 """Characters of the API's words in an error line."""
-MOST_TOKENS = 2**53 - 1
+MAX_TOKENS = 2**53 - 1
 """A usage beyond this is not believed: JSON's readers could not tell it from its neighbours."""
 
 _NULL = b"null"
 _LF, _CR = b"\n\r"  # numbers: looked for at a fraction of what `in` costs with bytes
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
-_LONGEST_ID = 18
+_MAX_ID_CHARACTERS = 18
 
 _encode = msgspec.json.Encoder().encode
 
@@ -107,19 +107,19 @@ def add_reply(answers: Answers, later: Answers) -> None:
         answers.itemized = False
 
 
-def add_round(answers: Answers, later: Answers, places: list[int]) -> None:
+def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
     """Put the answers of records that were tried again in the place of the failed ones."""
     for at, item in later.items.items():
         answers.items[places[at]] = item
     answers.usage = answers.usage.plus(later.usage)
 
 
-def worth_a_retry(answers: Answers) -> list[int]:
+def retryable_places(answers: Answers) -> list[int]:
     """Places of records that failed because the service was short of something."""
     return sorted(
         place
         for place, item in answers.items.items()
-        if item.others() and _result(item) is None and _complaint(item).partition(":")[0] in _RETRYABLE
+        if item.extra_members() and _result(item) is None and _error_message(item).partition(":")[0] in _RETRYABLE
     )
 
 
@@ -133,7 +133,7 @@ class Failure(NamedTuple):
 
 
 def join(
-    rows: Rows,
+    rows: RecordIndex,
     first_id: int,
     answers: Answers | None,
     ending: tuple[str, str] | None,
@@ -162,7 +162,7 @@ def join(
             yield b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
             continue
         if item is not None:
-            code, words = "inference_failed", _complaint(item) or "Workers AI gave no reason."
+            code, words = "inference_failed", _error_message(item) or "Workers AI gave no reason."
         elif answers and place in answers.contradicted:
             code, words = "missing_response", "Workers AI sent answers that contradict each other."
         else:
@@ -177,8 +177,8 @@ def one_line(raw: msgspec.Raw | bytes) -> bytes:
     return msgspec.json.format(json, indent=-1) if _LF in json or _CR in json else json
 
 
-def _failed(id_: int, row: Row, code: str, message: str, request: bytes, retry: bytes) -> Failure:
-    error = _encode({"code": code, "message": message[:LONGEST_WORDS]})
+def _failed(id_: int, row: RecordEntry, code: str, message: str, request: bytes, retry: bytes) -> Failure:
+    error = _encode({"code": code, "message": message[:MAX_MESSAGE_CHARACTERS]})
     told = b'{"id":%d,"external_reference":%b,"success":false,"error":%b' % (id_, row.reference, error)
     line = _NULL if row.line is None else b"%d" % row.line
     with_request = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
@@ -187,7 +187,7 @@ def _failed(id_: int, row: Row, code: str, message: str, request: bytes, retry: 
 
 def _rest(item: Item) -> bytes:
     """The members of a good item that are the API's own and not in every line."""
-    others = item.others()
+    others = item.extra_members()
     if not others:
         return b""
     texts = ((name, _text(raw)) for name, raw in others.items())
@@ -199,7 +199,7 @@ def _place(item: Item) -> int | None:
     for told in (item.id, item.index):
         if type(told) is int:
             return told
-        if type(told) is str and told.isascii() and told.isdigit() and len(told) <= _LONGEST_ID:
+        if type(told) is str and told.isascii() and told.isdigit() and len(told) <= _MAX_ID_CHARACTERS:
             return int(told)
     return None
 
@@ -209,7 +209,7 @@ def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
     told, wanted = bytes(item.external_reference), bytes(ours)
     if not (told.startswith(b'"') and wanted.startswith(b'"')):
         return False
-    return bool(value_of(told) != value_of(wanted))
+    return bool(decode_member(told) != decode_member(wanted))
 
 
 def _result(item: Item) -> bytes | None:
@@ -233,11 +233,11 @@ def _text(raw: msgspec.Raw | bytes) -> bytes | None:
     return json
 
 
-def _complaint(item: Item) -> str:
+def _error_message(item: Item) -> str:
     """The words of a failed item, with its code; the API's place for them is not documented."""
-    others = item.others()
+    others = item.extra_members()
     for name in ("error", "errors", "message"):
-        value = value_of(others.get(name, _NULL))
+        value = decode_member(others.get(name, _NULL))
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
@@ -252,11 +252,11 @@ def _complaint(item: Item) -> str:
 def _usage(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     if raw is msgspec.UNSET:
         return Usage()
-    value = value_of(raw)
+    value = decode_member(raw)
     if not isinstance(value, dict):
         return Usage()
     told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
-    return Usage(**{name: tokens for name, tokens in told.items() if 0 <= tokens <= MOST_TOKENS})
+    return Usage(**{name: tokens for name, tokens in told.items() if 0 <= tokens <= MAX_TOKENS})
 
 
 class _ResultUsage(msgspec.Struct):

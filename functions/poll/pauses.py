@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.budget import PauseReason, Permit
-from shared.judgement import token_state
+from shared.job_status import iso_time
 from shared.observability import count, logger
-from shared.status import moment
-from shared.workers_ai import TokenState
+from shared.pacing.budget import PauseReason, Permit
+from shared.rejections import token_state
+from shared.workers_ai.client import TokenState
 
 if TYPE_CHECKING:
-    from shared.budget import Pause
-    from shared.services import Services
+    from shared.bootstrap import Services
+    from shared.pacing.budget import Pause
 
-COUNTED_AS = {
+METRIC_OF_REASON = {
     PauseReason.TOKEN_REFUSED: "TokenRefused",
     PauseReason.QUOTA_SPENT: "QuotaSpent",
     PauseReason.OUTAGE: "Outage",
@@ -26,7 +26,7 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     """Count a pause in force, once in each tick, or end it where no batch is left that would.
 
     Args:
-        services: all there is.
+        services: the process's clients and settings.
         now: Unix seconds.
         submits_wait: whether any batch waits to be submitted.
         polls_wait: whether any batch waits to be polled.
@@ -41,8 +41,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
         services.budget.lift(Permit(pause), "")
         logger.info("pause over, nothing waits", reason=pause.reason)
         return
-    logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=moment(pause.since))
-    count(COUNTED_AS[pause.reason])
+    logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=iso_time(pause.since))
+    count(METRIC_OF_REASON[pause.reason])
 
 
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:

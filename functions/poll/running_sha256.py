@@ -5,7 +5,7 @@ linked with; their context is a plain struct whose bytes are the whole state. Wh
 bytes taken in: those of the last, unfinished block are given again when the digest is taken up.
 
 Where that library cannot be reached, as in a Python that has it built in, `is_possible` says so: the file is then read
-once more when it is finished (`functions.poll.segments`).
+once more when it is finished (`functions.poll.result_files`).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import hashlib
 import sys
 from functools import cache
 
-BLOCK = 64
+BLOCK_BYTES = 64
 """Bytes that are hashed at once."""
 _WORDS, _LENGTH = 32, 8
 """Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
-_REST = bytes(BLOCK + 4) + (32).to_bytes(4, sys.byteorder)
+_REST = bytes(BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
 """What follows between two blocks: no data, the count of its bytes, and the digest's size."""
 
 
 @cache
 def is_possible() -> bool:
     """Whether a digest can be stored here: found out once, against a known one."""
-    first, second = bytes(range(100)), bytes(3 * BLOCK)
+    first, second = bytes(range(100)), bytes(3 * BLOCK_BYTES)
     try:
         digest = RunningSha256()
         digest.update(first)
-        digest = RunningSha256(digest.state(), first[len(first) - unfinished(len(first)) :])
+        digest = RunningSha256(digest.state(), first[len(first) - unfinished_bytes(len(first)) :])
         digest.update(second)
         return digest.hexdigest() == hashlib.sha256(first + second).hexdigest()
     except (ImportError, OSError, AttributeError):
@@ -52,7 +52,7 @@ class RunningSha256:
 
         Args:
             state: what `state` told, or empty.
-            tail: the last bytes taken in before, as many as `unfinished` says of all of them.
+            tail: the last bytes taken in before, as many as `unfinished_bytes` says of all of them.
 
         Raises:
             ValueError: the tail is longer or shorter than that.
@@ -61,8 +61,8 @@ class RunningSha256:
         self._length = 0
         if state:
             words, length = bytes.fromhex(state)[:_WORDS], int(state[2 * _WORDS :], 16)
-            if len(tail) != unfinished(length):
-                raise ValueError(f"{len(tail)} bytes of an unfinished block, expected {unfinished(length)}")
+            if len(tail) != unfinished_bytes(length):
+                raise ValueError(f"{len(tail)} bytes of an unfinished block, expected {unfinished_bytes(length)}")
             self._length = length - len(tail)
             self._context.raw = words + (8 * self._length).to_bytes(_LENGTH, sys.byteorder) + _REST
             self.update(tail)
@@ -86,6 +86,6 @@ class RunningSha256:
         return digest.raw.hex()
 
 
-def unfinished(length: int) -> int:
+def unfinished_bytes(length: int) -> int:
     """How many of so many bytes lie in the last, unfinished block."""
-    return length % BLOCK
+    return length % BLOCK_BYTES

@@ -11,50 +11,56 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.ask import COLLECT_SECONDS, SHORTEST_ASK, ask, needs_call
-from functions.poll.dispatch import DISPATCHED_SECONDS, LOOKED_AT_IN_A_PAUSE, MOST_LOOKED_AT, dispatch, send_submits
-from functions.poll.due import Found, apart, at_once, find
-from functions.poll.finish import visit
+from functions.poll.advance_job import advance_job
+from functions.poll.dispatch_submits import (
+    DISPATCHED_SECONDS,
+    MAX_EXAMINED,
+    MAX_EXAMINED_IN_A_PAUSE,
+    dispatch,
+    send_submits,
+)
+from functions.poll.due_items import DueItem, in_parallel, isolated, load
 from functions.poll.pauses import watch_pause
-from shared.budget import Permit, Refusal
-from shared.ledger import Due
+from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
+from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage
+from shared.ledger import DueEntry
+from shared.models import BatchState, DueKind, Job, JobState
 from shared.observability import count, logger
-from shared.queues import AskMessage, JobMessage, VisitMessage
-from shared.words import BatchState, Job, JobState, Work
+from shared.pacing.budget import Denied, Permit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shared.services import Services
+    from shared.bootstrap import Services
 
 TICK_SECONDS = 52.0
 """How long one tick keeps its cadence; the next comes a minute after its beginning."""
-LONGEST_TICK = 58.0
+MAX_TICK_SECONDS = 58.0
 """Seconds within which a tick has answered, its polls and what they bring included."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 1.0, 10.0
 """Seconds between two rounds of one tick."""
-IN_HAND = 16
+MAX_OWN_POLLS = 16
 """Batches one round polls itself, of small jobs only; more are handed to other invocations."""
-KEPT_SECONDS = 8.0
+RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
-LARGE_RECORDS, LARGE_UPLOAD = 2_000, 8 << 20
+LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """From so many records or bytes on, a job's answers are collected and joined outside of ticks."""
-JOBS = 25
+MAX_JOBS = 25
 """Jobs one round visits."""
-HANDED = 8
+BATCHES_PER_MESSAGE = 8
 """Batches in one message of the poll queue."""
-MOST_WAITING = 20
+MAX_WAITING = 20
 """Messages that may wait in the poll queue for more to be sent."""
-MOST_COUNTED = 20_000
+MAX_COUNTED = 20_000
 """Open batches that a tick counts, at most, for the operator's eyes and to stop submits."""
-MOST_JOBS_COUNTED = 2_000
+MAX_JOBS_COUNTED = 2_000
 """Jobs whose models are looked up when many batches are outstanding."""
-AGAIN_SECONDS = 1.0
+REPEAT_SECONDS = 1.0
 """How long to wait before a job is visited again that somebody else had in hand."""
 
 
 @dataclass
-class _Left:
+class _CallsLeft:
     """What a tick may still send to queues: no more than can call the API before the next tick."""
 
     submits: int
@@ -70,28 +76,28 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     began = services.now()
     ends = began + min(TICK_SECONDS, remaining() - 40)
     outstanding = _note_outstanding(services)
-    waiting = sum(services.ledger.count_open(work, MOST_COUNTED) for work in (Work.FIRST, Work.SUBMIT))
+    waiting = sum(services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT))
     count("BatchesWaiting", waiting)
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     calls = services.budget.calls_in(60)
-    left = _Left(calls // 2, calls)
+    left = _CallsLeft(calls // 2, calls)
     while True:
-        worked, following = _round(services, left, remaining, began + LONGEST_TICK)
-        pause = SHORTEST_PAUSE if worked else max(following - services.now(), SHORTEST_PAUSE)
+        worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS)
+        pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
         if services.now() + pause >= ends:
             count("Ticks")  # Last, so that ticks that die are missed.
             return
-        services.sleep(min(pause, LONGEST_PAUSE))
+        services.sleep(min(pause, MAX_SLEEP_SECONDS))
 
 
 def _note_outstanding(services: Services) -> int:
     """Count outstanding batches, by model only when there are as many as one model may have; how many."""
-    outstanding = services.ledger.count_open(Work.POLL, MOST_COUNTED)
+    outstanding = services.ledger.count_open(DueKind.POLL, MAX_COUNTED)
     count("BatchesOutstanding", outstanding)
     full: list[str] = []
     if outstanding >= services.budget.most_outstanding:
-        by_job = services.ledger.count_by_job(Work.POLL, MOST_COUNTED)
-        largest = dict(by_job.most_common(MOST_JOBS_COUNTED))
+        by_job = services.ledger.count_by_job(DueKind.POLL, MAX_COUNTED)
+        largest = dict(by_job.most_common(MAX_JOBS_COUNTED))
         by_model: Counter[str] = Counter()
         for job_id, model in services.ledger.models_of(list(largest)).items():
             by_model[model] += largest[job_id]
@@ -101,7 +107,7 @@ def _note_outstanding(services: Services) -> int:
     return outstanding
 
 
-def _round(services: Services, left: _Left, remaining: Callable[[], float], over: float) -> tuple[bool, float]:
+def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float], over: float) -> tuple[bool, float]:
     """One look at each kind of due work: what finds no token now is not even looked at.
 
     Args:
@@ -117,17 +123,17 @@ def _round(services: Services, left: _Left, remaining: Callable[[], float], over
     free = services.budget.free(now)
     following: list[float] = []
 
-    def due(work: Work, limit: int, *, heeds: bool = True) -> list[Due]:
+    def due(work: DueKind, limit: int, *, heeds: bool = True) -> list[DueEntry]:
         found, next_at = services.ledger.due(work, now, max(limit, 0))
         if next_at is not None and heeds:
             following.append(next_at)
         return found
 
-    most = LOOKED_AT_IN_A_PAUSE if free.paused else MOST_LOOKED_AT
-    firsts = due(Work.FIRST, most if free.first or free.paused else 0, heeds=not free.paused)
-    submits = due(Work.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
-    polls = due(Work.POLL, min(free.polls, left.polls))
-    jobs = due(Work.JOB, JOBS)
+    most = MAX_EXAMINED_IN_A_PAUSE if free.paused else MAX_EXAMINED
+    firsts = due(DueKind.FIRST, most if free.first or free.paused else 0, heeds=not free.paused)
+    submits = due(DueKind.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
+    polls = due(DueKind.POLL, min(free.polls, left.polls))
+    jobs = due(DueKind.JOB, MAX_JOBS)
     pause = free.look_at if free.paused else None
     sent, calls = send_submits(services, firsts, min(free.first, left.submits), pause)
     others = min(free.submits, left.submits - sent) - (min(free.first, left.submits) - calls)
@@ -135,41 +141,45 @@ def _round(services: Services, left: _Left, remaining: Callable[[], float], over
         sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
     polled = _polls(services, polls, left, remaining, over)
-    visited = _visit_due(services, jobs, remaining)
+    visited = _advance_due_jobs(services, jobs, remaining)
     return sent + polled + visited > 0, min(following, default=math.inf)
 
 
 # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _polls(services: Services, dues: list[Due], left: _Left, remaining: Callable[[], float], over: float) -> int:
+def _polls(
+    services: Services, dues: list[DueEntry], left: _CallsLeft, remaining: Callable[[], float], over: float
+) -> int:
     """Poll what one round can, and hand over the rest; how many batches were worked on or handed over."""
-    found = [one for one in find(services, dues) if one.batch.work is Work.POLL]
+    found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
-    in_hand: list[Found] = []
-    time = over - KEPT_SECONDS - services.now()
-    if min(time, remaining() - COLLECT_SECONDS) > SHORTEST_ASK:
-        in_hand = [one for one in polls if not is_large(one.job)][:IN_HAND]
+    in_hand: list[DueItem] = []
+    time = over - RESERVE_SECONDS - services.now()
+    if min(time, remaining() - COLLECT_SECONDS) > MIN_POLL_SECONDS:
+        in_hand = [one for one in polls if not is_large(one.job)][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function settles what a dead one left behind.
-    handed = _hand_over(services, [one for one in polls if one.due not in held])
+    handed = _send_polls(services, [one for one in polls if one.due not in held])
 
     def limited() -> float:
-        return min(remaining(), over - KEPT_SECONDS + COLLECT_SECONDS - services.now())
+        return min(remaining(), over - RESERVE_SECONDS + COLLECT_SECONDS - services.now())
 
     polled = _poll(services, in_hand, limited, remaining)
     left.polls -= handed + polled
     return recovered + handed + polled
 
 
-def bring_on(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> int:
+def advance_batches(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> int:
     """Poll batches named by a message, or write down those that only wait for it, many at once; how many."""
-    found = find(services, (Due(job_id, number, None) for job_id, number in batches))
-    return _poll(services, [one for one in found if one.batch.work is Work.POLL], remaining, remaining)
+    found = load(services, (DueEntry(job_id, number, None) for job_id, number in batches))
+    return _poll(services, [one for one in found if one.batch.work is DueKind.POLL], remaining, remaining)
 
 
-def _poll(services: Services, found: list[Found], polling: Callable[[], float], remaining: Callable[[], float]) -> int:
+def _poll(
+    services: Services, found: list[DueItem], polling: Callable[[], float], remaining: Callable[[], float]
+) -> int:
     """Poll batches and visit their jobs; how many.
 
     Args:
@@ -182,54 +192,57 @@ def _poll(services: Services, found: list[Found], polling: Callable[[], float], 
     now = services.now()
     calls = sum(needs_call(one.job, one.batch, now) for one in found)
     granted, permit = services.budget.permit_polls(calls, now) if calls else (0, Permit())
-    chosen: list[tuple[Found, Permit]] = []
+    chosen: list[tuple[DueItem, Permit]] = []
     for one in found:
         if not needs_call(one.job, one.batch, now):
             chosen.append((one, Permit()))
-        elif isinstance(permit, Refusal):
+        elif isinstance(permit, Denied):
             _postpone(services, one, permit, now)
         elif granted > 0:
             granted -= 1
             chosen.append((one, permit))
 
-    def step(one: Found, permit: Permit) -> str | None:
+    def step(one: DueItem, permit: Permit) -> str | None:
         """The job's id if it got a part and is to be visited again."""
-        asked = ask(services, one.job, one.batch, permit, polling)
+        asked = poll_batch(services, one.job, one.batch, permit, polling)
         # At once, not when all polls of this round are over: some take a minute.
-        return one.job.job_id if asked.done and not visit(services, one.job.job_id, remaining) else None
+        return one.job.job_id if asked.done and not advance_job(services, one.job.job_id, remaining) else None
 
-    again = at_once(lambda pair: apart(services, pair[0].due, lambda: step(*pair)), chosen)
+    again = in_parallel(lambda pair: isolated(services, pair[0].due, lambda: step(*pair)), chosen)
     if wanted := {job_id for job_id in again if job_id}:
-        services.sleep(AGAIN_SECONDS)
-        visit_all(services, sorted(wanted), remaining)
+        services.sleep(REPEAT_SECONDS)
+        advance_jobs(services, sorted(wanted), remaining)
     return len(chosen)
 
 
-def _postpone(services: Services, found: Found, refusal: Refusal, now: float) -> None:
+def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
     """Put off a poll that finds no token, or that a pause keeps from being made."""
     waited = refusal.until - now if refusal.paused else 0.0
     batch = found.batch
-    apart(
+    isolated(
         services,
         found.due,
         lambda: services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited),
     )
 
 
-def _hand_over(services: Services, found: list[Found]) -> int:
+def _send_polls(services: Services, found: list[DueItem]) -> int:
     """Hand batches to more invocations of this function, unless too many wait there already; how many."""
     if not found:
         return 0
-    room = max(MOST_WAITING - services.queues.waiting(services.queues.poll_url), 0)
-    chosen = found[: room * HANDED]
+    room = max(MAX_WAITING - services.queues.waiting(services.queues.poll_url), 0)
+    chosen = found[: room * BATCHES_PER_MESSAGE]
 
-    def postponed(one: Found) -> bool:
+    def postponed(one: DueItem) -> bool:
         return services.ledger.postpone(one.batch, services.now() + DISPATCHED_SECONDS) is not None
 
-    done = at_once(lambda one: apart(services, one.due, lambda: postponed(one)), chosen)
+    done = in_parallel(lambda one: isolated(services, one.due, lambda: postponed(one)), chosen)
     pairs = [(one.batch.job_id, one.batch.number) for one, is_done in zip(chosen, done, strict=True) if is_done]
     services.queues.send_all(
-        [AskMessage(tuple(pairs[start : start + HANDED])) for start in range(0, len(pairs), HANDED)]
+        [
+            PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
+            for start in range(0, len(pairs), BATCHES_PER_MESSAGE)
+        ]
     )
     return len(pairs)
 
@@ -239,30 +252,30 @@ def _hand_over(services: Services, found: list[Found]) -> int:
 
 def is_large(job: Job) -> bool:
     """Whether a step of a job may take so long that a tick must not wait for it."""
-    return job.upload.size > LARGE_UPLOAD or job.total is None or job.total > LARGE_RECORDS
+    return job.upload.size > LARGE_UPLOAD_BYTES or job.total is None or job.total > LARGE_RECORDS
 
 
-def _visit_due(services: Services, dues: list[Due], remaining: Callable[[], float]) -> int:
+def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Callable[[], float]) -> int:
     """Visit small jobs that are due, and send large ones, and those whose upload is still being read, to queues."""
 
-    def step(due: Due) -> bool:
+    def step(due: DueEntry) -> bool:
         job = services.ledger.job(due.job_id)
         if job is None:
             return False
         if job.state is not JobState.SPLITTING and not is_large(job):
-            visit(services, job.job_id, remaining)
+            advance_job(services, job.job_id, remaining)
             return True
         now = services.now()
         if (job.due_at or now) > now or services.ledger.postpone_job(job, now + DISPATCHED_SECONDS) is None:
             return False
         splitting = job.state is JobState.SPLITTING
-        services.queues.send(JobMessage(job.job_id) if splitting else VisitMessage(job.job_id))
+        services.queues.send(SplitMessage(job.job_id) if splitting else AdvanceMessage(job.job_id))
         return True
 
-    return sum(bool(done) for done in at_once(lambda due: apart(services, due, lambda: step(due)), dues))
+    return sum(bool(done) for done in in_parallel(lambda due: isolated(services, due, lambda: step(due)), dues))
 
 
-def visit_all(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
+def advance_jobs(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
     """Visit jobs, each apart from the others; a job that fails comes up by its `due_at`."""
-    dues = [Due(job_id, "", None) for job_id in job_ids]
-    at_once(lambda due: apart(services, due, lambda: visit(services, due.job_id, remaining)), dues)
+    dues = [DueEntry(job_id, "", None) for job_id in job_ids]
+    in_parallel(lambda due: isolated(services, due, lambda: advance_job(services, due.job_id, remaining)), dues)

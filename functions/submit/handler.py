@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
-from functions.submit.failures import failures_counted, soon_again_after_death
-from functions.submit.jobs import job_for
-from functions.submit.send import submit
+from functions.submit.create_job import get_or_create_job
+from functions.submit.failed_messages import count_failures, retry_soon_after_death
 from functions.submit.split import split
-from shared.insist import insist
-from shared.observability import Messages, logger, metrics
-from shared.queues import BatchMessage, JobMessage, decode_message
-from shared.s3_events import arrivals
-from shared.services import services
+from functions.submit.submit_batch import submit_batch
+from functions.submit.upload_events import parse_notification
+from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
+from shared.bootstrap import services
+from shared.observability import LoggingBatchProcessor, logger, metrics
+from shared.retry import retry_until_deadline
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-processor = Messages()
+processor = LoggingBatchProcessor()
 
 
 @logger.inject_lambda_context
@@ -43,18 +43,20 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
         message = decode_message(record.body)
     except msgspec.ValidationError:
         # Until its job is written down an upload has only this message.
-        with soon_again_after_death(everything, record.receipt_handle, remaining):
-            for arrival in arrivals(record.body):
-                if found := insist(partial(job_for, everything, arrival), everything, remaining):
+        with retry_soon_after_death(everything, record.receipt_handle, remaining):
+            for arrival in parse_notification(record.body):
+                if found := retry_until_deadline(
+                    partial(get_or_create_job, everything, arrival), everything, remaining
+                ):
                     job, created = found
                     split(everything, job, leased=created, remaining=remaining)
         return
     match message:
-        case BatchMessage(job_id, number):
-            with failures_counted(everything, job_id, number):
-                submit(everything, job_id, number, remaining)
-        case JobMessage(job_id):
-            with failures_counted(everything, job_id):
+        case SubmitMessage(job_id, number):
+            with count_failures(everything, job_id, number):
+                submit_batch(everything, job_id, number, remaining)
+        case SplitMessage(job_id):
+            with count_failures(everything, job_id):
                 if known := everything.ledger.job(job_id):
                     split(everything, known, leased=False, remaining=remaining)
         case _:

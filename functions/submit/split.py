@@ -3,7 +3,7 @@
 For each batch: the staged object first (write-once), the item second (a create), the message third. A run that dies
 between them is made good by the next: the object is found there, the item's `due_at` stands for the message. There is
 no other checkpoint: split resumes behind the last batch item. So items are created in order, while the objects of
-several batches are put at the same time (`functions.submit.staging`).
+several batches are put at the same time (`functions.submit.stage_batches`).
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from functions.submit.cut import cut
-from functions.submit.jobs import LEASE_SECONDS, is_model
-from functions.submit.reading import look, unpacked_blocks
-from functions.submit.staging import MAX_PUTS, put_ahead, settle
-from shared import keys
-from shared.errors import LawBrokenError, LeaseLostError, StorageError, UploadError
+from functions.submit.create_job import LEASE_SECONDS, is_model
+from functions.submit.records.cut import cut
+from functions.submit.records.stream import detect, read_decompressed
+from functions.submit.stage_batches import MAX_PUTS, put_ahead, settle
+from shared import s3_keys as keys
+from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
+from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
+from shared.errors import InvariantError, LeaseLostError, StorageError, UploadError
+from shared.job_status import JSON_TYPE, build_status, encode_status
+from shared.models import Batch, BatchState, Checkpoint, DueKind, ErrorDetail, Job, JobState
 from shared.observability import count, logger
-from shared.patience import LAST_CLAIM, alarm_if_stuck, wait_for
-from shared.queues import PROMPT_BATCHES, SUBMIT_GRACE, AskMessage, BatchMessage
-from shared.status import JSON, encode_status, status_of
-from shared.words import Batch, BatchState, Fault, Job, JobState, Place, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from functions.submit.cut import Cut
-    from functions.submit.staging import Candidate
-    from shared.services import Services
+    from functions.submit.records.cut import Cut
+    from functions.submit.stage_batches import StagedAhead
+    from shared.bootstrap import Services
 
-MOST_BARREN = 4 << 30
+MAX_BYTES_WITHOUT_BATCH = 4 << 30
 """Unpacked bytes without the end of a batch: far more than 500 requests are, and read well within one turn."""
 
 TURN_SECONDS = 60.0
 """How long one run splits before it gives up its turn; an archive, which each turn reads anew, as long as it can."""
-KEPT_SECONDS = 30.0
+RESERVE_SECONDS = 30.0
 """Time a run keeps to stage its last batch and to give the job back."""
-LOOK_KEPT_SECONDS = 10.0
+DETECT_RESERVE_SECONDS = 10.0
 """Time kept while an archive's beginning is looked at, to give the job back."""
-SKIP_KEPT_SECONDS = 45.0
+SKIP_RESERVE_SECONDS = 45.0
 """Time that must be left when an archive has been passed over to where the last turn ended: for progress."""
 SKIP_TRIES = 3
 """Turns in a row that fail at that, after which the archive is too large."""
 
-TOLD_EVERY = 10.0
+STATUS_EVERY_SECONDS = 10.0
 """Seconds between two writes of `status.json` while an upload is read."""
-KEEP_EVERY, KEPT_FOR = 5.0, 45.0
+RENEW_EVERY_SECONDS, LEASE_RENEWAL_SECONDS = 5.0, 45.0
 """Seconds between two renewals of a run's lease, and how long each holds: a run that dies is gone on with so soon."""
 
 
@@ -58,7 +58,7 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     """Split a job's upload, or go on with it, for one turn.
 
     Args:
-        services: all there is.
+        services: the process's clients and settings.
         job: as read or created just now.
         leased: whether this invocation created the job, and with it its lease.
         remaining: seconds this invocation has left.
@@ -70,27 +70,29 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         return
     if not leased:
         now = services.now()
-        claimed = services.ledger.lease_job(job, now, now + wait_for(job.claims, LEASE_SECONDS))
+        claimed = services.ledger.lease_job(job, now, now + claim_seconds(job.claims, LEASE_SECONDS))
         if claimed is None:
             return
         job = claimed
-        alarm_if_stuck(job.claims, job.job_id)
-    error: Fault | None = job.error
-    if error is None and job.claims > LAST_CLAIM:
-        error = Fault("internal", "Dropbatch could not read the upload to its end; the submit function's log says why.")
-    place = Place()
+        report_stuck(job.claims, job.job_id)
+    error: ErrorDetail | None = job.error
+    if error is None and job.claims > MAX_CLAIMS:
+        error = ErrorDetail(
+            "internal", "Dropbatch could not read the upload to its end; the submit function's log says why."
+        )
+    place = Checkpoint()
     try:
         if error is None:
-            job = _planned(services, job, remaining)
+            job = _pin_plan(services, job, remaining)
             job, place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
                 return
         else:
-            place = _resume_place(services, job)
+            place = _checkpoint(services, job)
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
-        error, place = Fault(fault.code, fault.message), _resume_place(services, job)
+        error, place = ErrorDetail(fault.code, fault.message), _checkpoint(services, job)
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
         return
@@ -98,28 +100,28 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
 
-def _planned(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
+def _pin_plan(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
     """The job with what its upload looks like, pinned."""
-    if len(job.upload.key.removeprefix(keys.INBOX).encode()) > keys.LONGEST_PATH:
+    if len(job.upload.key.removeprefix(keys.INBOX).encode()) > keys.MAX_PATH_BYTES:
         raise UploadError(
             "path_too_long",
-            f"The path under inbox/ has more than {keys.LONGEST_PATH} bytes. Upload it under a shorter key.",
+            f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
         )
     if job.plan.form:
         return job
-    packing, form, start = look(
-        services.store, job.upload, partial(_check_time, job, Place(), remaining, LOOK_KEPT_SECONDS)
+    packing, form, start = detect(
+        services.store, job.upload, partial(_check_time, job, Checkpoint(), remaining, DETECT_RESERVE_SECONDS)
     )
     planned = replace(job, plan=replace(job.plan, packing=packing, form=form, start=start))
-    return services.ledger.note_plan(planned) or planned
+    return services.ledger.pin_plan(planned) or planned
 
 
-def _resume_place(services: Services, job: Job) -> Place:
+def _checkpoint(services: Services, job: Job) -> Checkpoint:
     last = services.ledger.last_batch(job.job_id)
     if last is None:
-        return Place(job.plan.start)
+        return Checkpoint(job.plan.start)
     if last.end is None:
-        raise LawBrokenError(f"the last batch of job {job.job_id} has no end")
+        raise InvariantError(f"the last batch of job {job.job_id} has no end")
     return last.end
 
 
@@ -143,8 +145,8 @@ class _Turn:
     services: Services
     job: Job
     ends: float
-    begun: Place
-    place: Place
+    begun: Checkpoint
+    place: Checkpoint
     barren: int = 0
     bytes_read: int = 0
     finished: bool = False
@@ -157,8 +159,8 @@ class _Turn:
         """The blocks, as long as a batch ends in them now and then."""
         for block in blocks:
             self.barren += len(block)
-            if self.barren > MOST_BARREN:
-                raise _barren(self.job)
+            if self.barren > MAX_BYTES_WITHOUT_BATCH:
+                raise _gap_error(self.job)
             yield block
 
     def cuts(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
@@ -177,7 +179,7 @@ class _Turn:
         self.finished = True
 
 
-def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Place, bool]:
+def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Checkpoint, bool]:
     """Stage batches from the last one on: where it got to, and whether the upload was read to its end.
 
     Raises:
@@ -188,25 +190,27 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
     ordinal = _next_ordinal(services, last)
-    begun = place = _resume_place(services, job)
+    begun = place = _checkpoint(services, job)
     told_at = services.now()
     outbox = _Outbox(services)
-    turn = _Turn(services, job, services.now() + min(longest, remaining() - KEPT_SECONDS), begun, begun)
+    turn = _Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
     check = partial(_check_turn, services, job, turn, remaining)
     with ExitStack() as kept:
         threads, reader = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
         for pool in (threads, reader):
             kept.callback(pool.shutdown, cancel_futures=True)
         while True:
-            blocks = unpacked_blocks(services.store, job.upload, job.plan, place.offset, check, reader, turn.note_read)
+            blocks = read_decompressed(
+                services.store, job.upload, job.plan, place.offset, check, reader, turn.note_read
+            )
             cuts = turn.cuts(cut(job.plan, place, number, turn.blocks(blocks)))
             try:
                 for candidate in put_ahead(services.store, threads, job.job_id, number, place, cuts):
-                    if place != begun and services.now() >= kept_at + KEEP_EVERY:
+                    if place != begun and services.now() >= kept_at + RENEW_EVERY_SECONDS:
                         kept_at = services.now()
-                        job = _kept(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
-                        told_at = _tell(services, job, told_at)
-                    known = _write_down(services, job, candidate, ordinal, outbox)
+                        job = _renew_lease(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
+                        told_at = _write_status(services, job, told_at)
+                    known = _create_batch(services, job, candidate, ordinal, outbox)
                     place = known.end or candidate.end
                     number, ordinal = number + 1, ordinal + (known.sendable > 0)
                     if place != candidate.end:
@@ -228,40 +232,42 @@ def _check_turn(services: Services, job: Job, turn: _Turn, remaining: Callable[[
         UploadError: there was not enough several turns in a row.
     """
     if turn.place == turn.begun:
-        _check_time(job, turn.place, remaining, SKIP_KEPT_SECONDS if skipping else KEPT_SECONDS)
+        _check_time(job, turn.place, remaining, SKIP_RESERVE_SECONDS if skipping else RESERVE_SECONDS)
     elif services.now() > turn.ends:
         raise TurnOverError
 
 
-def _kept(services: Services, job: Job, now: float, bytes_read: int) -> Job:
-    until = now + KEPT_FOR
+def _renew_lease(services: Services, job: Job, now: float, bytes_read: int) -> Job:
+    until = now + LEASE_RENEWAL_SECONDS
     changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
-    kept = services.ledger.move_job(job, changes)
+    kept = services.ledger.update_leased_job(job, changes)
     if kept is None:
         raise LeaseLostError(job.job_id)
     return kept
 
 
-def _tell(services: Services, job: Job, told_at: float) -> float:
+def _write_status(services: Services, job: Job, told_at: float) -> float:
     """Write how far the upload has been read, every ten seconds; when that was done last."""
     now = services.now()
-    if now < told_at + TOLD_EVERY:
+    if now < told_at + STATUS_EVERY_SECONDS:
         return told_at
-    status = status_of(job, job.told_succeeded, job.told_failed, None)
-    services.store.put(keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON)
+    status = build_status(job, job.told_succeeded, job.told_failed, None)
+    services.store.put(
+        keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
+    )
     return now
 
 
-def _barren(job: Job) -> UploadError:
+def _gap_error(job: Job) -> UploadError:
     """Blank lines or one endless line, packed a thousandfold perhaps: else each turn would read them anew, for ever."""
     return UploadError(
         "unknown_format" if job.plan.packing == "plain" else "broken_archive",
-        f"Over {MOST_BARREN >> 20:,} MB of the upload's content running end no batch of requests. "
+        f"Over {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content running end no batch of requests. "
         "Upload JSON Lines, one request a line, without long stretches of blank or broken lines.",
     )
 
 
-def _check_time(job: Job, place: Place, remaining: Callable[[], float], wanted: float) -> None:
+def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wanted: float) -> None:
     """Called while an archive is unpacked before a turn's first batch: that batch needs time.
 
     Args:
@@ -313,10 +319,10 @@ class _Outbox:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.messages: list[BatchMessage] = []
+        self.messages: list[SubmitMessage] = []
         self.since = 0.0
 
-    def add(self, message: BatchMessage) -> None:
+    def add(self, message: SubmitMessage) -> None:
         """Send the message soon."""
         now = self.services.now()
         self.since = self.since if self.messages else now
@@ -330,7 +336,7 @@ class _Outbox:
         self.services.queues.send_all(messages)
 
 
-def _write_down(services: Services, job: Job, candidate: Candidate, ordinal: int, outbox: _Outbox) -> Batch:
+def _create_batch(services: Services, job: Job, candidate: StagedAhead, ordinal: int, outbox: _Outbox) -> Batch:
     """Item and message of a batch whose object is there. Returns the batch as the ledger holds it, whoever wrote it."""
     number = candidate.number
     name = f"{number:08d}"
@@ -349,22 +355,22 @@ def _write_down(services: Services, job: Job, candidate: Candidate, ordinal: int
         created_at=now,
         end=staged.end,
         ordinal=ordinal,
-        due_at=now + SUBMIT_GRACE if prompt else turn if staged.sendable else now,
+        due_at=now + SUBMIT_GRACE_SECONDS if prompt else turn if staged.sendable else now,
         paused=max(turn - now, 0.0) if staged.sendable else 0.0,  # Its time to be accepted begins with its turn.
-        work=Work.POLL if not staged.sendable else Work.SUBMIT if ordinal else Work.FIRST,
-        ending=None if staged.sendable else Fault("internal", "no record of this batch could be sent"),
+        work=DueKind.POLL if not staged.sendable else DueKind.SUBMIT if ordinal else DueKind.FIRST,
+        ending=None if staged.sendable else ErrorDetail("internal", "no record of this batch could be sent"),
     )
     if services.ledger.create_batch(batch) is None:
         known = services.ledger.batch(job.job_id, name)
         if known is None:
-            raise LawBrokenError(f"batch {job.job_id}/{name} was there and is gone")
+            raise InvariantError(f"batch {job.job_id}/{name} was there and is gone")
         return known
     count("BatchesCut")
     count("RecordsIn", batch.requests)
     if prompt:
-        outbox.add(BatchMessage(job.job_id, name))
-    elif not staged.sendable and number < PROMPT_BATCHES:
-        services.queues.send(AskMessage(((job.job_id, name),)))
+        outbox.add(SubmitMessage(job.job_id, name))
+    elif not staged.sendable and number < FAST_START_BATCHES:
+        services.queues.send(PollMessage(((job.job_id, name),)))
     return batch
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from local.workers_ai import Fault, expected_result
-from tests.fault_table import note
+from tests.support.fault_table import note
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

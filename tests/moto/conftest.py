@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.world import World, make_world
+from tests.support.world import World, make_world
 
 
 @pytest.fixture

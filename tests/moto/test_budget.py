@@ -9,24 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.budget import (
+from shared.errors import StorageError
+from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
-    FEWEST_OUTSTANDING,
-    MODEL_WAIT_FIRST,
-    MODEL_WAIT_MOST,
-    MOST_FULL_MODELS,
-    OUTAGE_WAIT_FIRST,
-    OUTAGE_WAIT_MOST,
+    FIRST_MODEL_WAIT_SECONDS,
+    FIRST_OUTAGE_WAIT_SECONDS,
+    MAX_FULL_MODELS,
+    MAX_MODEL_WAIT_SECONDS,
+    MAX_OUTAGE_WAIT_SECONDS,
+    MIN_OUTSTANDING,
     OUTSTANDING_MINUTES,
     PAUSED_LOOK_SECONDS,
     Budget,
+    Denied,
     ModelRoom,
     PauseReason,
     Permit,
-    Refusal,
 )
-from shared.errors import StorageError
-from tests.template import properties
+from tests.support.template import properties
 
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""
@@ -174,14 +174,14 @@ def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):
 
 def test_the_first_batches_of_jobs_find_tokens_when_polls_and_other_submits_find_none(budget):
     budget.permit_polls(1_000, NOW)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Refusal)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.permit_polls(1, NOW)[0] == 0
     assert [is_free(budget.permit_submit(MODEL, NOW, first=True)) for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_busy_polls_leave_no_submit_but_submits_always_leave_polls(budget):
     assert budget.permit_polls(100, NOW)[0] == 90
-    assert isinstance(budget.permit_submit(MODEL, NOW), Refusal)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     later = NOW + 60
     while isinstance(budget.permit_submit(MODEL, later), Permit):
         pass
@@ -203,7 +203,7 @@ def test_a_refused_call_is_told_when_to_look_again_and_that_no_pause_is_the_reas
 def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_go_on(budget):
     budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Denied)
     assert refusal.paused  # It is not the batch's fault that it waits.
     assert is_free(budget.permit_submit(OTHER, NOW))
     assert budget.permit_polls(1, NOW)[0] == 1
@@ -221,13 +221,13 @@ def test_a_model_alone_may_have_what_polls_can_follow_and_less_the_more_others_h
 
 def test_however_many_models_stall_each_may_submit_and_all_together_have_less_than_twice_as_many(budget):
     outstanding = {}
-    for number in range(MOST_FULL_MODELS):
+    for number in range(MAX_FULL_MODELS):
         model = f"@cf/a/{number}"
         outstanding[model] = 0
         while model not in budget.full_models(outstanding, sum(outstanding.values())):
             outstanding[model] += 1
-        assert outstanding[model] >= FEWEST_OUTSTANDING
-    assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MOST_FULL_MODELS * FEWEST_OUTSTANDING
+        assert outstanding[model] >= MIN_OUTSTANDING
+    assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MAX_FULL_MODELS * MIN_OUTSTANDING
 
 
 def free_of(budget, now=NOW):
@@ -250,7 +250,7 @@ def test_what_is_free_knows_tokens_holds_and_pauses(budget):
 
 def test_the_room_of_a_model_knows_its_wait_and_its_share(budget):
     assert budget.model_room(MODEL, NOW).batches is None
-    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.model_room(MODEL, NOW) == ModelRoom(0, until)
     assert budget.model_room(MODEL, until + 1).batches == 1
     assert budget.model_room(OTHER, NOW).batches is None
@@ -300,7 +300,7 @@ def test_one_caller_alone_is_the_probe(budget):
     ]
     assert isinstance(permits[0], Permit)
     assert permits[1][0] == 0
-    assert isinstance(permits[2], Refusal)
+    assert isinstance(permits[2], Denied)
 
 
 def test_a_poll_that_probes_is_one_poll_however_many_were_wanted(budget):
@@ -346,7 +346,7 @@ def test_a_spent_quota_pauses_submits_until_midnight_probed_each_half_hour_and_l
 
 def test_a_429_holds_everything_for_as_long_as_it_says(budget):
     budget.hold(NOW, 17)
-    assert isinstance(budget.permit_submit(MODEL, NOW + 16), Refusal)
+    assert isinstance(budget.permit_submit(MODEL, NOW + 16), Denied)
     assert budget.permit_polls(1, NOW + 16)[0] == 0
     assert is_free(budget.permit_submit(MODEL, NOW + 17))
     assert budget.permit_polls(1, NOW + 17)[0] == 1
@@ -354,14 +354,14 @@ def test_a_429_holds_everything_for_as_long_as_it_says(budget):
 
 def test_a_429_that_does_not_say_how_long_holds_for_a_minute(budget):
     budget.hold(NOW, None)
-    assert isinstance(budget.permit_submit(MODEL, NOW + 59), Refusal)
+    assert isinstance(budget.permit_submit(MODEL, NOW + 59), Denied)
     assert is_free(budget.permit_submit(MODEL, NOW + 60))
 
 
 def test_a_shorter_hold_does_not_shorten_a_longer_one(budget):
     budget.hold(NOW, 100)
     budget.hold(NOW + 1, 5)
-    assert isinstance(budget.permit_submit(MODEL, NOW + 99), Refusal)
+    assert isinstance(budget.permit_submit(MODEL, NOW + 99), Denied)
 
 
 def test_an_outage_lets_one_submit_at_a_time_try_and_backs_off_to_five_minutes(budget):
@@ -370,11 +370,11 @@ def test_an_outage_lets_one_submit_at_a_time_try_and_backs_off_to_five_minutes(b
     steps, now = [], NOW
     for _ in range(8):
         began = now
-        while isinstance(permit := budget.permit_submit(MODEL, now), Refusal):
+        while isinstance(permit := budget.permit_submit(MODEL, now), Denied):
             now += 5
         steps.append(now - began)
         budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
-    assert steps == [min(OUTAGE_WAIT_FIRST * 2**times, OUTAGE_WAIT_MOST) for times in range(8)]
+    assert steps == [min(FIRST_OUTAGE_WAIT_SECONDS * 2**times, MAX_OUTAGE_WAIT_SECONDS) for times in range(8)]
 
 
 def test_many_lost_answers_of_one_outage_are_one_step(budget):
@@ -417,31 +417,31 @@ def test_a_pause_that_ended_by_itself_is_in_nobodys_way(budget):
     after = budget.controls().pause.until + 20
     budget.pause(PauseReason.OUTAGE, after, "no answer", Permit())
     pause = budget.controls().pause
-    assert (pause.reason, pause.since, pause.step) == (PauseReason.OUTAGE, after, OUTAGE_WAIT_FIRST)
+    assert (pause.reason, pause.since, pause.step) == (PauseReason.OUTAGE, after, FIRST_OUTAGE_WAIT_SECONDS)
 
 
 # ── waits of one model ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_model_that_waits_leaves_the_others_and_the_polls_alone(budget):
-    budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    budget.delay_model(MODEL, NOW, "3040", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Denied)
     assert not refusal.paused
     assert is_free(budget.permit_submit(OTHER, NOW + 1))
     assert is_free(budget.permit_polls(1, NOW + 1)[1])
 
 
 def test_one_batch_of_a_waiting_model_tries_and_the_others_move_behind_it(budget):
-    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe, other = budget.permit_submit(MODEL, until), budget.permit_submit(MODEL, until)
     assert probe.model_wait is not None
-    assert isinstance(other, Refusal)
+    assert isinstance(other, Denied)
     assert other.until > until
 
 
 def test_a_probe_of_a_model_that_never_came_back_is_followed_by_another(budget):
-    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.permit_submit(MODEL, until).model_wait is not None
     assert budget.permit_submit(MODEL, until + 100).model_wait is not None
 
@@ -449,22 +449,22 @@ def test_a_probe_of_a_model_that_never_came_back_is_followed_by_another(budget):
 def test_a_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_a_cap(budget):
     permit, now, waits = Permit(), NOW, []
     for _ in range(9):
-        until = budget.make_model_wait(MODEL, now, "3040", permit)
+        until = budget.delay_model(MODEL, now, "3040", permit)
         waits.append(until - now)
         now = until
         permit = budget.permit_submit(MODEL, now)
         assert isinstance(permit, Permit)
-    wanted = [min(MODEL_WAIT_FIRST * 2**times, MODEL_WAIT_MOST) for times in range(9)]
+    wanted = [min(FIRST_MODEL_WAIT_SECONDS * 2**times, MAX_MODEL_WAIT_SECONDS) for times in range(9)]
     assert all(0.8 * step <= wait <= 1.2 * step for wait, step in zip(waits, wanted, strict=True))
 
 
 def test_refusals_of_batches_that_were_under_way_do_not_lengthen_the_wait(budget):
-    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
-    assert budget.make_model_wait(MODEL, NOW + 1, "3040", Permit()) == until
+    until = budget.delay_model(MODEL, NOW, "3040", Permit())
+    assert budget.delay_model(MODEL, NOW + 1, "3040", Permit()) == until
 
 
 def test_a_good_probe_lifts_the_models_wait_and_no_other(budget):
-    until = max(budget.make_model_wait(model, NOW, "3040", Permit()) for model in (MODEL, OTHER))
+    until = max(budget.delay_model(model, NOW, "3040", Permit()) for model in (MODEL, OTHER))
     probe = budget.permit_submit(MODEL, until)
     budget.lift(probe, MODEL)
     assert is_free(budget.permit_submit(MODEL, until))
@@ -472,8 +472,8 @@ def test_a_good_probe_lifts_the_models_wait_and_no_other(budget):
 
 
 def test_a_good_probe_does_not_lift_a_wait_written_meanwhile(budget):
-    until = budget.make_model_wait(MODEL, NOW, "3040", Permit())
+    until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe = budget.permit_submit(MODEL, until)
-    later = budget.make_model_wait(MODEL, until + 1, "3040", probe)
+    later = budget.delay_model(MODEL, until + 1, "3040", probe)
     budget.lift(probe, MODEL)
     assert budget.controls(MODEL).model_wait.until == later

@@ -8,14 +8,26 @@ from dataclasses import replace
 import moto
 import pytest
 
-from shared.budget import Budget, PauseReason, Permit, Refusal
+from shared.aws.attribute_values import attribute
+from shared.aws.object_store import ObjectStore
 from shared.errors import UploadError
-from shared.items import attribute
 from shared.ledger import Ledger
-from shared.store import Store
-from shared.words import Batch, BatchState, Fault, Isolation, Job, JobState, Part, Plan, Submission, Upload, Work
-from tests.template import properties
-from tests.world import client
+from shared.models import (
+    Batch,
+    BatchState,
+    DueKind,
+    ErrorDetail,
+    Isolation,
+    Job,
+    JobState,
+    Part,
+    SplitPlan,
+    Submission,
+    Upload,
+)
+from shared.pacing.budget import Budget, Denied, PauseReason, Permit
+from tests.support.template import properties
+from tests.support.world import client
 
 M2M = "@cf/meta/m2m100-1.2b"
 
@@ -24,13 +36,15 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 T = 1_795_253_400.0
 UPLOAD = Upload("bucket", "inbox/a.jsonl", "v", "e", 100)
-JOB = Job("20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, Plan(M2M, 500, 9_500_000, "account"), T, due_at=T)
-BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=Work.POLL)
-READY = replace(BATCH, state=BatchState.READY, work=Work.SUBMIT)
-SPLIT = replace(READY, halving=Fault("rejected", "the reason"), cause="5006", work=Work.POLL)
+JOB = Job(
+    "20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, SplitPlan(M2M, 500, 9_500_000, "account"), T, due_at=T
+)
+BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=DueKind.POLL)
+READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
+SPLIT = replace(READY, halving=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
 SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
-REASON = Fault("rejected", "the reason")
+REASON = ErrorDetail("rejected", "the reason")
 PART = Part("part", 1, 0, 0, 0, 1, 0)
 
 CHANGED: dict[str, object] = {
@@ -52,19 +66,23 @@ TRANSITIONS = {
     "accept": (SUBMITTING, lambda at, seen: at.accept(seen, Submission("id", 1, T), T), ("state", "attempt")),
     "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
     "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt")),
-    "ask_on": (READY, lambda at, seen: at.ask_on(seen, REASON, T + 9), ("state", "attempt", "due_at")),
+    "keep_polling": (READY, lambda at, seen: at.keep_polling(seen, REASON, T + 9), ("state", "attempt", "due_at")),
     "postpone": (READY, lambda at, seen: at.postpone(seen, T + 9), ("state", "attempt", "due_at")),
-    "end_unanswered": (READY, lambda at, seen: at.end_unanswered(seen, REASON, T), ("state", "attempt", "due_at")),
+    "end_without_answer": (
+        READY,
+        lambda at, seen: at.end_without_answer(seen, REASON, T),
+        ("state", "attempt", "due_at"),
+    ),
     "claim_poll": (BATCH, lambda at, seen: at.claim_poll(seen, T + 9), ("state", "attempt", "due_at")),
-    "note_answer": (BATCH, lambda at, seen: at.note_answer(seen, T + 9), ("state", "attempt", "due_at")),
+    "schedule_poll": (BATCH, lambda at, seen: at.schedule_poll(seen, T + 9), ("state", "attempt", "due_at")),
     "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 1, 9, T, T), ("state", "attempt", "due_at")),
     "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt")),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
     "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
-    "move_job": (JOB, lambda at, seen: at.move_job(seen, {"claims": 1}), ("state", "lease_until")),
+    "update_leased_job": (JOB, lambda at, seen: at.update_leased_job(seen, {"claims": 1}), ("state", "lease_until")),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
-    "note_plan": (JOB, lambda at, seen: at.note_plan(replace(seen, plan=KNOWN)), ("state",)),
+    "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state",)),
     "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
     "end_job": (
         replace(JOB, state=JobState.FINALIZING),
@@ -198,21 +216,21 @@ def test_a_lease_ends_at_its_time(table, until, is_free):
 
 
 def test_what_counts_is_written_once(table):
-    store = Store(client("s3"), "bucket")
+    store = ObjectStore(client("s3"), "bucket")
 
-    assert store.put_once("key", b"first")
-    assert not store.put_once("key", b"second")
+    assert store.put_if_absent("key", b"first")
+    assert not store.put_if_absent("key", b"second")
 
     assert store.get("key") == b"first"
 
 
 def test_what_counts_is_joined_once(table):
-    store = Store(client("s3"), "bucket")
+    store = ObjectStore(client("s3"), "bucket")
     store.put("piece", b"x")
     for number in (1, 2):
-        upload = store.begin_join("joined", {"number": str(number)}, "text/plain")
-        store.copy_piece("joined", upload, 1, "piece")
-        assert store.end_join("joined", upload, store.pieces("joined", upload)) == (number == 1)
+        upload = store.create_multipart_upload("joined", {"number": str(number)}, "text/plain")
+        store.upload_part_copy("joined", upload, 1, "piece")
+        assert store.complete_multipart_upload("joined", upload, store.list_parts("joined", upload)) == (number == 1)
 
     stored = store.head("joined")
 
@@ -221,13 +239,13 @@ def test_what_counts_is_joined_once(table):
 
 
 def test_an_upload_that_was_overwritten_is_not_read(table):
-    store = Store(client("s3"), "bucket")
+    store = ObjectStore(client("s3"), "bucket")
     store.put("inbox/a", b"first")
     seen = store.head("inbox/a")
     store.put("inbox/a", b"other")
 
     with pytest.raises(UploadError, match="overwritten"):
-        store.read_upload("inbox/a", "", seen.etag, 0, 5)
+        store.read_version("inbox/a", "", seen.etag, 0, 5)
 
 
 # ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,13 +253,13 @@ def test_an_upload_that_was_overwritten_is_not_read(table):
 
 def test_a_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypatch):
     first, second = Budget(table, "table", 200), Budget(table, "table", 200)
-    until = first.make_model_wait(M2M, T, "3040", Permit())
+    until = first.delay_model(M2M, T, "3040", Permit())
     seen = first.controls(M2M)
 
     assert isinstance(second.permit_submit(M2M, until), Permit)
     monkeypatch.setattr(first, "controls", lambda *_: seen)
 
-    assert isinstance(first.permit_submit(M2M, until), Refusal)
+    assert isinstance(first.permit_submit(M2M, until), Denied)
 
 
 def test_a_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch):

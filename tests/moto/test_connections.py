@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from shared import workers_ai as module
-from shared.api_replies import Accepted, Lost, Refused
-from shared.workers_ai import TokenState, WorkersAI, http_client
+from shared.workers_ai import client as module
+from shared.workers_ai.client import TokenState, WorkersAI, http_client
+from shared.workers_ai.replies import Accepted, OutcomeUnknown, Rejected
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'
@@ -154,7 +154,7 @@ def test_a_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypat
     api.base = api.base.replace("http://", "https://")
     began = time.monotonic()
 
-    assert isinstance(submit(api, seconds=0.5), Lost)
+    assert isinstance(submit(api, seconds=0.5), OutcomeUnknown)
 
     assert server.requests == 1
     assert time.monotonic() - began < FAR / 2
@@ -166,7 +166,7 @@ def test_a_post_ends_at_its_deadline_whatever_the_server_does(serving, serve, mo
     api = serving(serve).client()
     began = time.monotonic()
 
-    assert isinstance(submit(api, seconds=0.3), Lost)
+    assert isinstance(submit(api, seconds=0.3), OutcomeUnknown)
 
     assert time.monotonic() - began < FAR / 2
 
@@ -176,7 +176,7 @@ def test_a_server_that_takes_no_bytes_does_not_hold_a_post_beyond_its_deadline(s
     began = time.monotonic()
 
     with api.submit(MODEL, bytes(64 << 20), 0.3) as reply:
-        assert isinstance(reply, Lost)
+        assert isinstance(reply, OutcomeUnknown)
 
     assert time.monotonic() - began < FAR / 2
 
@@ -201,12 +201,12 @@ def test_what_connects_after_its_deadline_is_not_sent(serving, monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", slowly)
 
-    assert submit(server.client(), seconds=0.3) == Refused(0, None, "no connection: ConnectTimeout")
+    assert submit(server.client(), seconds=0.3) == Rejected(0, None, "no connection: ConnectTimeout")
     assert server.requests == 0
 
 
 def test_nothing_is_sent_when_no_time_is_left(serving):
     server = serving(silent)
 
-    assert submit(server.client(), seconds=0.0) == Refused(0, None, "no time left to send it")
+    assert submit(server.client(), seconds=0.0) == Rejected(0, None, "no time left to send it")
     assert server.connections == 0

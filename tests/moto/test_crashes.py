@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from tests.fault_table import note
-from tests.journeys import JOURNEYS, Seen, recorded, run
-from tests.mortal import SUBMIT, WRITES, Boundaries
+from tests.support.deaths import SUBMIT, WRITES, Boundaries
+from tests.support.fault_table import note
+from tests.support.journeys import JOURNEYS, Seen, recorded, run
 
 SHARES = 8
 """A matrix is cut in so many tests, for two processors to share."""

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from functions.poll import segments
+from functions.poll import result_files as segments
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -14,8 +14,8 @@ RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(
 @pytest.fixture
 def small_steps(monkeypatch):
     """Each batch is a step of its own."""
-    monkeypatch.setattr(segments, "STEP", 1)
-    monkeypatch.setattr(segments, "LONGEST_STEP", 1)
+    monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 1)
+    monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 1)
 
 
 def run(start):
@@ -49,7 +49,7 @@ def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monke
 
 def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
     monkeypatch.setattr(segments, "is_possible", lambda: False)
-    monkeypatch.setattr(segments, "LARGEST_READ_AGAIN", 300)
+    monkeypatch.setattr(segments, "MAX_DIGEST_READ_BYTES", 300)
 
     world = run(start)
 
@@ -65,10 +65,10 @@ def test_a_file_is_not_read_again_without_the_time_for_it(start, small_steps, mo
     needed = segments.seconds_for_digests
 
     def at_another_speed(job, kinds):
-        monkeypatch.setattr(segments, "READ_SPEED", next(speeds))
+        monkeypatch.setattr(segments, "READ_BYTES_PER_SECOND", next(speeds))
         return needed(job, kinds)
 
-    monkeypatch.setattr("functions.poll.finish.seconds_for_digests", at_another_speed)
+    monkeypatch.setattr("functions.poll.advance_job.seconds_for_digests", at_another_speed)
 
     assert_digests(run(start))
     assert next(speeds) == 80e6

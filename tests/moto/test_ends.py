@@ -5,14 +5,15 @@ from collections import Counter
 
 import pytest
 
-import functions.poll.ask
-import functions.poll.finish
+import functions.poll.advance_job
+import functions.poll.poll_batch
 import functions.poll.tick
 import functions.submit.split
 from local.workers_ai import Fault, expected_result
-from shared import budget, observability
+from shared import observability
 from shared.errors import StorageError
-from tests.mortal import Boundaries, DiedError, Mortal
+from shared.pacing import budget
+from tests.support.deaths import Boundaries, DiedError, Mortal
 
 pytestmark = pytest.mark.faults  # days pass, hour by hour
 
@@ -24,7 +25,7 @@ HOUR, DAY = 3_600, 86_400
 def days_pass_quickly(monkeypatch):
     """A tick looks once, and a job at which nothing changes is seldom told of: neither decides about an end."""
     monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
-    monkeypatch.setattr(functions.poll.finish, "VISIT_LATE", 6 * HOUR)
+    monkeypatch.setattr(functions.poll.advance_job, "MAX_VISIT_SECONDS", 6 * HOUR)
 
 
 def greetings(count):
@@ -110,14 +111,14 @@ def test_a_batch_whose_polls_bring_no_answer_ends_internal_after_72_hours(world,
 
 @pytest.mark.parametrize("death", [DiedError, RuntimeError])
 def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
-    real = functions.poll.ask.collect
+    real = functions.poll.poll_batch.collect
 
     def broken(services, job, batch, reply):
         if reply is not None:
             raise death
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.ask, "collect", broken)
+    monkeypatch.setattr(functions.poll.poll_batch, "collect", broken)
     world = mortal(world)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -131,7 +132,7 @@ def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kep
 
 def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
     api.switch(answers_per_batch=1)
-    real = functions.poll.ask.collect
+    real = functions.poll.poll_batch.collect
     mended_at = time.time() + 2 * DAY
 
     def broken(services, job, batch, reply):
@@ -139,7 +140,7 @@ def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(worl
             raise StorageError("S3 is away")
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.ask, "collect", broken)
+    monkeypatch.setattr(functions.poll.poll_batch, "collect", broken)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     assert 48 <= hours_to_end(world, most=60) <= 50

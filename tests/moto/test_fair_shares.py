@@ -13,24 +13,24 @@ import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
-import functions.poll.ask
-import functions.poll.finish
+import functions.poll.advance_job
 import functions.poll.handler
+import functions.poll.poll_batch
 import functions.poll.tick
 import functions.submit.handler
-import functions.submit.send
-from functions.poll.dispatch import MOST_WAITING
+import functions.submit.submit_batch
+from functions.poll.dispatch_submits import MAX_WAITING
 from functions.poll.tick import tick
-from shared import budget as budget_module
-from shared.budget import PauseReason, Permit
+from shared.aws.attribute_values import attributes
+from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import StorageError
-from shared.items import attributes
-from shared.keys import result
-from shared.patience import LAST_CLAIM, wait_for
-from shared.words import Batch, BatchState, Fault, Job, JobState, Plan, Submission, Upload, Work
-from shared.workers_ai import Lost
-from tests.mortal import Boundaries, mortal_world
-from tests.world import BUCKET, REAL_SUBMIT, REGION, TABLE
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, SplitPlan, Submission, Upload
+from shared.pacing import budget as budget_module
+from shared.pacing.budget import PauseReason, Permit
+from shared.s3_keys import result
+from shared.workers_ai.replies import OutcomeUnknown
+from tests.support.deaths import Boundaries, mortal_world
+from tests.support.world import BUCKET, REAL_SUBMIT, REGION, TABLE
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
@@ -59,7 +59,7 @@ def job_of(name, model=BGE, **more):
     now = time.time()
     upload, plan = (
         Upload(BUCKET, f"inbox/{name}.jsonl", "v", "e", 1),
-        Plan(model, 500, 9_500_000, "a", "jsonl", "plain"),
+        SplitPlan(model, 500, 9_500_000, "a", "jsonl", "plain"),
     )
     held = {"created_at": now - DAY, "due_at": now + 3_600, "total": 1_000, **more}
     return Job(f"20261121T093000Z-{name:0>8}", JobState.IN_PROGRESS, upload, plan, **held)
@@ -81,7 +81,7 @@ def put_batches(job, count, *, state, due_in):
             10,
             created_at=now - DAY,
             due_at=now + due_in + number / 1_000,
-            work=Work.POLL if queued else Work.SUBMIT,
+            work=DueKind.POLL if queued else DueKind.SUBMIT,
             submissions=(Submission(f"{job.job_id}/{number}", 1, now - DAY / 2),) if queued else (),
             attempt=int(queued),
         )
@@ -154,7 +154,7 @@ def test_a_batch_without_a_job_ends_when_its_claims_are_used_up(start, short_tic
     job = job_of("gone")
     put_batches(job, 1, state=BatchState.QUEUED, due_in=-600)
     (item,) = batches_of(world, job.job_id)
-    edit(world, item, claims={"N": str(LAST_CLAIM)}, **({} if readable else {"first_id": {"S": "edited"}}))
+    edit(world, item, claims={"N": str(MAX_CLAIMS)}, **({} if readable else {"first_id": {"S": "edited"}}))
 
     world.tick()
 
@@ -172,7 +172,7 @@ def test_a_job_with_an_unreadable_batch_ends_failed_with_the_lines_before_it(sta
     edit(world, batches_of(world, job_id)[1], requests={"S": "edited"})
     minutes_until(world, lambda: sum("part" in one for one in batches_of(world, job_id)) == 2, most=3)
     meta = {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": "META"}}
-    edit(world, meta, claims={"N": str(LAST_CLAIM)}, lease_until={"N": "0"}, due_at={"N": str(time.time())})
+    edit(world, meta, claims={"N": str(MAX_CLAIMS)}, lease_until={"N": "0"}, due_at={"N": str(time.time())})
 
     world.tick()
 
@@ -248,7 +248,7 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
     waited = []
-    real_collect, real_close = functions.poll.ask.collect, functions.poll.finish._close
+    real_collect, real_close = functions.poll.poll_batch.collect, functions.poll.advance_job._close
 
     def collect(services, job, batch, reply):
         if "large" in job.upload.key:
@@ -260,8 +260,8 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
         if "small" in job.upload.key:
             finished.set()
 
-    monkeypatch.setattr(functions.poll.ask, "collect", collect)
-    monkeypatch.setattr(functions.poll.finish, "_close", close)
+    monkeypatch.setattr(functions.poll.poll_batch, "collect", collect)
+    monkeypatch.setattr(functions.poll.advance_job, "_close", close)
     for name in ("large", "small"):
         world.upload_records(f"{name}.jsonl", texts(1), model=BGE)
         world.deliver("UploadQueue")
@@ -294,7 +294,7 @@ def test_a_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, s
 def test_a_pause_dispatches_only_its_probes_and_what_needs_no_call(start):
     world = start()
     services = services_of()
-    waits, stopped = job_of("waits"), job_of("stopped", error=Fault("broken_archive", "It breaks off."))
+    waits, stopped = job_of("waits"), job_of("stopped", error=ErrorDetail("broken_archive", "It breaks off."))
     for job, due_in in ((stopped, -7_200), (waits, -3_600)):
         services.ledger.create_job(job)
         put_batches(job, 200 if job is waits else 3, state=BatchState.READY, due_in=due_in)
@@ -316,7 +316,7 @@ def test_no_messages_pile_up_while_nobody_takes_them(start):
         world.tick()
         world.pass_time(60)
 
-    assert waiting(world, "SubmitQueue") <= MOST_WAITING
+    assert waiting(world, "SubmitQueue") <= MAX_WAITING
 
 
 # ── turns, and when the time to be accepted begins ───────────────────────────────────────────────────────────────────
@@ -328,12 +328,12 @@ def test_batches_without_a_sendable_record_take_no_turn(start):
     world.deliver("UploadQueue")
 
     (good,) = [item for item in world.items() if item.get("sendable", {}).get("N") == "1"]
-    assert good["work"]["S"] == Work.FIRST
+    assert good["work"]["S"] == DueKind.FIRST
     assert waiting(world, "SubmitQueue") == 1
 
 
 def test_the_time_to_be_accepted_begins_with_a_batchs_turn(start, api, monkeypatch):
-    monkeypatch.setattr(functions.submit.send, "LONGEST_WAIT_FOR_ACCEPTANCE", 300)
+    monkeypatch.setattr(functions.submit.submit_batch, "MAX_SECONDS_TO_ACCEPTANCE", 300)
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
     world.upload_records("a.jsonl", texts(6), model=BGE)
 
@@ -365,10 +365,10 @@ class Silent:
         self.calls = Counter()
 
     @contextmanager
-    def ask(self, model, request_id, seconds):
+    def poll(self, model, request_id, seconds):
         self.calls[request_id] += 1
         self.sleep(seconds)
-        yield Lost("ReadTimeout")
+        yield OutcomeUnknown("ReadTimeout")
 
 
 @pytest.mark.parametrize("due_in", [0, 20, 30, 40, 50])
@@ -417,7 +417,7 @@ def test_an_error_of_the_submit_function_before_a_claim_counts_as_one(start, mon
     def slip(*arguments, **more):
         raise TypeError("a slip")
 
-    monkeypatch.setattr(functions.submit.handler, "submit", slip)
+    monkeypatch.setattr(functions.submit.handler, "submit_batch", slip)
     monkeypatch.setattr(functions.submit.handler, "split", slip)
     world.deliver_all()
     world.pass_time(160)
@@ -436,7 +436,7 @@ def test_a_batch_that_was_claimed_too_often_without_a_submit_ends(start, short_t
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
     (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    edit(world, item, claims={"N": str(LAST_CLAIM + 1)})
+    edit(world, item, claims={"N": str(MAX_CLAIMS + 1)})
 
     minutes_until(world, lambda: len(world.manifests()) == 1, most=3)
 
@@ -463,7 +463,7 @@ def test_an_upload_whose_function_died_before_there_was_a_job_is_begun_three_min
 
 def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeypatch):
     world = start()
-    monkeypatch.setattr(functions.submit.handler, "job_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(functions.submit.handler, "get_or_create_job", lambda *_: 1 / 0)
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
     world.pass_time(850)
@@ -474,7 +474,7 @@ def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeyp
 
 @pytest.mark.parametrize(("claims", "usual", "waits"), [(0, 900, 180), (9, 900, 180), (10, 900, 900), (0, 30, 30)])
 def test_the_first_claims_wait_three_minutes_at_most(claims, usual, waits):
-    assert wait_for(claims, usual) == waits
+    assert claim_seconds(claims, usual) == waits
 
 
 def test_forty_deaths_within_a_minute_are_made_up_for_within_five(api):

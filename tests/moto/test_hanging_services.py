@@ -13,17 +13,17 @@ import botocore.endpoint
 import msgspec
 import pytest
 
-from functions.submit import send
-from shared import services as composition
+from functions.submit import submit_batch as send
+from shared import bootstrap as composition
+from shared.bootstrap import Waits
 from shared.errors import StorageError
-from shared.services import Waits
-from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
+from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 
 TRIES = 3
 BATCH = Batch(
-    "j", "00000000", BatchState.SUBMITTING, 0, 1, 1, 10, created_at=0.0, attempt=1, due_at=1.0, work=Work.SUBMIT
+    "j", "00000000", BatchState.SUBMITTING, 0, 1, 1, 10, created_at=0.0, attempt=1, due_at=1.0, work=DueKind.SUBMIT
 )
-JOB = Job("j", JobState.IN_PROGRESS, Upload("b", "k", "v", "e", 1), Plan("@cf/a/b", 1, 1, "acc"), 0.0)
+JOB = Job("j", JobState.IN_PROGRESS, Upload("b", "k", "v", "e", 1), SplitPlan("@cf/a/b", 1, 1, "acc"), 0.0)
 
 
 class BlackHole:
@@ -61,7 +61,7 @@ class Kept:
     def __init__(self):
         self.objects = {}
 
-    def put_once(self, key, body):
+    def put_if_absent(self, key, body):
         self.objects.setdefault(key, body)
         return True
 
@@ -108,8 +108,8 @@ def remaining():
 def test_the_receipt_is_written_after_one_call_of_a_table_that_hangs(begin, black_hole, remaining):
     services = dataclasses.replace(begin(), store=Kept())
     tried = []
-    write = services.store.put_once
-    services.store.put_once = lambda key, body: (tried.append(len(black_hole.held)), write(key, body))[1]
+    write = services.store.put_if_absent
+    services.store.put_if_absent = lambda key, body: (tried.append(len(black_hole.held)), write(key, body))[1]
 
     send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
 
@@ -131,7 +131,7 @@ def test_a_table_that_recovers_takes_the_request_id_although_the_receipt_is_writ
         return outcome
 
     services.ledger.accept = accept
-    monkeypatch.setattr(send, "_ask_soon", lambda *_: asked.append("soon"))
+    monkeypatch.setattr(send, "_schedule_first_poll", lambda *_: asked.append("soon"))
 
     send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
 

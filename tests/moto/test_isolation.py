@@ -8,17 +8,17 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-import functions.poll.ask
-import functions.poll.finish
+import functions.poll.advance_job
 import functions.poll.handler
+import functions.poll.poll_batch
 import functions.submit.handler
 from functions.poll import bisect_batch
 from local.workers_ai import Fault
-from shared import queues
+from shared.aws import queues
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from shared.words import Fault as Ending
-from tests.mortal import Boundaries, mortal_world
+from shared.models import ErrorDetail
+from tests.support.deaths import Boundaries, mortal_world
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
@@ -260,8 +260,8 @@ def fails(*_):
 @pytest.fixture
 def impatient(monkeypatch):
     """What usually takes 72 hours is given up after a few claims."""
-    for module in (functions.poll.ask, functions.poll.finish):
-        monkeypatch.setattr(module, "LAST_CLAIM", 3)
+    for module in (functions.poll.poll_batch, functions.poll.advance_job):
+        monkeypatch.setattr(module, "MAX_CLAIMS", 3)
 
 
 def test_a_batch_that_cannot_be_split_ends(world, api, monkeypatch, impatient):
@@ -313,7 +313,7 @@ def mortal(api):
 
 
 def stop_the_job(services, job):
-    services.ledger.fail_job(job.job_id, Ending("unknown_model", "gone"), services.now())
+    services.ledger.fail_job(job.job_id, ErrorDetail("unknown_model", "gone"), services.now())
 
 
 def use_up_the_bound(services, job):

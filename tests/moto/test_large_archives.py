@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from functions.submit import reading
+from functions.submit.records import stream as reading
 from local.workers_ai import expected_result
-from shared.store import Store
+from shared.aws.object_store import ObjectStore
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(12)]
@@ -18,12 +18,12 @@ PIECES = 12
 @pytest.fixture
 def slow(start, monkeypatch):
     """Makes reading the whole archive take so many seconds, and staging a batch some more."""
-    read, put = Store.read_upload, Store.put_once
+    read, put = ObjectStore.read_version, ObjectStore.put_if_absent
 
     def make(reading_it, staging=0.0):
         world = start(MAX_REQUESTS_PER_BATCH=1)
-        monkeypatch.setattr(reading, "HEAD", 200)
-        monkeypatch.setattr(reading, "RANGE", -(-len(ARCHIVE) // PIECES))
+        monkeypatch.setattr(reading, "HEAD_BYTES", 200)
+        monkeypatch.setattr(reading, "RANGE_BYTES", -(-len(ARCHIVE) // PIECES))
 
         def slow_read(*arguments):
             world.pass_time(reading_it / PIECES)
@@ -33,8 +33,8 @@ def slow(start, monkeypatch):
             world.pass_time(staging if key.endswith("/request") else 0)
             return put(store, key, *arguments, **named)
 
-        monkeypatch.setattr(Store, "read_upload", slow_read)
-        monkeypatch.setattr(Store, "put_once", slow_put)
+        monkeypatch.setattr(ObjectStore, "read_version", slow_read)
+        monkeypatch.setattr(ObjectStore, "put_if_absent", slow_put)
         return world
 
     return make
@@ -69,13 +69,13 @@ def test_one_slow_turn_is_no_reason_to_fail(slow, monkeypatch):
     world = slow(80, staging=12)
     world.upload("a.jsonl", ARCHIVE, model=M2M)
     world.deliver("UploadQueue")
-    read, stalls = Store.read_upload, iter([120] * 2)
+    read, stalls = ObjectStore.read_version, iter([120] * 2)
 
     def stalling(*arguments):
         world.pass_time(next(stalls, 0))
         return read(*arguments)
 
-    monkeypatch.setattr(Store, "read_upload", stalling)
+    monkeypatch.setattr(ObjectStore, "read_version", stalling)
     world.settle(minutes=120)
 
     assert next(stalls, None) is None
@@ -85,13 +85,13 @@ def test_one_slow_turn_is_no_reason_to_fail(slow, monkeypatch):
 def test_an_archive_of_empty_members_without_end_fails_and_keeps_what_was_read(slow, monkeypatch):
     world = slow(0)
     world.upload("a.jsonl", ARCHIVE + gzip.compress(b"") * 400, model=M2M)
-    read = Store.read_upload
+    read = ObjectStore.read_version
 
     def slower_behind_the_records(store, key, version, etag, start, length):
         world.pass_time(100 if start >= len(ARCHIVE) else 0)
         return read(store, key, version, etag, start, length)
 
-    monkeypatch.setattr(Store, "read_upload", slower_behind_the_records)
+    monkeypatch.setattr(ObjectStore, "read_version", slower_behind_the_records)
     world.settle(minutes=240)
 
     manifest = world.manifest()

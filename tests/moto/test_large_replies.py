@@ -2,9 +2,9 @@
 
 import pytest
 
-from functions.submit import limits
+from functions.submit import batch_limits as limits
 from local.workers_ai import Fault
-from shared import workers_ai
+from shared.workers_ai import client as workers_ai
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 VECTOR = 4_000
@@ -14,7 +14,7 @@ VECTOR = 4_000
 @pytest.fixture
 def small_limit(monkeypatch):
     """Two vectors fit in a reply, three do not."""
-    monkeypatch.setattr(workers_ai, "LARGEST_REPLY", 5 * VECTOR)
+    monkeypatch.setattr(workers_ai, "MAX_REPLY_BYTES", 5 * VECTOR)
 
 
 def test_a_batch_whose_reply_is_too_large_is_halved_until_its_halves_fit(start, api, small_limit):
@@ -47,7 +47,7 @@ def test_a_record_whose_answer_alone_is_too_large_fails_with_clear_words(start, 
 
 
 def test_a_batch_has_no_more_records_than_answers_of_its_model_leave_room_for(start, api, monkeypatch):
-    monkeypatch.setattr(limits, "REPLY_AIM", 3 * 24_000)
+    monkeypatch.setattr(limits, "REPLY_TARGET_BYTES", 3 * 24_000)
     world = start(MAX_REQUESTS_PER_BATCH=100_000)
     world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(7)], model=BGE)
 

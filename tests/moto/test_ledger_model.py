@@ -28,11 +28,11 @@ from hypothesis.stateful import (
 import functions.poll.handler
 from functions.poll.bisect_batch import MAX_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
-from shared.items import read
-from shared.words import Isolation, Job
-from tests.fault_table import note
-from tests.mortal import Boundaries, mortal_world
-from tests.world import QUEUES
+from shared.aws.attribute_values import read
+from shared.models import Isolation, Job
+from tests.support.deaths import Boundaries, mortal_world
+from tests.support.fault_table import note
+from tests.support.world import QUEUES
 
 M2M = "@cf/meta/m2m100-1.2b"
 FINAL = {"done", "halved", "completed", "failed"}

@@ -8,9 +8,9 @@ from io import BytesIO
 
 import pytest
 
-from functions.submit.unpack import zstd
+from functions.submit.records.decompress import zstd
 from local.workers_ai import expected_result
-from tests.world import BUCKET
+from tests.support.world import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"

@@ -10,11 +10,11 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
-from functions.poll.tick import HANDED, JOBS, TICK_SECONDS, bring_on, tick
-from shared.api_replies import Pending
-from shared.queues import decode_message
-from shared.words import Batch, BatchState, Job, JobState, Plan, Submission, Upload, Work
-from tests.world import BUCKET, REGION, TABLE
+from functions.poll.tick import BATCHES_PER_MESSAGE, MAX_JOBS, TICK_SECONDS, advance_batches, tick
+from shared.aws.queues import decode_message
+from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
+from shared.workers_ai.replies import Pending
+from tests.support.world import BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 JOB = "20261121T093000Z-0000000a"
@@ -29,7 +29,7 @@ class PendingForever:
         self.asked = Counter()
 
     @contextmanager
-    def ask(self, model, request_id, seconds):
+    def poll(self, model, request_id, seconds):
         self.asked[request_id] += 1
         yield Pending("queued")
 
@@ -46,11 +46,14 @@ def pending(start):
         world = start(API_CALLS_PER_MINUTE=calls_per_minute)
         services = functions.poll.handler.services()
         now = services.now()
-        upload, plan = Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1), Plan(BGE, 500, 9_500_000, "a", "jsonl", "plain")
+        upload, plan = (
+            Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1),
+            SplitPlan(BGE, 500, 9_500_000, "a", "jsonl", "plain"),
+        )
         job = Job(JOB, JobState.IN_PROGRESS, upload, plan, now, due_at=now + 300, total=count)
         services.ledger.create_job(job)
         accepted = (Submission("request", 1, now - 600),)
-        held = {"created_at": now - 900, "work": Work.POLL, "attempt": 1}
+        held = {"created_at": now - 900, "work": DueKind.POLL, "attempt": 1}
         batch = Batch(JOB, "00000000", BatchState.QUEUED, 0, 1, 1, 10, due_at=now, submissions=accepted, **held)
         services.ledger.create_batch(batch)
         (first,) = items_of(world).values()
@@ -92,9 +95,9 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
     assert all(float(before[sk]["due_at"]["N"]) <= services.now() for sk in changed)
     # A claim and a note for each poll, a token for each call, a postponement for each one handed over.
     assert calls["UpdateItem"] <= 3 * allowed + rounds
-    assert calls["items read"] <= 6 * allowed + rounds * (JOBS + 5)
+    assert calls["items read"] <= 6 * allowed + rounds * (MAX_JOBS + 5)
     # Near its end a tick polls nothing itself: it would not be over in time if the API were silent.
-    assert calls["SendMessageBatch"] <= allowed / HANDED + TICK_SECONDS / 4
+    assert calls["SendMessageBatch"] <= allowed / BATCHES_PER_MESSAGE + TICK_SECONDS / 4
     longest_due = sorted((item for item in before.values()), key=lambda item: float(item["due_at"]["N"]))
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
 
@@ -107,7 +110,7 @@ def test_what_a_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_
 
     answer = world.sqs.receive_message(QueueUrl=world.queues["PollQueue"], MaxNumberOfMessages=10)
     handed = [batch for message in answer["Messages"] for batch in decode_message(message["Body"]).batches]
-    bring_on(services, handed, lambda: TIMEOUT)
+    advance_batches(services, handed, lambda: TIMEOUT)
 
     seconds = services.now() - began
     asked = sum(services.api.asked.values())

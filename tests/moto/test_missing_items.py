@@ -88,8 +88,8 @@ def test_a_job_that_ends_early_keeps_what_an_incomplete_reply_held(start, api):
 
 
 def test_missing_items_hold_their_job_up_for_less_than_90_seconds():
-    assert sum(collect.MISSING_ASKS) < 80  # and ten for two polls
+    assert sum(collect.MISSING_ITEM_WAITS) < 80  # and ten for two polls
 
 
 def test_so_few_incomplete_replies_are_kept_that_an_item_stays_small():
-    assert len(collect.MISSING_ASKS) * (1 + collect.MOST_RETRIES) <= 6
+    assert len(collect.MISSING_ITEM_WAITS) * (1 + collect.MAX_RETRIES) <= 6

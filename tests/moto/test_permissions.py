@@ -1,7 +1,7 @@
 """Least privilege, both ways: what a function does its role allows, and what its role allows some function does.
 
-The first half is proved by every test on moto, since each call there is judged by the role (tests/iam.py). Here is the
-second: a world in which everything happens that ever happens, after which no grant may be left unused.
+The first half is proved by every test on moto, since each call there is judged by the role (tests/support/iam.py). Here
+is the second: a world in which everything happens that ever happens, after which no grant may be left unused.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-import functions.poll.segments
+import functions.poll.result_files
 import functions.poll.tick
 import functions.submit.split
 from local.workers_ai import Fault
-from shared.keys import result
-from tests.world import BUCKET, World
+from shared.s3_keys import result
+from tests.support.world import BUCKET, World
 
 M2M = "@cf/meta/m2m100-1.2b"
 
@@ -32,9 +32,9 @@ DONE_BY_AWS = {
 def small_steps(monkeypatch):
     """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
     monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.poll.tick, "IN_HAND", 1)
-    monkeypatch.setattr(functions.poll.segments, "SEGMENT", 400)
-    monkeypatch.setattr(functions.poll.segments, "COPIED", 300)
+    monkeypatch.setattr(functions.poll.tick, "MAX_OWN_POLLS", 1)
+    monkeypatch.setattr(functions.poll.result_files, "SEGMENT_BYTES", 400)
+    monkeypatch.setattr(functions.poll.result_files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

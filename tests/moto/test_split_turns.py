@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from functions.submit import jobs, split
-from functions.submit.split import KEPT_FOR
+from functions.submit import create_job as jobs
+from functions.submit import split
+from functions.submit.split import LEASE_RENEWAL_SECONDS
+from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from shared.store import Store
-from tests.world import TABLE
+from tests.support.world import TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -19,7 +20,7 @@ BODY = b"".join(json.dumps(record).encode() + b"\n" for record in RECORDS)
 @pytest.fixture
 def slow(start, monkeypatch):
     """Makes staging a batch take six seconds, and something happen at one of them."""
-    put = Store.put_once
+    put = ObjectStore.put_if_absent
 
     def make(at, happens):
         world = start(MAX_REQUESTS_PER_BATCH=1)
@@ -33,7 +34,7 @@ def slow(start, monkeypatch):
                     happens(world, key.split("/")[1])
             return put(store, key, *arguments, **named)
 
-        monkeypatch.setattr(Store, "put_once", slow_put)
+        monkeypatch.setattr(ObjectStore, "put_if_absent", slow_put)
         return world
 
     return make
@@ -55,7 +56,7 @@ def test_a_run_that_dies_after_some_batches_is_gone_on_with_within_a_minute(slow
     world.deliver("UploadQueue")
 
     assert job_item(world)["state"]["S"] == "splitting"
-    assert float(job_item(world)["due_at"]["N"]) - world.now() <= KEPT_FOR
+    assert float(job_item(world)["due_at"]["N"]) - world.now() <= LEASE_RENEWAL_SECONDS
     world.settle(minutes=10)
     assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
@@ -68,7 +69,7 @@ def test_a_run_whose_lease_ran_out_lets_go_once_another_has_the_job(slow, monkey
     def another_has_it(world, job_id):
         ledger = Ledger(world.dynamodb, TABLE)
         job = ledger.job(job_id)
-        world.pass_time(KEPT_FOR)
+        world.pass_time(job.lease_until - world.now() + 1)
         assert ledger.lease_job(job, world.now(), world.now() + 150)
 
     world = slow(2, another_has_it)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.items import read
-from shared.queues import AskMessage, BatchMessage, JobMessage, decode_message
-from shared.words import SCHEMA, Batch, BatchState, Job, JobState, Submission, Work
+from shared.aws.attribute_values import read
+from shared.aws.queues import PollMessage, SplitMessage, SubmitMessage, decode_message
+from shared.models import SCHEMA, Batch, BatchState, DueKind, Job, JobState, Submission
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded/first-version.json").read_text())
 M2M = "@cf/meta/m2m100-1.2b"
@@ -17,13 +17,13 @@ def test_items_of_the_first_version_are_read():
     job, batch = read(RECORDED["job"], Job), read(RECORDED["batch"], Batch)
 
     assert (job.state, job.total, job.due_at) == (JobState.IN_PROGRESS, 700, 1795235410.0)
-    assert (batch.state, batch.work, batch.due_at) == (BatchState.QUEUED, Work.POLL, 1795235431.5)
+    assert (batch.state, batch.work, batch.due_at) == (BatchState.QUEUED, DueKind.POLL, 1795235431.5)
     submission = Submission("0191f3f4-5c0e-7b0c-9d7e-6d1f0a2b3c4d", 1, 1795235403.125)
-    assert batch.submissions == batch.asked_after == (submission,)
+    assert batch.submissions == batch.pollable == (submission,)
 
 
 @pytest.mark.parametrize(
-    ("body", "kind"), list(zip(RECORDED["messages"], (JobMessage, BatchMessage, AskMessage), strict=True))
+    ("body", "kind"), list(zip(RECORDED["messages"], (SplitMessage, SubmitMessage, PollMessage), strict=True))
 )
 def test_messages_of_the_first_version_are_read_and_may_carry_more(body, kind):
     assert isinstance(decode_message(body), kind)
@@ -31,7 +31,7 @@ def test_messages_of_the_first_version_are_read_and_may_carry_more(body, kind):
 
 
 def test_items_name_the_version_of_their_schema():
-    assert {work.value for work in Work} == {f"{SCHEMA}#submit", f"{SCHEMA}#poll", f"{SCHEMA}#job"}
+    assert {work.value for work in DueKind} == {f"{SCHEMA}#{work}" for work in ("first", "submit", "poll", "job")}
     assert RECORDED["job"]["work"] == {"S": "v1#job"}
 
 

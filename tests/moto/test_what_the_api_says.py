@@ -9,11 +9,11 @@ import pytest
 
 import functions.submit.split
 from local.workers_ai import Fault, expected_result
+from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from shared.store import Store
-from tests.mortal import SUBMIT, Boundaries, mortal_world
-from tests.world import TOKEN
+from tests.support.deaths import SUBMIT, Boundaries, mortal_world
+from tests.support.world import TOKEN
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -629,7 +629,7 @@ def test_an_answer_at_once_whose_function_died_is_found_and_used(world, api, mon
     api.inject(Fault(kind="sync_answer"))
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "accept", refuses)
-        patch.setattr(Store, "put_once", once_then_refuse(Store.put_once))
+        patch.setattr(ObjectStore, "put_if_absent", once_then_refuse(ObjectStore.put_if_absent))
         world.upload_records("a.jsonl", greetings(3), model=M2M)
         world.deliver("UploadQueue")
         world.deliver("SubmitQueue")
@@ -711,7 +711,9 @@ def test_an_upload_is_read_on_while_its_last_batch_so_far_is_being_halved(start,
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "create_batch", only_one_piece)
         world.deliver("SubmitQueue")
-        world.tick()
+        for _ in range(3):
+            world.tick()
+            world.deliver("PollQueue")
     assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == ["BATCH#00000000.1"]
     (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
     body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})

@@ -1,7 +1,7 @@
 """Each grant of the deployed roles, as the local AWS judges it: with it a call is let through, without it refused.
 
-That code knows nothing of ours (tests/iam.py), which judges every call of every test on moto and finds that each grant
-is used. Here a user gets a function's very policy, then the policy less one grant, and makes the call.
+That code knows nothing of ours (tests/support/iam.py), which judges every call of every test on moto and finds that
+each grant is used. Here a user gets a function's very policy, then the policy less one grant, and makes the call.
 """
 
 import copy
@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local import aws
-from tests.stack_helpers import running_stack
+from tests.support.stack import running_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"SubmitRole": "submit", "PollRole": "poll"}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from local import aws
-from tests.stack_helpers import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 
 pytestmark = pytest.mark.stack
 

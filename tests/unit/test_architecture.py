@@ -10,12 +10,18 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
 
 ROOMS = {
-    "boto3": {"shared.services"},
-    "botocore": {"shared.services", "shared.ledger", "shared.notices", "shared.store", "shared.queues"},
-    "httpx": {"shared.workers_ai"},
+    "boto3": {"shared.bootstrap"},
+    "botocore": {
+        "shared.bootstrap",
+        "shared.ledger",
+        "shared.aws.event_bus",
+        "shared.aws.object_store",
+        "shared.aws.queues",
+    },
+    "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.running_sha256"},
     "_hashlib": {"functions.poll.running_sha256"},
-    "backports": {"functions.submit.unpack"},
+    "backports": {"functions.submit.records.decompress"},
     "subprocess": set(),
     "pickle": set(),
     "json": set(),
@@ -24,13 +30,13 @@ ROOMS = {
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
 PURE = {
-    "functions.submit.cut",
-    "functions.submit.windows",
-    "functions.submit.form",
-    "functions.submit.unpack",
+    "functions.submit.records.cut",
+    "functions.submit.records.framing",
+    "functions.submit.records.detect_format",
+    "functions.submit.records.decompress",
     "functions.poll.join",
     "functions.poll.running_sha256",
-    "shared.cadence",
+    "shared.pacing.poll_schedule",
     "shared.cost",
     "shared.errors",
     "shared.formats.answers",
@@ -48,31 +54,31 @@ PURE = {
     "shared.formats.template",
     "shared.formats.text",
     "shared.formats.tools",
-    "shared.items",
-    "shared.keys",
+    "shared.aws.attribute_values",
+    "shared.s3_keys",
     "shared.model_catalog",
     "shared.options",
-    "shared.replies",
-    "shared.s3_events",
+    "shared.workers_ai.results",
+    "functions.submit.upload_events",
     "shared.settings",
-    "shared.sidecar",
-    "shared.verdicts",
-    "shared.words",
+    "shared.staged_batch",
+    "shared.workers_ai.error_codes",
+    "shared.models",
 }
 """Modules that know no service, no log and no clock."""
 
 IMPURE = {
     *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
     *(
-        "shared.services",
-        "shared.store",
+        "shared.bootstrap",
+        "shared.aws.object_store",
         "shared.ledger",
-        "shared.notices",
-        "shared.queues",
-        "shared.budget",
-        "shared.workers_ai",
+        "shared.aws.event_bus",
+        "shared.aws.queues",
+        "shared.pacing.budget",
+        "shared.workers_ai.client",
     ),
-    "shared.completion_times",
+    "shared.pacing.completion_times",
     "shared.observability",
 }
 
@@ -160,7 +166,7 @@ def test_the_environment_is_read_in_one_place(path):
         if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
         or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
     ]
-    assert reads == (["os.environ"] if name_of(path) == "shared.services" else [])
+    assert reads == (["os.environ"] if name_of(path) == "shared.bootstrap" else [])
 
 
 @shipped
@@ -172,11 +178,16 @@ def test_every_module_says_first_what_it_is(path):
 def test_a_handler_decides_nothing(function):
     path = ROOT / "functions" / function / "handler.py"
     assert len(path.read_text("utf-8").splitlines()) < 80
-    assert not {"shared.ledger", "shared.store", "shared.budget", "shared.workers_ai"} & imports_of(path)
+    assert not {
+        "shared.ledger",
+        "shared.aws.object_store",
+        "shared.pacing.budget",
+        "shared.workers_ai.client",
+    } & imports_of(path)
 
 
 def test_boto3_is_not_imported_when_a_module_is():
-    top = ast.parse((ROOT / "shared" / "services.py").read_text("utf-8")).body
+    top = ast.parse((ROOT / "shared" / "bootstrap.py").read_text("utf-8")).body
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
     assert "boto3" not in names
 

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.poll.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
-from shared.sidecar import Rows
-from shared.words import Batch, BatchState, Fault, Submission
+from shared.models import Batch, BatchState, ErrorDetail, Submission
+from shared.staged_batch import RecordIndex
 
 SCOUT = Batch(
     "job", "00000000", BatchState.HALVED, 0, 2, 2, 100, 0.0, cause="5006", pieces=2, attempt=1, completed_at=1_000.0
 )
-ALIKE = Batch("job", "00000000.0", BatchState.DONE, 0, 1, 1, 50, 0.0, cause="5006", ending=Fault("rejected", ""))
+ALIKE = Batch("job", "00000000.0", BatchState.DONE, 0, 1, 1, 50, 0.0, cause="5006", ending=ErrorDetail("rejected", ""))
 NOW = 1_010.0
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda sent: sum(sent) > 1))
 def test_pieces_tile_the_batch_and_each_has_about_as_many_requests(sent):
-    rows = Rows(lengths=[int(one) for one in sent])
+    rows = RecordIndex(lengths=[int(one) for one in sent])
     pieces = min(sum(sent), MAX_PIECES)
 
     found = boundaries(rows, pieces)
@@ -44,11 +44,11 @@ def test_the_numbers_of_pieces_sort_in_the_order_of_their_records(pieces):
     ("scout", "other", "alike"),
     [
         ({}, {}, True),
-        ({}, {"state": BatchState.READY, "ending": None, "halving": Fault("rejected", "")}, True),
+        ({}, {"state": BatchState.READY, "ending": None, "halving": ErrorDetail("rejected", "")}, True),
         ({}, {"state": BatchState.HALVED, "ending": None, "pieces": 2}, True),
         ({}, {"cause": "5004"}, False),
         ({}, {"cause": "", "ending": None}, False),
-        ({}, {"cause": "", "state": BatchState.READY, "ending": Fault("expired", "")}, False),
+        ({}, {"cause": "", "state": BatchState.READY, "ending": ErrorDetail("expired", "")}, False),
         ({}, {"cause": "", "state": BatchState.READY, "ending": None}, None),
         ({}, {"cause": "", "state": BatchState.SUBMITTING, "ending": None}, None),
         ({}, {"cause": "", "state": BatchState.READY, "ending": None, "answered": ("raw",)}, False),
@@ -66,7 +66,11 @@ def test_the_numbers_of_pieces_sort_in_the_order_of_their_records(pieces):
         ({"state": BatchState.READY, "pieces": 0, "completed_at": None}, None, None),
         ({"state": BatchState.READY, "completed_at": None}, None, None),
         ({"state": BatchState.DONE, "pieces": 0}, None, False),
-        ({"state": BatchState.READY, "pieces": 0, "completed_at": None, "ending": Fault("rejected", "")}, None, False),
+        (
+            {"state": BatchState.READY, "pieces": 0, "completed_at": None, "ending": ErrorDetail("rejected", "")},
+            None,
+            False,
+        ),
     ],
 )
 def test_what_the_pieces_of_a_batch_show(scout, other, alike):

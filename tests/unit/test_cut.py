@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from functions.submit import cut as module
-from functions.submit import windows
-from functions.submit.cut import cut
-from functions.submit.form import form_of
-from functions.submit.limits import max_records
+from functions.submit.batch_limits import max_records
+from functions.submit.records import cut as module
+from functions.submit.records import framing as windows
+from functions.submit.records.cut import cut
+from functions.submit.records.detect_format import detect_format
 from shared.errors import UploadError
-from shared.sidecar import Staged, decode_rows, encode_rows, spans
-from shared.words import Place, Plan
+from shared.models import Checkpoint, SplitPlan
+from shared.staged_batch import StagedInfo, decode_index, encode_index, record_spans
 
 LIMIT = 400
 """Stands for the API's 10,000,000 bytes here, so that examples stay small."""
@@ -28,11 +28,11 @@ def _small_limits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", LIMIT)
         patch.setattr(windows, "API_BODY_LIMIT", LIMIT)
-        patch.setattr(module, "EXCERPT", EXCERPT)
-        patch.setattr(windows, "EXCERPT", EXCERPT)
-        patch.setattr(windows, "TOGETHER", 200)
-        patch.setattr(module, "FEW", 2)
-        patch.setattr(windows, "FEW", 2)
+        patch.setattr(module, "EXCERPT_BYTES", EXCERPT)
+        patch.setattr(windows, "EXCERPT_BYTES", EXCERPT)
+        patch.setattr(windows, "WINDOW_BYTES", 200)
+        patch.setattr(module, "MIN_RECORDS", 2)
+        patch.setattr(windows, "MIN_ELEMENTS", 2)
         yield
 
 
@@ -116,7 +116,7 @@ blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 <<
 def plan_of(limits, form="jsonl", start=0):
     """Limits are records and bytes of a batch, and if batches grow the records of the first ones."""
     first = min(limits[2], limits[0]) if len(limits) > 2 else 0
-    return Plan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
+    return SplitPlan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
 
 def in_blocks(data, size):
@@ -124,18 +124,18 @@ def in_blocks(data, size):
 
 
 def cuts_of(plan, data, size=1 << 20, start=None, number=0):
-    start = start or Place(offset=plan.start)
+    start = start or Checkpoint(offset=plan.start)
     return list(cut(plan, start, number, in_blocks(data[start.offset :], size)))
 
 
 def seen(cuts):
     """All that a cut says, comparable."""
-    return [(one.first_id, encode_rows(one.rows), one.body, one.end, one.staged) for one in cuts]
+    return [(one.first_id, encode_index(one.rows), one.body, one.end, one.staged) for one in cuts]
 
 
 def records_in(one):
     """Each row of a cut with the record its body holds for it, None for one that is not there."""
-    pairs = zip(one.rows, spans(one.rows), strict=True)
+    pairs = zip(one.rows, record_spans(one.rows), strict=True)
     return [(row, one.body[at : at + length] if length else None) for row, (at, length) in pairs]
 
 
@@ -152,8 +152,8 @@ def check_law(cuts, plan):
         assert one.body == (b'{"requests":[' + b",".join(sent) + b"]}" if sent else b"")
         assert len(one.body) <= plan.max_bytes or len(one.rows) == 1
         assert len(one.body) < LIMIT
-        assert one.staged == Staged(len(one.rows), len(sent), len(one.body), one.end)
-        assert seen_rows(decode_rows(encode_rows(one.rows))) == seen_rows(one.rows)
+        assert one.staged == StagedInfo(len(one.rows), len(sent), len(one.body), one.end)
+        assert seen_rows(decode_index(encode_index(one.rows))) == seen_rows(one.rows)
 
 
 def seen_rows(rows):
@@ -207,7 +207,7 @@ def test_lines_cut_on_from_any_end_give_the_same_remaining_cuts(upload, last_lin
 @given(first=sound, rest=st.lists(sound, max_size=3))
 def test_a_byte_order_mark_belongs_to_no_record(first, rest):
     data = b"\xef\xbb\xbf" + b"\n".join([first, *rest])
-    form, start = form_of(data, complete=True)
+    form, start = detect_format(data, complete=True)
     (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
     assert [record for _, record in records_in(one)] == [first, *rest]
 
@@ -398,7 +398,7 @@ def documents(draw):
 
 
 def start_of(data, form):
-    found, start = form_of(data, complete=True)
+    found, start = detect_format(data, complete=True)
     assert found == form
     return start
 
@@ -458,7 +458,7 @@ def told(plan, data, size):
     """The records before a document's fault, and the fault."""
     rows = []
     try:
-        for one in cut(plan, Place(offset=plan.start), 0, in_blocks(data[plan.start :], size)):
+        for one in cut(plan, Checkpoint(offset=plan.start), 0, in_blocks(data[plan.start :], size)):
             rows += seen_rows(one.rows)
     except UploadError as error:
         return rows, (error.code, error.message)

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from tests import fault_table
-from tests.fault_table import Note, merged, table, write_between_marks
+from tests.support import fault_table
+from tests.support.fault_table import Note, merged, table, write_between_marks
 
 
 def told(fault, where="moto", **numbers):

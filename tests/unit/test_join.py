@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from functions.poll.join import Failure, add_reply, join, sort_answers
-from shared.replies import read_answer
-from shared.sidecar import Row, rows_of
-from shared.words import Usage
+from shared.models import Usage
+from shared.staged_batch import RecordEntry, index_of
+from shared.workers_ai.results import parse_answer
 
 ENDING = ("expired", "Workers AI did not finish it in time.")
 
@@ -54,19 +54,19 @@ def request_of(index):
 
 def row_of(number, reference, code):
     if code:
-        return Row(number, 0, raw(None), code, f"Line {number}: wrong", raw("the text"))
-    return Row(number, 20, raw(reference))
+        return RecordEntry(number, 0, raw(None), code, f"Line {number}: wrong", raw("the text"))
+    return RecordEntry(number, 20, raw(reference))
 
 
 def lines_of(rows, answers, first_id=0, ending=None, request_of=request_of):
     """All lines, a good record's too as output, error and request."""
-    lines = join(rows_of(rows), first_id, answers, ending, request_of)
+    lines = join(index_of(rows), first_id, answers, ending, request_of)
     return [Failure(line, b"", b"", "") if isinstance(line, bytes) else line for line in lines]
 
 
 def answers_of(rows, reply):
     body = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-    return sort_answers(read_answer(body), [row.reference for row in rows if row.length])
+    return sort_answers(parse_answer(body), [row.reference for row in rows if row.length])
 
 
 def items_reply(items):
@@ -199,7 +199,11 @@ def test_a_reply_is_joined_alike_whether_it_is_pretty_or_not(batch):
 
 
 @given(batch=batches(), at=st.floats(0, 1), junk=st.sampled_from([b"\xff", b"\xed\xa0\x80", b"0", b'"', b""]))
-@example(batch=([Row(1, 9)], b'{"responses":[{"id":0,"success":true,"result":1,"x":"a"}]}', []), at=0.92, junk=b"\xff")
+@example(
+    batch=([RecordEntry(1, 9)], b'{"responses":[{"id":0,"success":true,"result":1,"x":"a"}]}', []),
+    at=0.92,
+    junk=b"\xff",
+)
 @settings(max_examples=200)
 def test_a_damaged_reply_is_refused_as_a_whole_or_joined_to_valid_lines(batch, at, junk):
     rows, body, _ = batch
@@ -238,7 +242,7 @@ def test_a_failed_line_is_told_in_the_documented_order():
 
 
 def test_a_documents_record_has_no_line():
-    (line,) = joined([Row(None, 20)], [])
+    (line,) = joined([RecordEntry(None, 20)], [])
     assert json.loads(line.error)["line"] is None
 
 
@@ -295,7 +299,7 @@ def test_references_are_compared_only_where_both_are_strings(ours, theirs):
 
 
 def test_the_same_reference_may_be_escaped_otherwise():
-    rows = [Row(1, 20, msgspec.Raw('"ü"'.encode()))]
+    rows = [RecordEntry(1, 20, msgspec.Raw('"ü"'.encode()))]
     (line,) = lines_of(rows, answers_of(rows, b'{"responses":[{"id":0,"external_reference":"\\u00fc","result":1}]}'))
     assert outcome(line) == ""
 
@@ -382,7 +386,7 @@ def test_a_deep_result_is_put_on_one_line(depth):
 )
 def test_what_holds_no_results_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
-        read_answer(body)
+        parse_answer(body)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +438,7 @@ def test_usage_of_items_is_summed_where_the_reply_tells_none():
 
 
 def sorted_reply(items, **more):
-    return sort_answers(read_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4)
+    return sort_answers(parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4)
 
 
 def item_of(place, result="r", **more):

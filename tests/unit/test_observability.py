@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.observability import METRICS, of_batch
-from shared.verdicts import COUNTED_AS, Verdict
-from shared.words import Batch, BatchState, Submission
-from tests.template import template
+from shared.models import Batch, BatchState, Submission
+from shared.observability import METRICS, batch_log_fields
+from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
+from tests.support.template import template
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
@@ -47,7 +47,7 @@ def test_every_line_names_its_job(call):
 
     (message,) = [ast.literal_eval(argument) for argument in call.args]
     assert message in WITHOUT_A_JOB or "job_id" in given or spread, message
-    assert all("of_batch" in one or one == "named" for one in spread)
+    assert all("batch_log_fields" in one or one == "named" for one in spread)
 
 
 def test_a_line_about_a_batch_names_the_id_that_the_api_gave_it_last():
@@ -55,8 +55,8 @@ def test_a_line_about_a_batch_names_the_id_that_the_api_gave_it_last():
     submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
     queued = Batch("job", "00000003", BatchState.QUEUED, 0, 1, 1, 10, 0.0, submissions=submissions)
 
-    assert of_batch(batch) == {"job_id": "job", "number": "00000003"}
-    assert of_batch(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
+    assert batch_log_fields(batch) == {"job_id": "job", "number": "00000003"}
+    assert batch_log_fields(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
 
 
 def test_every_metric_is_counted_somewhere_and_seen_on_the_dashboard():
@@ -70,5 +70,5 @@ def test_every_metric_is_counted_somewhere_and_seen_on_the_dashboard():
 
 
 def test_every_refusal_is_counted_as_something():
-    assert set(COUNTED_AS) == set(Verdict)
-    assert set(COUNTED_AS.values()) <= set(METRICS)
+    assert set(METRIC_OF_CLASS) == set(ErrorClass)
+    assert set(METRIC_OF_CLASS.values()) <= set(METRICS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.keys import job_id
+from shared.s3_keys import job_id
 
 ROOT = Path(__file__).resolve().parents[2]
 UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.poll import running_sha256 as module
-from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 
 blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(bytes)), max_size=8)
 
@@ -21,7 +21,7 @@ def test_it_goes_on_from_a_stored_state(before, after):
     for block in before:
         digest.update(block)
     taken = b"".join(before)
-    digest = RunningSha256(digest.state(), taken[len(taken) - unfinished(len(taken)) :])
+    digest = RunningSha256(digest.state(), taken[len(taken) - unfinished_bytes(len(taken)) :])
     for block in after:
         digest.update(block)
     assert digest.hexdigest() == hashlib.sha256(b"".join(before + after)).hexdigest()
@@ -48,9 +48,9 @@ def test_the_state_holds_none_of_the_bytes(content):
 
     words, length = bytes.fromhex(digest.state())[:32], bytes.fromhex(digest.state())[32:]
 
-    whole = len(content) - unfinished(len(content))
+    whole = len(content) - unfinished_bytes(len(content))
     same = RunningSha256()
-    same.update(content[:whole] + bytes(unfinished(len(content))))
+    same.update(content[:whole] + bytes(unfinished_bytes(len(content))))
     assert (words, length) == (bytes.fromhex(same.state())[:32], len(content).to_bytes(8, "big"))
 
 

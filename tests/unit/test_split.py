@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from functions.submit import split as module
-from functions.submit import staging
+from functions.submit import stage_batches as staging
 from functions.submit.split import split
 from shared.errors import StorageError
-from shared.sidecar import Row, Staged, body_of, encode_rows, rows_of
-from shared.words import Job, JobState, Place, Plan, Upload
+from shared.models import Checkpoint, Job, JobState, SplitPlan, Upload
+from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
 
 RECORDS = [json.dumps({"text": f"record {number}"}).encode() for number in range(23)]
 UPLOAD = b"".join(record + b"\n" for record in RECORDS)
@@ -37,7 +37,7 @@ class Fake:
         self.objects, self.batches, self.messages, self.calls, self.statuses = {}, {}, [], [], []
         self.strikes_at, self.mode, self.clock = 0, "", 1_000.0
         self.lock = threading.RLock()
-        plan = Plan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
+        plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
         upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", len(UPLOAD))
         self.job = Job("job", JobState.SPLITTING, upload, plan, self.clock, due_at=0.0)
         self.services = SimpleNamespace(
@@ -77,10 +77,10 @@ class Fake:
 
     # the store
 
-    def read_upload(self, key, version, etag, start, length):
+    def read_version(self, key, version, etag, start, length):
         return self._call("read", lambda: UPLOAD[start : start + length])
 
-    def put_once(self, key, body, metadata):
+    def put_if_absent(self, key, body, metadata):
         def effect():
             if key in self.objects:
                 return False
@@ -108,7 +108,7 @@ class Fake:
     def lease_job(self, job, now, until):
         return self._call("lease", lambda: self.job)
 
-    def move_job(self, job, changes):
+    def update_leased_job(self, job, changes):
         def effect():
             self.job = replace(self.job, **changes)
             return self.job
@@ -154,7 +154,7 @@ class Fake:
             assert batch.first_id == expected
             expected += batch.requests
             held = self.objects[f"staging/job/{name}/request"].body
-            assert held[: batch.body_size] == body_of(RECORDS[batch.first_id : expected])
+            assert held[: batch.body_size] == build_body(RECORDS[batch.first_id : expected])
             assert batch.end == place(expected)
 
     def check_whole(self, sizes=None):
@@ -165,12 +165,12 @@ class Fake:
 
 
 def place(record):
-    return Place(sum(len(one) + 1 for one in RECORDS[:record]), record, record)
+    return Checkpoint(sum(len(one) + 1 for one in RECORDS[:record]), record, record)
 
 
 @pytest.fixture(autouse=True)
 def _blocks_of_a_few_records(monkeypatch):
-    monkeypatch.setattr("functions.submit.reading.RANGE", 100)
+    monkeypatch.setattr("functions.submit.records.stream.RANGE_BYTES", 100)
 
 
 def calls_of_a_run():
@@ -206,7 +206,7 @@ def test_deaths_one_after_another_leave_the_same_batches(deaths):
 def test_objects_are_put_at_the_same_time_and_items_created_in_order():
     """The first object is there only after three others; no item is created before it."""
     fake = Fake()
-    put, others = fake.put_once, threading.Semaphore(0)
+    put, others = fake.put_if_absent, threading.Semaphore(0)
     created = []
 
     def slow_put(key, body, metadata):
@@ -219,7 +219,7 @@ def test_objects_are_put_at_the_same_time_and_items_created_in_order():
         return written
 
     create = fake.create_batch
-    fake.put_once = slow_put
+    fake.put_if_absent = slow_put
     fake.create_batch = lambda batch: (created.append(batch.number), create(batch))[1]
 
     assert fake.run()
@@ -233,7 +233,7 @@ def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit,
     """With nothing put until the first item waits for it, as many are cut as may be ahead, and one more."""
     monkeypatch.setattr(staging, limit, most)
     fake = Fake(most=1)
-    put, may_put = fake.put_once, threading.Event()
+    put, may_put = fake.put_if_absent, threading.Event()
     settle = module.settle
 
     def held_put(key, body, metadata):
@@ -244,7 +244,7 @@ def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit,
         may_put.set()
         return settle(store, candidate)
 
-    fake.put_once = held_put
+    fake.put_if_absent = held_put
     monkeypatch.setattr(module, "settle", first_settle)
     is_full, seen = staging._is_full, []
     monkeypatch.setattr(staging, "_is_full", lambda waiting: (seen.append(len(waiting)), is_full(waiting))[1])
@@ -258,10 +258,10 @@ def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit,
 def foreign(begin, end):
     """An object as another version cut it: some records in one batch."""
     records = RECORDS[begin:end]
-    body = body_of(records)
-    rows = rows_of([Row(begin + number + 1, len(record)) for number, record in enumerate(records)])
-    held = Staged(len(records), len(records), len(body), place(end), place(begin))
-    return SimpleNamespace(body=body + encode_rows(rows), metadata=held.metadata(), etag="foreign")
+    body = build_body(records)
+    rows = index_of([RecordEntry(begin + number + 1, len(record)) for number, record in enumerate(records)])
+    held = StagedInfo(len(records), len(records), len(body), place(end), place(begin))
+    return SimpleNamespace(body=body + encode_index(rows), metadata=held.metadata(), etag="foreign")
 
 
 @given(
@@ -316,14 +316,14 @@ def test_messages_are_sent_ten_at_a_time_and_each_batch_has_one():
 
 def test_batches_before_a_fault_are_sent_at_once():
     fake = Fake()
-    read = fake.read_upload
+    read = fake.read_version
 
     def broken(key, version, etag, start, length):
         if start >= 100:
             raise StorageError("S3 broke off")
         return read(key, version, etag, start, length)
 
-    fake.read_upload = broken
+    fake.read_version = broken
 
     assert not fake.run()
 
@@ -350,7 +350,7 @@ def test_the_status_says_every_ten_seconds_how_far_the_upload_has_been_read(monk
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
     fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(content)), told_succeeded=3)
-    fake.read_upload = lambda key, version, etag, start, length: content[start : start + length]
+    fake.read_version = lambda key, version, etag, start, length: content[start : start + length]
     create = fake.create_batch
 
     def slow_create(batch):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import surrogates as module
-from shared.surrogates import without_lone_surrogates
+from shared.workers_ai import surrogates as module
+from shared.workers_ai.surrogates import without_lone_surrogates
 
 written = st.lists(
     st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]), max_size=30
@@ -38,7 +38,7 @@ def test_the_text_is_the_one_that_python_reads_with_each_half_replaced(kept, tex
 @given(text=written.map(b"".join), size=st.integers(1, 20))
 def test_the_size_of_the_pieces_does_not_matter(text, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PIECE", size)
+        patch.setattr(module, "CHUNK_BYTES", size)
         in_pieces = without_lone_surrogates(text)
     assert in_pieces == without_lone_surrogates(text)
 
@@ -54,4 +54,4 @@ def test_a_large_reply_takes_a_pieces_worth_of_memory():
 
     assert isinstance(repaired, mmap.mmap)
     assert repaired[-10:] == rb"aa\ufffd" + b'"]'
-    assert peak < 3 * module.PIECE
+    assert peak < 3 * module.CHUNK_BYTES

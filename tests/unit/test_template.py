@@ -11,13 +11,13 @@ import pytest
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
-from functions.poll.due import THREADS
-from functions.poll.tick import HANDED
-from shared.notices import JOB_OVER, SOURCE
+from functions.poll.due_items import THREADS
+from functions.poll.tick import BATCHES_PER_MESSAGE
+from shared.aws.event_bus import DETAIL_TYPE, SOURCE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
-from shared.spool import LARGEST_REPLY
-from tests import iam
+from shared.spool import MAX_REPLY_BYTES
+from tests.support import iam
 
 ROOT = Path(__file__).resolve().parents[2]
 POWERTOOLS = {
@@ -625,7 +625,7 @@ def test_each_job_that_is_over_may_be_told_of_and_nothing_else():
     assert told.resource.endswith(":event-bus/default")
     assert set(told.condition) == {
         ("StringEquals", "events:source", (SOURCE,)),
-        ("StringEquals", "events:detail-type", (JOB_OVER,)),
+        ("StringEquals", "events:detail-type", (DETAIL_TYPE,)),
     }
     assert not any(_may(role, "events:PutEvents") for role in ("SubmitRole", "PollTickRole"))
 
@@ -636,7 +636,7 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
 
     assert rule["EventPattern"] == {
         "source": [SOURCE],
-        "detail-type": [JOB_OVER],
+        "detail-type": [DETAIL_TYPE],
         "detail": {"state": ["failed"], "source": {"bucket": [{"Ref": "Bucket"}]}},
     }
     assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
@@ -650,6 +650,6 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
 
 def test_the_disks_hold_the_largest_replies_and_the_parts_made_of_them(source):
     poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
-    assert max(THREADS, HANDED) * 2 * LARGEST_REPLY < poll["EphemeralStorage"]["Size"] << 20
+    assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
     assert "EphemeralStorage" not in submit
-    assert LARGEST_REPLY < 512 << 20
+    assert MAX_REPLY_BYTES < 512 << 20

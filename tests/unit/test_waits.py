@@ -2,13 +2,13 @@
 
 import pytest
 
-from functions.poll import ask
-from functions.submit import send
-from shared import workers_ai
+from functions.poll import poll_batch as ask
+from functions.submit import submit_batch as send
+from shared.bootstrap import OBJECTS, QUICK
 from shared.errors import StorageError
-from shared.insist import RESERVE_SECONDS, insist
-from shared.services import OBJECTS, QUICK
-from tests.template import template
+from shared.retry import RESERVE_SECONDS, retry_until_deadline
+from shared.workers_ai import client as workers_ai
+from tests.support.template import template
 
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 
@@ -58,7 +58,7 @@ def test_a_step_that_hangs_is_not_begun_again_without_time_for_it(takes):
         raise StorageError("no answer")
 
     with pytest.raises(StorageError):
-        insist(hang, clock, clock.remaining)
+        retry_until_deadline(hang, clock, clock.remaining)
 
     assert clock.left >= RESERVE_SECONDS
 
@@ -73,4 +73,4 @@ def test_a_step_is_done_again_until_it_succeeds():
             raise outcome
         return outcome
 
-    assert insist(step, clock, clock.remaining) == "done"
+    assert retry_until_deadline(step, clock, clock.remaining) == "done"

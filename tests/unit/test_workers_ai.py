@@ -14,22 +14,22 @@ import time_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import workers_ai as module
-from shared.api_replies import (
-    LARGEST_CODE,
-    LONGEST_ID,
-    LONGEST_RETRY_AFTER,
+from shared.errors import StorageError
+from shared.spool import MAX_BYTES_IN_MEMORY
+from shared.workers_ai import client as module
+from shared.workers_ai.client import TokenState, WorkersAI, http_client
+from shared.workers_ai.replies import (
+    MAX_CODE,
+    MAX_REQUEST_ID_CHARACTERS,
+    MAX_RETRY_AFTER_SECONDS,
     Accepted,
     Failed,
-    Lost,
+    OutcomeUnknown,
     Pending,
-    Refused,
-    understand,
+    Rejected,
+    parse_reply,
 )
-from shared.errors import StorageError
-from shared.replies import Answer
-from shared.spool import IN_MEMORY
-from shared.workers_ai import TokenState, WorkersAI, http_client
+from shared.workers_ai.results import Answer
 
 BASE = "https://api.cloudflare.com/client/v4"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -82,7 +82,7 @@ def submit(api, secret=None):
 
 
 def ask(api, secret=None):
-    with client(api, secret).ask(MODEL, "id-1", 60) as reply:
+    with client(api, secret).poll(MODEL, "id-1", 60) as reply:
         return bytes(reply.body[:]) if isinstance(reply, Answer) else reply
 
 
@@ -218,7 +218,7 @@ def test_a_failed_batch_is_told_with_code_and_words(word):
 def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
     answer = httpx.Response(200, json={"status": word, "message": "upstream"})
     assert ask(Api(answer)) == Failed(None, "upstream", enveloped=False)
-    assert isinstance(submit(Api(answer)), Lost)
+    assert isinstance(submit(Api(answer)), OutcomeUnknown)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
         (refusal("²"), None, "words"),
         (refusal("9" * 5_000), None, "words"),
         (refusal("AiError"), None, "words"),
-        (refusal(LARGEST_CODE), LARGEST_CODE, "words"),
-        *((refusal(odd), None, "words") for odd in (LARGEST_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})),
+        (refusal(MAX_CODE), MAX_CODE, "words"),
+        *((refusal(odd), None, "words") for odd in (MAX_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})),
         ({"success": False, "errors": []}, None, ""),
         ({"errors": [{"message": "only words"}]}, None, "only words"),
         ({"error": {"code": 5007, "message": "no model"}}, 5007, "no model"),
@@ -243,12 +243,12 @@ def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
 @pytest.mark.parametrize("submitting", [True, False])
 def test_a_4xx_is_a_refusal_with_code_and_words_wherever_they_stand(content, code, words, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(400, json=content)))
-    assert reply == Refused(400, code, words, None, enveloped=True)
+    assert reply == Rejected(400, code, words, None, enveloped=True)
 
 
 @pytest.mark.parametrize("status", [200, 500, 503])
 def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(status):
-    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Refused(status, 3040, "words", enveloped=True)
+    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429])
@@ -259,7 +259,7 @@ def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(stat
 @pytest.mark.parametrize("submitting", [True, False])
 def test_any_3xx_or_4xx_page_is_a_refusal(status, content, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, Rejected)
     assert (reply.status, reply.code, reply.enveloped) == (status, None, False)
 
 
@@ -279,7 +279,7 @@ def test_any_3xx_or_4xx_page_is_a_refusal(status, content, submitting):
     ],
 )
 def test_what_is_not_the_apis_is_lost(status, content, submitting):
-    assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), Lost)
+    assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), OutcomeUnknown)
 
 
 @pytest.mark.parametrize(
@@ -289,14 +289,14 @@ def test_what_is_not_the_apis_is_lost(status, content, submitting):
         enveloped(None),
         enveloped({"request_id": ""}),
         enveloped({"request_id": 7}),
-        enveloped({"request_id": "x" * (LONGEST_ID + 1)}),
+        enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
         enveloped({"status": "queued", "results": []}),
         enveloped({"status": "queued"}),
         {},
     ],
 )
 def test_a_good_submit_without_id_or_results_is_lost(content):
-    assert isinstance(submit(Api(httpx.Response(200, json=content))), Lost)
+    assert isinstance(submit(Api(httpx.Response(200, json=content))), OutcomeUnknown)
 
 
 @pytest.mark.parametrize(
@@ -305,24 +305,24 @@ def test_a_good_submit_without_id_or_results_is_lost(content):
         ("7", 7.0),
         ("1.5", 1.5),
         ("900", 900.0),
-        ("901", LONGEST_RETRY_AFTER),
-        ("999999999", LONGEST_RETRY_AFTER),
-        ("9" * 400, LONGEST_RETRY_AFTER),
+        ("901", MAX_RETRY_AFTER_SECONDS),
+        ("999999999", MAX_RETRY_AFTER_SECONDS),
+        ("9" * 400, MAX_RETRY_AFTER_SECONDS),
         ("Sat, 21 Nov 2026 09:30:40 GMT", 40.0),
-        ("Sat, 21 Nov 2099 09:30:40 GMT", LONGEST_RETRY_AFTER),
+        ("Sat, 21 Nov 2099 09:30:40 GMT", MAX_RETRY_AFTER_SECONDS),
         *((odd, None) for odd in ("0", "-1", "soon", "", "²", "1e3", "inf", "nan", "Sat, 21 Nov 2026 09:29:00 GMT")),
     ],
 )
 @time_machine.travel("2026-11-21T09:30:00Z", tick=False)
 def test_retry_after_is_a_bounded_number_of_seconds_or_says_nothing(header, seconds):
-    reply = understand(429, header, b"", submitting=True)
+    reply = parse_reply(429, header, b"", submitting=True)
     assert reply.retry_after == seconds
 
 
 @given(header=st.text(max_size=40))
 def test_any_retry_after_is_bounded(header):
-    seconds = understand(429, header, b"", submitting=True).retry_after
-    assert seconds is None or 0 < seconds <= LONGEST_RETRY_AFTER
+    seconds = parse_reply(429, header, b"", submitting=True).retry_after
+    assert seconds is None or 0 < seconds <= MAX_RETRY_AFTER_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -343,8 +343,10 @@ def test_half_a_surrogate_pair_does_not_lose_the_answer(written, kept):
 
 @given(content=st.binary(max_size=80), status=st.integers(200, 599), submitting=st.booleans())
 def test_any_bytes_are_taken_for_something(content, status, submitting):
-    reply = understand(status, None, content, submitting=submitting)
-    assert isinstance(reply, Refused if 300 <= status < 500 else (Accepted, Answer, Pending, Refused, Failed, Lost))
+    reply = parse_reply(status, None, content, submitting=submitting)
+    assert isinstance(
+        reply, Rejected if 300 <= status < 500 else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown)
+    )
 
 
 @given(
@@ -377,7 +379,7 @@ def test_any_bytes_are_taken_for_something(content, status, submitting):
     submitting=st.booleans(),
 )
 def test_any_json_of_the_apis_words_is_taken_for_something(content, status, submitting):
-    reply = understand(status, None, json.dumps(content).encode(), submitting=submitting)
+    reply = parse_reply(status, None, json.dumps(content).encode(), submitting=submitting)
     if isinstance(reply, Accepted):
         assert submitting
         assert reply.request_id
@@ -437,7 +439,7 @@ def by_name(kinds):
 @pytest.mark.parametrize("kind", by_name(NOT_SENT))
 def test_without_a_connection_nothing_was_done(kind):
     api = Api(made(kind))
-    assert submit(api) == Refused(0, None, f"no connection: {kind.__name__}")
+    assert submit(api) == Rejected(0, None, f"no connection: {kind.__name__}")
     assert len(api.requests) == 1
 
 
@@ -445,7 +447,7 @@ def test_without_a_connection_nothing_was_done(kind):
 @pytest.mark.parametrize("submitting", [True, False])
 def test_any_other_trouble_is_lost_and_nothing_is_sent_again(kind, submitting):
     api = Api(made(kind))
-    assert (submit if submitting else ask)(api) == Lost(kind.__name__)
+    assert (submit if submitting else ask)(api) == OutcomeUnknown(kind.__name__)
     assert len(api.requests) == 1
 
 
@@ -466,7 +468,7 @@ class Stream(httpx.SyncByteStream):
 def test_a_body_that_breaks_off_is_lost(kind):
     pieces = [b'{"result":{"request_id":"id-1"}', kind("words")]
     api = Api(httpx.Response(200, stream=Stream(pieces)))
-    assert submit(api) == Lost(kind.__name__)
+    assert submit(api) == OutcomeUnknown(kind.__name__)
     assert len(api.requests) == 1
 
 
@@ -480,7 +482,7 @@ def test_a_body_that_dribbles_ends_at_the_deadline(monkeypatch):
         given_out.append(1)
         return b" "
 
-    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == Lost("TimeoutError")
+    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == OutcomeUnknown("TimeoutError")
     assert len(given_out) == 9  # of 60 seconds
 
 
@@ -495,16 +497,16 @@ def test_the_deadline_is_the_longest_wait_for_an_answer():
 
 def test_a_body_in_an_unasked_encoding_that_is_broken_is_lost():
     api = Api(httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"])))
-    assert submit(api) == Lost("DecodingError")
+    assert submit(api) == OutcomeUnknown("DecodingError")
 
 
-@pytest.mark.parametrize("size", [IN_MEMORY - 100, IN_MEMORY + 1, 4 * IN_MEMORY])
+@pytest.mark.parametrize("size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY])
 def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
     body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
     pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
-    with client(Api(httpx.Response(200, stream=Stream(pieces)))).ask(MODEL, "id-1", 60) as reply:
+    with client(Api(httpx.Response(200, stream=Stream(pieces)))).poll(MODEL, "id-1", 60) as reply:
         assert isinstance(reply, Answer)
-        assert isinstance(reply.body, mmap.mmap if len(body) > IN_MEMORY else bytes)
+        assert isinstance(reply.body, mmap.mmap if len(body) > MAX_BYTES_IN_MEMORY else bytes)
         assert reply.body[:] == body
         held = weakref.ref(reply.body) if isinstance(reply.body, mmap.mmap) else None
     del reply
@@ -513,7 +515,7 @@ def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
 
 @pytest.mark.parametrize("submitting", [True, False])
 def test_an_answer_beyond_what_can_be_held_is_a_failed_batch_and_is_not_read_on(monkeypatch, submitting):
-    monkeypatch.setattr(module, "LARGEST_REPLY", 1_000)
+    monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
     taken = []
 
     def pieces():
@@ -528,8 +530,8 @@ def test_an_answer_beyond_what_can_be_held_is_a_failed_batch_and_is_not_read_on(
 
 
 def test_a_large_answer_may_be_let_go_while_views_of_it_live():
-    body = json.dumps({"responses": ["x" * 2 * IN_MEMORY]}).encode()
-    with client(Api(httpx.Response(200, content=body))).ask(MODEL, "id-1", 60) as reply:
+    body = json.dumps({"responses": ["x" * 2 * MAX_BYTES_IN_MEMORY]}).encode()
+    with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()
     assert bytes(raw)[:3] == b'["x'
 
@@ -540,7 +542,7 @@ def test_a_large_answer_may_be_let_go_while_views_of_it_live():
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed_and_the_token_not_sent_on(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
-    assert isinstance(submit(api), Refused)
+    assert isinstance(submit(api), Rejected)
     assert [request.url.host for request in api.requests] == ["api.cloudflare.com"]
 
 
@@ -560,13 +562,13 @@ def test_a_refused_token_is_read_anew_and_a_changed_one_tried_once(status):
 
 def test_a_changed_token_that_is_refused_too_is_not_tried_a_third_time():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api, Secret("old", "new", "newer")) == Refused(401, 10000, "words", enveloped=True)
+    assert submit(api, Secret("old", "new", "newer")) == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 2
 
 
 def test_an_unchanged_token_is_not_tried_again():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api) == Refused(401, 10000, "words", enveloped=True)
+    assert submit(api) == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 1
 
 
@@ -587,13 +589,13 @@ def test_no_other_reply_to_a_submit_is_followed_by_a_second_post(answer):
 
 def test_a_lost_second_post_is_lost():
     api = Api(httpx.Response(401, json=refusal(10000)), made(httpx.ReadTimeout))
-    assert submit(api, Secret("old", "new")) == Lost("ReadTimeout")
+    assert submit(api, Secret("old", "new")) == OutcomeUnknown("ReadTimeout")
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "zero\u200bwidth", "tökén"])
 def test_a_secret_that_holds_no_token_is_a_refused_token_and_no_lost_post(token):
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
-    assert submit(api, Secret(token)) == Refused(401, None, "The secret holds no token.")
+    assert submit(api, Secret(token)) == Rejected(401, None, "The secret holds no token.")
     assert client(api, Secret(token)).check_token() is TokenState.REFUSED
     assert api.requests == []
 
@@ -601,13 +603,13 @@ def test_a_secret_that_holds_no_token_is_a_refused_token_and_no_lost_post(token)
 def test_a_secret_that_cannot_be_read_sends_nothing():
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     reply = submit(api, Secret(StorageError("Secrets Manager: throttled")))
-    assert reply == Refused(0, None, "no token: Secrets Manager: throttled")
+    assert reply == Rejected(0, None, "no token: Secrets Manager: throttled")
     assert api.requests == []
 
 
 def test_a_refused_token_stays_one_when_the_secret_cannot_be_read_anew():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api, Secret("old", StorageError("down"))) == Refused(401, 10000, "words", enveloped=True)
+    assert submit(api, Secret("old", StorageError("down"))) == Rejected(401, 10000, "words", enveloped=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Dispatch: due batches are sent to the submit function, no more than can call the API before the next tick.
+
+A batch that cannot be tried now, because its model waits or has as many batches outstanding as it may, is put off, so
+that it hides none of another model. While a pause is in force batches stay untouched, but for a few in each round:
+those that need no call, because their job was stopped, go on. The time that a batch was due and not looked at, or put
+off, does not count towards its expiry.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from functions.poll.due_items import DueItem, in_parallel, isolated, load
+from shared.aws.queues import SubmitMessage
+from shared.models import BatchState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.bootstrap import Services
+    from shared.ledger import DueEntry
+    from shared.pacing.budget import ModelRoom
+
+MAX_EXAMINED = 50
+"""Due batches that one round looks at, at most."""
+MAX_EXAMINED_IN_A_PAUSE = 2
+MAX_WAITING = 50
+"""Messages that may wait in the submit queue for more to be sent."""
+DISPATCHED_SECONDS = 90.0
+"""How long a message has to come true before a tick looks again."""
+MAX_POSTPONED_SECONDS = 1_800.0
+"""Seconds that a batch is put off whose model has as many outstanding as it may; a young one less."""
+
+
+@dataclass
+class _Calls:
+    """What may still be called in this round: tokens, and each model's room."""
+
+    services: Services
+    left: int
+    pause: float | None
+    """While a pause is in force, when to look again."""
+    rooms: dict[str, ModelRoom] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def blocked_until(self, found: DueItem, now: float) -> float | None:
+        """None if a batch may go; else when to look at it again."""
+        if self.pause is not None and self.left <= 0:
+            return self.pause
+        model = found.job.plan.model
+        if model not in self.rooms:
+            self.rooms[model] = self.services.budget.model_room(model, now)
+        room = self.rooms[model]
+        if room.batches is None or self.sent.get(model, 0) < room.batches:
+            return None
+        if room.full:
+            return max(room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS))
+        return room.until
+
+    def take(self, model: str) -> None:
+        """One batch of the model goes."""
+        self.left -= 1
+        self.sent[model] = self.sent.get(model, 0) + 1
+
+
+def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: float | None) -> tuple[int, int]:
+    """Send due batches to the submit function: as many as may call, and those that need no call.
+
+    Args:
+        services: the process's services.
+        dues: entries of the index, the most urgent first.
+        calls: how many submits would find a token.
+        pause: while one is in force, when to look again; `calls` are its probes then.
+
+    Returns:
+        How many were sent, and how many of `calls` are left.
+    """
+    if not dues:
+        return 0, calls
+    may = _Calls(services, calls, pause)
+    room = MAX_WAITING - services.queues.waiting(services.queues.submit_url)
+    sent = 0
+    while dues and sent < room:
+        size = max(min(may.left, room - sent), 1)
+        chosen, dues = dues[:size], dues[size:]
+        go, put_off = _sort(load(services, chosen), may, services.now())
+        in_parallel(lambda one: isolated(services, one[0].due, lambda: _postpone(services, *one)), put_off)
+        sent += dispatch(services, go)
+        if may.left <= 0 and pause is None:
+            break
+    return sent, may.left
+
+
+def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
+    """Those that go, and those that wait for their model, with when to look again."""
+    go: list[DueItem] = []
+    put_off: list[tuple[DueItem, float]] = []
+    for one in found:
+        if needs_no_call(one):
+            go.append(one)
+        elif (until := may.blocked_until(one, now)) is not None:
+            put_off.append((one, until))
+        elif may.left > 0:
+            may.take(one.job.plan.model)
+            go.append(one)
+    return go, put_off
+
+
+def needs_no_call(found: DueItem) -> bool:
+    """Whether the submit function goes on with a batch without calling the API."""
+    job, batch = found.job, found.batch
+    stopped = job.error is not None or job.stopped is not None
+    return stopped or batch.halving is not None or batch.state is not BatchState.READY
+
+
+def _postpone(services: Services, found: DueItem, until: float) -> None:
+    """Move a batch that cannot be tried now out of the others' way; one that has ids is polled meanwhile."""
+    batch, now = found.batch, services.now()
+    wait = max(until - now, 1.0) * random.uniform(1.0, 1.1)  # noqa: S311 - spreads load, guards nothing
+    if batch.waits_anew:
+        services.ledger.poll_on(batch, now + wait)
+        return
+    services.ledger.postpone(batch, now + wait, paused=batch.paused + _overdue(found, now) + wait)
+
+
+def dispatch(services: Services, found: list[DueItem]) -> int:
+    """Send batches to the submit function, put off by one write each so that the next round does not; how many."""
+
+    def postponed(one: DueItem) -> bool:
+        now = services.now()
+        paused = one.batch.paused + (_overdue(one, now) if one.batch.state is BatchState.READY else 0.0)
+        return services.ledger.postpone(one.batch, now + DISPATCHED_SECONDS, paused=paused) is not None
+
+    done = in_parallel(lambda one: isolated(services, one.due, lambda: postponed(one)), found)
+    messages = [
+        SubmitMessage(one.batch.job_id, one.batch.number) for one, is_done in zip(found, done, strict=True) if is_done
+    ]
+    services.queues.send_all(messages)
+    return len(messages)
+
+
+def _overdue(found: DueItem, now: float) -> float:
+    """Seconds that a batch was due and nobody looked at it."""
+    return max(now - (found.batch.due_at or now), 0.0)

@@ -1,0 +1,104 @@
+"""Due items, read apart from each other: one that cannot be read or worked on holds up no other, and comes to an end.
+
+Whatever goes wrong with an item counts as a claim, unless the work on it began with one. A batch whose job is missing
+or cannot be read is no work for anybody; it is set aside likewise, until its claims are used up.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
+from shared.errors import UnreadableItemError
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from shared.bootstrap import Services
+    from shared.ledger import DueEntry
+    from shared.models import Batch, Job
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+THREADS = 8
+SET_ASIDE_SECONDS = 60.0
+"""How long an item waits that could not be worked on, at first."""
+
+
+class DueItem(NamedTuple):
+    """A due batch, its job, and the index's entry."""
+
+    due: DueEntry
+    job: Job
+    batch: Batch
+
+
+def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """Run a step for many items in threads; what they come to, in the same order."""
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(THREADS, len(items))) as threads:
+        return list(threads.map(step, items))
+
+
+def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | None:
+    """Run the step of one item; None when it failed, which is logged and counts as a claim."""
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold the others up
+        logger.exception("item not worked on", job_id=due.job_id, number=due.number)
+        count("LawsBroken" if isinstance(error, UnreadableItemError) else "Errors")
+        set_aside(services, due)
+        return None
+
+
+def set_aside(services: Services, due: DueEntry) -> None:
+    """Count a claim of an item that cannot be worked on, so that it comes up later; in the end, end it."""
+    if due.due_at is None:
+        return  # A message named it; the index will bring it up.
+    try:
+        now = services.now()
+        claims = services.ledger.claims_of(due) + 1
+        if claims > MAX_CLAIMS:
+            if services.ledger.retire(due, now):
+                logger.error("item given up", job_id=due.job_id, number=due.number)
+        elif services.ledger.set_aside(due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)):
+            report_stuck(claims, due.job_id, due.number)
+    except Exception:  # noqa: BLE001 - the table itself fails: the item comes up in the next round
+        logger.exception("item not set aside", job_id=due.job_id, number=due.number)
+        count("Errors")
+
+
+def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
+    """Read due batches and their jobs; those that are not due any more are left out, as is what cannot be read."""
+    dues = list(dues)
+    job_ids = list(dict.fromkeys(due.job_id for due in dues))
+    jobs = dict(zip(job_ids, in_parallel(lambda job_id: _job(services, job_id), job_ids), strict=True))
+
+    def look(due: DueEntry) -> DueItem | None:
+        batch = services.ledger.batch(due.job_id, due.number)
+        if batch is None or batch.due_at is None:
+            return None
+        if due.due_at is not None and batch.due_at > services.now():
+            return None  # The index was behind.
+        job = jobs[due.job_id]
+        if job is None:
+            logger.error("batch without a readable job", job_id=due.job_id, number=due.number)
+            count("LawsBroken")
+            set_aside(services, due)
+            return None
+        return DueItem(due, job, batch)
+
+    return [found for found in in_parallel(lambda due: isolated(services, due, lambda: look(due)), dues) if found]
+
+
+def _job(services: Services, job_id: str) -> Job | None:
+    """A batch's job; None if it is missing or unreadable. Its own entry of the index leads to its end."""
+    try:
+        return services.ledger.job(job_id)
+    except UnreadableItemError:
+        logger.exception("job not readable", job_id=job_id)
+        return None

@@ -1,0 +1,419 @@
+"""Segments: what final batches hold of a result file, joined in write-once objects, and these into the file itself.
+
+A mark in the job item says how far: below it every batch is final and its bytes are in segments. Each step takes a
+bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
+any size, and whoever comes after a death goes on from the mark. Server-side copy wants 5 MiB of every piece but the
+last, and takes 10,000: a segment that is too small yet is written anew, longer, with the next step's bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
+from shared import s3_keys as keys
+from shared.aws.object_store import ObjectNotFoundError
+from shared.errors import InvariantError, LeaseLostError, StorageError, UnreadableItemError
+from shared.job_status import PendingBatches, iso_time
+from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shared.bootstrap import Services
+
+SEGMENT_BYTES = 64 << 20
+"""Bytes of parts that one step takes in, about."""
+MIN_COPY_BYTES = 8 << 20
+"""Bytes from which on a segment is copied as it is; S3 asks for 5 MiB."""
+MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
+"""Final batches that are worth a step although their bytes are few, and the most that one takes."""
+SEGMENTS_BEFORE_DOUBLING = 2_000
+"""Segments of a file after which both sizes above double, again and again: so 10,000 pieces suffice for 4 TB."""
+PAGE_BATCHES = 100
+"""Batches looked at behind a gap, to tell how many are done."""
+STEP_SECONDS = 45.0
+"""Time a run must have left to begin another step."""
+MAX_PARALLEL_COPIES = 8
+"""Server-side copies at the same time."""
+MAX_DIGEST_READ_BYTES = 1 << 30
+"""Bytes of a file that are read once more for its digest where no running one could be kept; a larger one has none."""
+READ_BYTES_PER_SECOND, READ_RESERVE_SECONDS = 80e6, 20.0
+"""Bytes a second at which that is done, and the time kept after it for the manifest."""
+JSON_LINES = "application/jsonl"
+
+Kind = Literal["output", "errors", "retry", "batches"]
+PARTS: tuple[Kind, ...] = ("output", "errors", "retry")
+"""The files made of sections of parts; the lines of `batches` come from the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatches:
+    """What lies behind a file's mark: a step's worth of batches, or as many as there are.
+
+    Attributes:
+        leaves: final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`.
+        size: bytes they add to the file; 0 for `batches`.
+        succeeded: records that did, those below the mark and some behind a gap included.
+        failed: records that did not, likewise.
+        last: whether no other batch is behind them.
+        pending: what the API holds of the batches that were looked at.
+    """
+
+    leaves: list[Batch]
+    size: int
+    succeeded: int
+    failed: int
+    last: bool
+    pending: PendingBatches = field(default_factory=PendingBatches)
+
+    def fills_a_step(self, job: Job) -> bool:
+        """Whether it is time to take them in, although more will come."""
+        return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(SEGMENT_BYTES, job.output)
+
+
+def next_final_batches(
+    services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES, *, up_to_fault: bool = False
+) -> ReadyBatches:
+    """Look at the batches behind a mark; for other files than the output, up to the output's mark.
+
+    Args:
+        services: the process's clients and settings.
+        job: as read just now.
+        kind: which file.
+        page: how many batches to look at, at least, when one is not final.
+        up_to_fault: look no further than the batches tile, instead of raising.
+
+    Raises:
+        LawBrokenError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
+    """
+    joined: ResultFileProgress = getattr(job, kind)
+    succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
+    leaves: list[Batch] = []
+    contiguous, pending = True, PendingBatches()
+    batches = services.ledger.batches(job.job_id, after=joined.mark, page_size=page)
+    for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
+        if batch.state is BatchState.DONE:
+            if contiguous and (fault := _fault(batch, covered)):
+                if up_to_fault:
+                    break
+                raise coverage_error(job, fault)
+            part = _part(batch)
+            succeeded += part.succeeded
+            failed += part.failed
+            if contiguous:
+                covered += batch.requests
+                leaves.append(batch)
+                size += _section(batch, kind)[1]
+        elif batch.state is not BatchState.HALVED:
+            contiguous = False
+            if batch.state is BatchState.QUEUED:
+                pending = pending.plus(batch.api_status, batch.accepted_at)
+        # Looked at here and not before the next, which may lie on a page of its own.
+        if kind != "output" and batch.number == job.output.mark:
+            break
+        if (
+            len(leaves) == MAX_STEP_BATCHES
+            or size >= _grown(SEGMENT_BYTES, joined)
+            or (seen >= page and not contiguous)
+        ):
+            return ReadyBatches(leaves, size, succeeded, failed, last=False, pending=pending)
+    return ReadyBatches(leaves, size, succeeded, failed, last=contiguous, pending=pending)
+
+
+def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batches up to the first that cannot be read."""
+    try:
+        yield from batches
+    except UnreadableItemError:
+        return
+
+
+def _fault(batch: Batch, expected: int) -> str:
+    """Why a final batch does not follow the records before it; empty where it does."""
+    if batch.part is None:
+        return f"batch {batch.number} is done and names no part"
+    if batch.first_id != expected or batch.part.succeeded + batch.part.failed != batch.requests:
+        return f"batch {batch.number} begins with record {batch.first_id}, expected {expected}"
+    return ""
+
+
+def coverage_error(job: Job, words: str) -> InvariantError:
+    """The batches do not tile the upload: counted, to be raised."""
+    count("LawsBroken")
+    return InvariantError(f"job {job.job_id}: {words}")
+
+
+# ── taking in ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool) -> Job:
+    """Write the next segment and move the mark on.
+
+    Args:
+        services: the process's clients and settings.
+        job: leased.
+        kind: which file.
+        ahead: what `next_final_batches` found; with at least one batch.
+        final: whether this is all there will ever be of the file.
+
+    Raises:
+        LeaseLostError: somebody else holds the job.
+        StorageError: a service refused or broke off.
+    """
+    joined: ResultFileProgress = getattr(job, kind)
+    moved, sums = _after(job, kind, ahead)
+    with tempfile.TemporaryFile() as spool:
+        if joined.growing:
+            spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
+        digest = None
+        if _has_digest(joined):
+            digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
+        for block in _read_sections(services, kind, ahead.leaves):
+            if digest:
+                digest.update(block)
+            spool.write(block)
+        held = spool.tell()
+        if held > joined.growing_size:
+            moved = replace(moved, size=joined.size + held - joined.growing_size)
+            moved = replace(moved, sha=digest.state() if digest else "")
+            moved, sums = _put(services, job, kind, spool, moved, sums, whole=final and not _has_segments(joined))
+    changed = services.ledger.update_leased_job(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
+    if changed is None:
+        raise LeaseLostError(job.job_id)
+    return changed
+
+
+def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
+    """The last bytes joined, that fill no block of the digest; they are read again, for no item holds any of them."""
+    joined: ResultFileProgress = getattr(job, kind)
+    wanted = unfinished_bytes(joined.size)
+    growing.seek(max(joined.growing_size - wanted, 0))
+    tail = growing.read()
+    for ordinal in reversed(range(joined.segments)):
+        if len(tail) == wanted:
+            break
+        key = keys.segment(job.job_id, kind, ordinal)
+        stored = services.store.head(key)
+        if stored is None:
+            raise StorageError(f"{key} is gone")
+        take = min(stored.size, wanted - len(tail))
+        tail = services.store.get(key, stored.size - take, take) + tail
+    return tail
+
+
+def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgress, JobTotals]:
+    """Mark, lines and sums once these batches are taken in."""
+    joined, sums = getattr(job, kind), job.sums
+    lines, next_id = joined.lines, joined.next_id
+    for batch in ahead.leaves:
+        part = _part(batch)
+        next_id += batch.requests
+        lines += {"output": batch.requests, "errors": part.failed, "retry": part.retry_lines, "batches": 1}[kind]
+        if kind == "output":
+            sums = JobTotals(
+                sums.batches + 1,
+                sums.succeeded + part.succeeded,
+                sums.failed + part.failed,
+                sums.errors_size + part.errors,
+                sums.retry_size + part.retry,
+                sums.usage.plus(part.usage),
+            )
+    return replace(joined, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
+
+
+def _put(
+    services: Services,
+    job: Job,
+    kind: Kind,
+    spool: IO[bytes],
+    moved: ResultFileProgress,
+    sums: JobTotals,
+    *,
+    whole: bool,
+) -> tuple[ResultFileProgress, JobTotals]:
+    """Write a segment once. What an earlier run wrote under its key counts, and with it how far that run had got."""
+    held = spool.tell()
+    spool.seek(0)
+    if whole:
+        # A file of one piece holds every batch there is, so that whoever wrote it wrote these very bytes.
+        services.store.put_if_absent(file_key(job, kind), spool, file_metadata(job, kind), kind=JSON_LINES)
+        return moved, sums
+    if held < _grown(MIN_COPY_BYTES, moved):
+        moved = replace(moved, growing=moved.growing + 1, growing_size=held)
+        key = _growing_key(job, kind, moved)
+    else:
+        key = keys.segment(job.job_id, kind, moved.segments)
+        moved = replace(moved, segments=moved.segments + 1, growing=0, growing_size=0)
+    progress = msgspec.json.encode((moved, sums)).decode()
+    if services.store.put_if_absent(key, spool, {"progress": progress}, kind=JSON_LINES):
+        return moved, sums
+    there = services.store.head(key)
+    if there is None:
+        raise StorageError(f"{key} was there and is gone")
+    return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
+
+
+def _read_sections(services: Services, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:
+    if kind == "batches":
+        return (msgspec.json.encode(batch_entry(batch)) + b"\n" for batch in leaves)
+    return services.store.sections((_part(batch).key, *_section(batch, kind)) for batch in leaves)
+
+
+def _section(batch: Batch, kind: Kind) -> tuple[int, int]:
+    """Where a file's section lies in a batch's part: offset and bytes."""
+    part = _part(batch)
+    return {
+        "output": (0, part.output),
+        "errors": (part.output, part.errors),
+        "retry": (part.output + part.errors, part.retry),
+        "batches": (0, 0),
+    }[kind]
+
+
+def _part(batch: Batch) -> Part:
+    if batch.part is None:
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} is done and names no part")
+    return batch.part
+
+
+def _growing_key(job: Job, kind: Kind, joined: ResultFileProgress) -> str:
+    return keys.segment(job.job_id, kind, joined.segments, joined.growing)
+
+
+def _has_segments(joined: ResultFileProgress) -> bool:
+    return joined.segments > 0 or joined.growing > 0
+
+
+def _grown(size: int, joined: ResultFileProgress) -> int:
+    return size << joined.segments // SEGMENTS_BEFORE_DOUBLING
+
+
+def batch_entry(batch: Batch) -> dict[str, Any]:
+    """A batch as the manifest and `batches.jsonl` tell of it."""
+    last = batch.submissions[-1] if batch.submissions else None
+    return {
+        "number": batch.number,
+        "first_id": batch.first_id,
+        "requests": batch.requests,
+        "request_id": last.request_id or None if last else None,
+        "submitted_at": iso_time(last.at) if last else None,
+        "completed_at": iso_time(batch.completed_at),
+        "polls": batch.polls,
+        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
+        "unknowable_submits": batch.unknowable,
+    }
+
+
+# ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
+    """Make a file of its segments, or go on with it; the job as it is then, None if the time was not enough.
+
+    Raises:
+        LawBrokenError: the segments do not hold what the job item says.
+        LeaseLostError: somebody else holds the job.
+        StorageError: a service refused or broke off.
+    """
+    joined: ResultFileProgress = getattr(job, kind)
+    key = file_key(job, kind)
+    if services.store.head(key) is not None:
+        return job
+    if not _has_segments(joined):
+        services.store.put_if_absent(key, b"", file_metadata(job, kind), kind=JSON_LINES)
+        return job
+    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
+    if joined.growing:
+        sources.append(_growing_key(job, kind, joined))
+    there: set[int] = set()
+    try:
+        there = {piece.number for piece in services.store.list_parts(key, joined.upload)} if joined.upload else there
+    except ObjectNotFoundError:
+        joined = replace(joined, upload="")  # S3 removes what lies about for a week
+    if not joined.upload:
+        joined = replace(
+            joined, upload=services.store.create_multipart_upload(key, file_metadata(job, kind), JSON_LINES)
+        )
+        changed = services.ledger.update_leased_job(job, {kind: joined})
+        if changed is None:
+            raise LeaseLostError(job.job_id)
+        job = changed
+    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in there]
+    with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
+        for start in range(0, len(missing), MAX_PARALLEL_COPIES):
+            if remaining() < STEP_SECONDS:
+                return None
+            list(
+                threads.map(
+                    lambda piece: services.store.upload_part_copy(key, joined.upload, *piece),
+                    missing[start : start + MAX_PARALLEL_COPIES],
+                )
+            )
+    pieces = services.store.list_parts(key, joined.upload)
+    if len(pieces) != len(sources) or sum(piece.size for piece in pieces) != joined.size:
+        raise coverage_error(
+            job, f"the segments of {kind} hold {sum(piece.size for piece in pieces)} bytes, expected {joined.size}"
+        )
+    services.store.complete_multipart_upload(key, joined.upload, pieces)
+    return job
+
+
+def file_key(job: Job, kind: Kind) -> str:
+    """Key of a result file."""
+    return keys.result(job.upload.key, job.job_id, f"{kind}.jsonl")
+
+
+def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
+    """A retry file names its model, so that copying it into the inbox tries its records again."""
+    return {"model": job.plan.model} if kind == "retry" else {}
+
+
+def entry_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> dict[str, Any]:
+    """A file that is there, as the manifest tells of it."""
+    joined: ResultFileProgress = getattr(job, kind)
+    return {
+        "name": f"{kind}.jsonl",
+        "bytes": joined.size,
+        "sha256": _digest_of(services, job, kind, remaining),
+        "lines": joined.lines,
+    }
+
+
+def seconds_for_digests(job: Job, kinds: list[Kind]) -> float:
+    """Time that reading files once more for their digests takes: none, unless no running digest could be kept."""
+    unknown: list[ResultFileProgress] = [joined for kind in kinds if not _has_digest(joined := getattr(job, kind))]
+    sizes = [joined.size for joined in unknown]
+    return sum(size / READ_BYTES_PER_SECOND for size in sizes if size <= MAX_DIGEST_READ_BYTES) + (
+        READ_RESERVE_SECONDS if sizes else 0
+    )
+
+
+def _has_digest(joined: ResultFileProgress) -> bool:
+    return is_possible() and bool(joined.sha) == bool(joined.size)
+
+
+def _digest_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> str | None:
+    """A file's SHA-256: the running one, else that of its bytes read once more; None if they are too many for that."""
+    joined: ResultFileProgress = getattr(job, kind)
+    if _has_digest(joined):
+        rest = unfinished_bytes(joined.size)
+        tail = services.store.get(file_key(job, kind), joined.size - rest, rest)
+        return RunningSha256(joined.sha, tail).hexdigest()
+    digest = hashlib.sha256()
+    if joined.size <= MAX_DIGEST_READ_BYTES:
+        for block in services.store.sections([(file_key(job, kind), 0, joined.size)]):
+            digest.update(block)
+            if remaining() < READ_RESERVE_SECONDS / 2:
+                break
+        else:
+            return digest.hexdigest()
+    logger.warning("no digest of a file", job_id=job.job_id, kind=kind, bytes=joined.size)
+    return None

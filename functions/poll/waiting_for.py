@@ -1,0 +1,99 @@
+"""What holds a job up, in words for its user, and whether an operator should look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shared.job_status import iso_time
+from shared.lasting_errors import NOTED_AFTER_SECONDS
+from shared.observability import count, logger
+from shared.pacing.budget import PAUSE_MESSAGES
+from shared.workers_ai.error_codes import advice
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.models import Job, LastingError
+    from shared.pacing.budget import Pause
+
+ALARM_AFTER_SECONDS = 3_600.0
+"""Seconds that something without an alarm of its own holds a job up before the alarm for stuck items is raised."""
+LASTING_ERROR_SECONDS = 4_500.0
+"""Seconds that a note of trouble stands; a batch in trouble is tried hourly at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What holds a job up.
+
+    Attributes:
+        code: for programs.
+        message: for people: what it is, and what to do.
+        until: Unix seconds when it is over or looked at again; None: nobody can say.
+        since: Unix seconds since when; None where it has an alarm of its own.
+    """
+
+    code: str
+    message: str
+    until: float | None
+    since: float | None = None
+
+    def for_status(self) -> dict[str, Any]:
+        """The member `waiting_for` of `status.json`."""
+        return {"code": self.code, "message": self.message, "until": iso_time(self.until)}
+
+
+def waiting_for(services: Services, job: Job) -> Waiting | None:
+    """What holds a job up: the account's pause, a hold, its model, or calls that come to nothing.
+
+    Raises:
+        StorageError: the table refused or broke off.
+    """
+    now = services.now()
+    controls = services.budget.controls(job.plan.model)
+    pause, wait, rate, trouble = controls.pause, controls.model_wait, controls.rate, job.trouble
+    if pause and (pause.until is None or pause.until > now):
+        return _paused(pause)
+    if rate.hold_until > now and now - rate.held_since > NOTED_AFTER_SECONDS:
+        words = (
+            f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Do other "
+            "programs use the same token? Lower ApiCallsPerMinute, or give Dropbatch a token of its own."
+        )
+        return Waiting("too_many_calls", words, rate.hold_until, rate.held_since)
+    if wait and wait.until > now:
+        words = (
+            f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
+        )
+        return Waiting("model_waits", words, wait.until, wait.since or None)
+    if job.plan.model in controls.full_models:
+        words = (
+            f"Workers AI is slow to finish batches of {job.plan.model}: as many as Dropbatch can poll are outstanding. "
+            "More are submitted when some of them are finished."
+        )
+        return Waiting("model_busy", words, None)
+    if trouble and now - trouble.at < LASTING_ERROR_SECONDS:
+        return _lasting_error(trouble)
+    return None
+
+
+def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
+    """Log and count that a job has been held up for over an hour by something that has no alarm of its own."""
+    if waiting and waiting.since is not None and now - waiting.since > ALARM_AFTER_SECONDS:
+        logger.error(
+            "job waits", job_id=job_id, code=waiting.code, since=iso_time(waiting.since), advice=waiting.message
+        )
+        count("StuckItems")
+
+
+def _paused(pause: Pause) -> Waiting:
+    words = f"{PAUSE_MESSAGES[pause.reason]} (The API said {pause.code}.)"
+    return Waiting(pause.reason.value, words, pause.until)
+
+
+def _lasting_error(trouble: LastingError) -> Waiting:
+    code, calls = ("polls_fail", "polls") if trouble.polling else ("submits_fail", "submits")
+    said = f"with {trouble.code}" if trouble.code else "not at all"
+    words = (
+        f"Workers AI has answered {calls} of a batch {said} since {iso_time(trouble.since)}; they go on by themselves."
+    )
+    return Waiting(code, f"{words} {advice(trouble.code)}", None, trouble.since)

@@ -1,0 +1,54 @@
+"""What becomes of a message when its function fails or dies.
+
+An error on an item counts as a claim, so that the item comes to its end. Only an upload's first message has no item yet
+that brings the work up again.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from shared.claims import claim_seconds, report_stuck
+from shared.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shared.bootstrap import Services
+
+DEATH_MARGIN_SECONDS = 30.0
+"""Seconds after this invocation's end at which the message of one that died comes again."""
+FAILED_AGAIN_SECONDS = 900.0
+"""When the message of one that failed comes again: five tries last for over an hour."""
+FAILED_SECONDS = 60.0
+"""How long an item waits, at least, that failed before it was claimed."""
+
+
+@contextmanager
+def count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
+    """An error before an item was claimed counts as a claim of it: else its message would fail for ever."""
+    try:
+        yield
+    except Exception:
+        now = services.now()
+        if found := services.ledger.unclaimed(job_id, number, now):
+            due, claims = found
+            due_at = max(due.due_at or now, now + claim_seconds(claims, FAILED_SECONDS))
+            services.ledger.set_aside(due, claims + 1, due_at)
+            report_stuck(claims + 1, job_id, number)
+        raise
+
+
+@contextmanager
+def retry_soon_after_death(services: Services, receipt: str, remaining: Callable[[], float]) -> Iterator[None]:
+    """The message of an upload comes again soon if this invocation dies, instead of after the queue's 15 minutes."""
+    url = services.queues.upload_url
+    with suppress(StorageError):  # It comes again later then.
+        services.queues.hide(url, receipt, remaining() + DEATH_MARGIN_SECONDS)
+    try:
+        yield
+    except Exception:
+        with suppress(StorageError):
+            services.queues.hide(url, receipt, FAILED_AGAIN_SECONDS)
+        raise

@@ -1,0 +1,183 @@
+"""Stored bytes to unpacked ones, a few MB at a time: plain, gzip (several members too), zstd. Knows no S3, no JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zlib
+from typing import TYPE_CHECKING
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+from shared.errors import UploadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BLOCK_BYTES = 4 << 20
+"""Bytes of one unpacked block, at most."""
+COMBINED_BYTES = 64 << 10
+"""Bytes of unpacked pieces that make a block: an archive may hold a member for each record."""
+FIRST_SLICE_BYTES, MAX_SLICE_BYTES = 512, 256 << 10
+"""Stored bytes that a member gets at once: few at first, then twice as many each time."""
+
+MAX_RATIO, RATIO_FROM_BYTES = 2_000, 64 << 20
+"""An archive may unpack to this many times its size; judged only from that many unpacked bytes on."""
+
+MAX_ZSTD_WINDOW_BYTES = 128 << 20
+"""Bytes of zstd's window that are tolerated; the format's own recommended limit is 8 MB, `--long=27` needs this."""
+
+_DAMAGED = (zlib.error, zstd.ZstdError, EOFError)
+_NO_PADDING = re.compile(rb"[^\x00]")
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FOREIGN: tuple[tuple[bytes, str], ...] = (
+    (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or pack it with gzip or zstd"),
+    (b"BZh", "bzip2; pack it with gzip or zstd instead"),
+    (b"\xfd7zXZ\x00", "xz; pack it with gzip or zstd instead"),
+    (b"PAR1", "Parquet; export it as JSON Lines"),
+    (b"\xff\xfe", "UTF-16; save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16; save it as UTF-8"),
+    (b"\x89PNG", "a picture; upload JSON Lines"),
+    (b"\xff\xd8\xff", "a picture; upload JSON Lines"),
+    (b"GIF8", "a picture; upload JSON Lines"),
+    (b"RIFF", "a picture or a sound; upload JSON Lines"),
+    (b"%PDF", "a PDF; upload JSON Lines"),
+    (b"Obj\x01", "Avro; export it as JSON Lines"),
+    (b"ORC", "ORC; export it as JSON Lines"),
+)
+
+
+def detect_compression(head: bytes) -> str:
+    """`plain`, `gzip` or `zstd`, by the first stored bytes."""
+    if head.startswith(_GZIP):
+        return "gzip"
+    return "zstd" if head.startswith(_ZSTD) else "plain"
+
+
+def reject_foreign_format(head: bytes) -> None:
+    """Refuse what is certainly no text of ours.
+
+    Raises:
+        UploadError: `unknown_format`, naming the mend.
+    """
+    for magic, words in _FOREIGN:
+        if head.startswith(magic):
+            raise UploadError("unknown_format", f"The upload is {words}.")
+    if len(head) > 1 and b"\x00" in head[:4]:
+        raise UploadError(
+            "unknown_format", "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines."
+        )
+
+
+def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """The unpacked bytes of a stream of stored ones.
+
+    Args:
+        packing: `plain`, `gzip` or `zstd`.
+        stored: the archive, in blocks.
+        check: called for each piece of an archive, even while nothing comes out; what it raises ends the stream.
+
+    Raises:
+        UploadError: `broken_archive`: damaged, cut short, or unpacking to more than is believable.
+    """
+    if packing == "plain":
+        yield from stored
+        return
+    taken = given = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal taken
+        for block in stored:
+            taken += len(block)
+            yield block
+
+    pieces = _gunzip(counted(), check) if packing == "gzip" else _decompress_zstd(counted(), check)
+    try:
+        for block in _combined(pieces):
+            given += len(block)
+            if given > RATIO_FROM_BYTES and given > MAX_RATIO * taken:
+                raise UploadError(
+                    "broken_archive",
+                    f"The archive unpacks to over {MAX_RATIO:,} times its size; upload it unpacked if that is right.",
+                )
+            yield block
+    except _DAMAGED as error:
+        raise UploadError(
+            "broken_archive",
+            f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
+            "Pack and upload it again.",
+        ) from error
+
+
+def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small pieces of one stored block, whose end an empty piece marks; those before damage come out first."""
+    held: list[bytes] = []
+    size = 0
+    damage: Exception | None = None
+    try:
+        for piece in pieces:
+            held.append(piece)
+            size += len(piece)
+            if size >= COMBINED_BYTES or (size and not piece):
+                yield b"".join(held)
+                held, size = [], 0
+    except _DAMAGED as error:
+        damage = error
+    if held:
+        yield b"".join(held)
+    if damage:
+        raise damage
+
+
+def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    """Members one after another; zero bytes behind the last are padding, as gzip(1) takes them.
+
+    At a member's end zlib copies what it did not use. Slices that begin small and double keep these copies to no more
+    than the archive's own size, or `FIRST_SLICE_BYTES` bytes a member.
+    """
+    member = None
+    for block in stored:
+        view, at = memoryview(block), 0
+        while at < len(block):
+            check()
+            if member is None:
+                at = found.start() if (found := _NO_PADDING.search(block, at)) else len(block)
+                member, size = (zlib.decompressobj(wbits=31), FIRST_SLICE_BYTES) if found else (None, 0)
+                continue
+            piece = view[at : at + size]
+            if data := member.decompress(piece, BLOCK_BYTES):
+                yield data
+            at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
+            member, size = (None, 0) if member.eof else (member, min(2 * size, MAX_SLICE_BYTES))
+        yield b""
+    while member is not None and not member.eof:
+        if not (data := member.decompress(b"", BLOCK_BYTES)):
+            raise EOFError("unexpected end")
+        yield data
+
+
+def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
+    """Frames one after another, in slices as above, and in blocks of bounded size however well they are packed."""
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1}
+    frame = None
+    size = FIRST_SLICE_BYTES
+    for block in stored:
+        view, at = memoryview(block), 0
+        while at < len(block) or (frame and not frame.needs_input):
+            check()
+            frame, size = (frame, size) if frame else (zstd.ZstdDecompressor(options=options), FIRST_SLICE_BYTES)
+            piece = view[at : at + size] if frame.needs_input else view[:0]
+            if data := frame.decompress(piece, BLOCK_BYTES):
+                yield data
+            at += len(piece)
+            if frame.eof:
+                at -= len(frame.unused_data)
+                frame = None
+            else:
+                size = min(2 * size, MAX_SLICE_BYTES)
+        yield b""
+    if frame is not None:
+        raise EOFError("unexpected end")

@@ -1,0 +1,128 @@
+"""What form an upload has, by its first unpacked bytes: JSON Lines, the API's document, or a lone array. Knows no S3.
+
+The strings' expressions exclude raw control characters, as JSON does: a line feed inside a string is no JSON, and
+tells a broken first line of JSON Lines from a document that goes on over several lines.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+HEAD_BYTES = 12 << 20
+"""Unpacked bytes that are looked at: more than the largest record, so that a sendable first line is seen whole."""
+
+BOM = b"\xef\xbb\xbf"
+
+STRING = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_KEY = re.compile(STRING, re.DOTALL)
+_TOKEN = re.compile(STRING + rb"|[{}\[\]\"]", re.DOTALL)
+_LAX_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_LAX_KEY = re.compile(_LAX_STRING, re.DOTALL)
+_LAX_TOKEN = re.compile(_LAX_STRING + rb"|[{}\[\]\"]", re.DOTALL)
+_SCALAR = re.compile(rb"[^,{}\[\]\"\s]++")
+
+_decode = msgspec.json.Decoder().decode
+
+
+def detect_format(head: bytes, *, complete: bool) -> tuple[str, int]:
+    """The form of an upload and the offset at which its records begin.
+
+    Args:
+        head: the first unpacked bytes, `HEAD_BYTES` of them or all there are.
+        complete: whether the head is the whole upload.
+
+    Returns:
+        `jsonl` with the offset of the first line, `object` or `array` with the offset behind the array's bracket.
+    """
+    start = len(BOM) if head.startswith(BOM) else 0
+    first = _skip_space(head, start)
+    if head[first : first + 1] not in {b"{", b"["}:
+        return "jsonl", start
+    line_end = head.find(b"\n", first)
+    if complete or line_end >= 0:
+        line = head[first : line_end if line_end >= 0 else len(head)]
+        try:
+            value = _decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            alone = complete and (line_end < 0 or not head[line_end:].strip(b" \t\r\n"))
+            if not alone or not _is_document(value):
+                return "jsonl", start
+    found = _array_start(head, first)
+    if found is None:
+        return "jsonl", start
+    if complete and _has_more(head, first):
+        return "jsonl", start
+    return found
+
+
+def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
+    """Offset behind the JSON value that begins at `start`, by its brackets alone; None if the data end before it.
+
+    Args:
+        data: the text.
+        start: where the value begins.
+        strict: whether a string that holds a raw control character counts as one without an end.
+    """
+    opening = data[start : start + 1]
+    if opening == b'"':
+        match = (_KEY if strict else _LAX_KEY).match(data, start)
+        return match.end() if match else None
+    if opening not in {b"{", b"["}:
+        match = _SCALAR.match(data, start)
+        return match.end() if match and match.end() < len(data) else None
+    depth = 0
+    for match in (_TOKEN if strict else _LAX_TOKEN).finditer(data, start):
+        token = data[match.start()]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+        elif match.end() - match.start() == 1:
+            return None  # a string that does not end in these data
+    return None
+
+
+def _is_document(value: object) -> bool:
+    if isinstance(value, dict):
+        return isinstance(value.get("requests"), list)
+    return isinstance(value, list) and (not value or isinstance(value[0], dict))
+
+
+def _has_more(head: bytes, first: int) -> bool:
+    """Whether another value follows the first: then the text is no single document."""
+    end = end_of_value(head, first)
+    return end is not None and bool(head[end:].strip(b" \t\r\n"))
+
+
+def _array_start(head: bytes, first: int) -> tuple[str, int] | None:
+    """Where the array of requests begins, if the text begins as a document does."""
+    if head[first : first + 1] == b"[":
+        return ("array", first + 1) if head[_skip_space(head, first + 1) :][:1] in {b"{", b"]"} else None
+    at = _skip_space(head, first + 1)
+    while key := _KEY.match(head, at):
+        at = _skip_space(head, key.end())
+        if head[at : at + 1] != b":":
+            return None
+        at = _skip_space(head, at + 1)
+        if key.group() == b'"requests"' and head[at : at + 1] == b"[":
+            return "object", at + 1
+        end = end_of_value(head, at)
+        if end is None:
+            return None
+        at = _skip_space(head, end)
+        if head[at : at + 1] != b",":
+            return None
+        at = _skip_space(head, at + 1)
+    return None
+
+
+def _skip_space(data: bytes, at: int) -> int:
+    match = _SPACE.match(data, at)
+    return match.end() if match else at

@@ -1,0 +1,320 @@
+"""Where records begin and end: lines of JSON Lines, elements of a document, some of them at a time.
+
+Pure: knows no S3 and no batch. Does not ask whether a record is sound; see `functions.submit.records.cut`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from functions.submit.records.detect_format import end_of_value
+from shared.errors import UploadError
+from shared.settings import API_BODY_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shared.models import Checkpoint, SplitPlan
+
+EXCERPT_BYTES = 64 << 10
+"""Bytes of an unreadable record that are kept for `errors.jsonl`."""
+
+WINDOW_BYTES = 64 << 10
+"""Bytes of lines that are decoded together: what comes of them fits in a processor's cache, which doubles the speed."""
+
+MIN_ELEMENTS = 16
+"""So many elements of a document are found by their tokens before it is tried again to find them together."""
+
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_CR, _BRACKET = b"\r]"
+_SPACE = b" \t\r\n"
+_LINE_SPACE = b" \t\r"
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongRecord:
+    """A record that no body can hold: its beginning and its length in bytes."""
+
+    beginning: bytes
+    length: int
+
+    def __len__(self) -> int:
+        """Bytes of the whole record."""
+        return self.length
+
+
+def excerpt_of(text: bytes) -> bytes:
+    """What is kept of a record that is too large; empty if all of it is blank."""
+    return text.lstrip(_LINE_SPACE)[:EXCERPT_BYTES]
+
+
+BrokenRecord = Callable[[str], UploadError]
+"""Makes the error of a broken document from what is wrong with it."""
+
+
+class Window(NamedTuple):
+    """Records that lie together.
+
+    Attributes:
+        records: their bytes; lines without line feed.
+        steps: for a document's elements, bytes from each one's end to the next one's; none for lines.
+        returns: whether a carriage return may end one.
+        referring: whether one may have an `external_reference`.
+    """
+
+    records: list[bytes | OverlongRecord]
+    steps: list[int]
+    returns: bool
+    referring: bool = True
+
+
+def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
+    """Lines without their line feeds, some of them at a time; a last line needs none."""
+    held: list[bytes] = []
+    held_size = 0
+    for block in blocks:
+        last = block.rfind(b"\n")
+        if last < 0:
+            held.append(block)
+            held_size += len(block)
+            if held_size > API_BODY_LIMIT:
+                held = [excerpt_of(b"".join(held))]
+            continue
+        first = -1
+        if held:
+            first = block.find(b"\n")
+            held.append(block[:first])
+            yield _held_line(held, held_size + first)
+            held, held_size = [], 0
+        yield from _lines_within(block, first + 1, last)
+        if last + 1 < len(block):
+            held, held_size = [block[last + 1 :]], len(block) - last - 1
+        del block  # before the next is read: two need not lie in memory
+    if held:
+        yield _held_line(held, held_size)
+
+
+def _held_line(pieces: list[bytes], size: int) -> Window:
+    text = b"".join(pieces)
+    return Window([OverlongRecord(excerpt_of(text), size) if size > API_BODY_LIMIT else text], [], returns=True)
+
+
+def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
+    """The lines from `begin` to the line feed at `last`, as many at a time as are decoded together."""
+    while begin <= last:
+        end = last if last - begin <= WINDOW_BYTES else block.rfind(b"\n", begin, begin + WINDOW_BYTES)
+        if end < 0:
+            end = block.find(b"\n", begin + WINDOW_BYTES)
+        section = block[begin:end]
+        records: list[bytes | OverlongRecord] = section.split(b"\n")  # type: ignore[assignment]
+        yield Window(records, [], returns=b"\r" in section, referring=may_refer(section))
+        begin = end + 1
+
+
+def may_refer(text: bytes) -> bool:
+    """Whether `external_reference` may be a key in it: spelt out it has an underscore, otherwise a backslash."""
+    return b"_" in text or b"\\" in text  # single bytes are found at a speed that words are not
+
+
+def _window_of(text: bytes, records: list[bytes], steps: list[int]) -> Window:
+    return Window(records, steps, returns=False, referring=may_refer(text))  # type: ignore[arg-type]
+
+
+def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[Window]:
+    """Elements of a document's array, a block's worth at a time.
+
+    Raises:
+        UploadError: `broken_document`: the text between or behind the elements is not a document's.
+    """
+    buffer, base, at = b"", start.offset, 0
+    behind = base
+    expected_first = start.record == 0
+    more = iter(blocks)
+
+    def broken(words: str) -> UploadError:
+        return UploadError(
+            "broken_document",
+            f"The document is broken behind byte {behind:,}: {words}. Mend and upload it again.",
+        )
+
+    alike: _Alike | None = None
+    most = MIN_ELEMENTS
+    while True:
+        if alike and (found := _elements_alike(buffer, at, alike)):
+            text, records = found
+            at += len(alike.separator) + len(text)
+            behind, most = base + at, MIN_ELEMENTS
+            yield _window_of(text, records, [len(alike.separator) + len(one) for one in records])
+            continue
+        places, at, closed = _whole_elements(buffer, at, first=expected_first, most=most)
+        if places:
+            ends = [base + end for _, end in places]
+            steps = [end - begin for begin, end in pairwise([behind, *ends])]
+            text = buffer[places[0][0] : places[-1][1]]
+            yield _window_of(text, [buffer[begin:end] for begin, end in places], steps)
+            behind, expected_first = ends[-1], False
+            alike = _likeness(buffer, places) or alike
+            if len(places) == most:
+                most *= 2  # where no two are alike, they are rarely compared
+                continue
+        if closed:
+            _check_tail(plan, buffer[at:], more, broken)
+            return
+        # Of what is left only the comma and what follows it is kept: white space may be longer than any element.
+        comma, begin, well = _before_element(buffer, at, first=expected_first)
+        buffer, base, at = comma + buffer[begin:], base + begin - len(comma), 0
+        if not well:
+            raise broken("expected a comma or the array's end")
+        if len(buffer) - len(comma) > API_BODY_LIMIT + EXCERPT_BYTES:
+            giant, buffer, base = _skip_overlong(buffer[len(comma) :], base + len(comma), more, broken)
+            yield Window([giant], [base - behind], returns=False)
+            behind = base
+            expected_first = False
+            continue
+        block = next(more, None)
+        if block is None:
+            raise broken("it ends inside the array of requests")
+        buffer += block
+
+
+_BETWEEN = re.compile(rb"[ \t\r\n]*+(,?)[ \t\r\n]*+(.?)", re.DOTALL)
+_OUTSIDE = re.compile(rb"[\"{}\[\]]")
+_INSIDE = re.compile(rb"[\"\\]")
+_SCALAR_END = re.compile(rb"[,{}\[\]\"\s]")
+
+
+def _before_element(buffer: bytes, at: int, *, first: bool) -> tuple[bytes, int, bool]:
+    """The comma before the next element, where the element begins, and whether the array can go on so."""
+    between = _BETWEEN.match(buffer, at)
+    comma, then = between.groups()  # type: ignore[union-attr]  # it matches anything
+    begin = between.start(2)  # type: ignore[union-attr]
+    if comma and first:
+        return comma, begin, False
+    if then == b"]":
+        return comma, begin, not comma
+    return comma, begin, not then or (then not in b",}:" and bool(comma) != first)
+
+
+def _whole_elements(buffer: bytes, at: int, *, first: bool, most: int) -> tuple[list[tuple[int, int]], int, bool]:
+    """Where elements begin and end; the place behind them, and whether that is behind the array's end.
+
+    There are fewer than asked for when more data are needed, or when the array is at its end or broken.
+    """
+    places: list[tuple[int, int]] = []
+    while len(places) < most:
+        comma, begin, well = _before_element(buffer, at, first=first)
+        if not well or begin == len(buffer):
+            return places, at, False
+        if buffer[begin] == _BRACKET and not comma:
+            return places, begin + 1, True
+        end = end_of_value(buffer, begin, strict=False)
+        if end is None:
+            return places, at, False
+        places.append((begin, end))
+        at, first = end, False
+    return places, at, False
+
+
+class _Alike(NamedTuple):
+    """What lies between two elements, and how an element begins, its first key included: mostly the same throughout."""
+
+    separator: bytes
+    opening: bytes
+
+
+def _likeness(buffer: bytes, places: list[tuple[int, int]]) -> _Alike | None:
+    """What the last two of some elements have in common."""
+    if len(places) < 2:  # noqa: PLR2004
+        return None
+    (_, end), (begin, last) = places[-2:]
+    key = _FIRST_KEY.match(buffer, begin, last)
+    return _Alike(buffer[end:begin], key.group()) if key else None
+
+
+_FIRST_KEY = re.compile(rb'\{[ \t\r\n]*+"[^"\\]*+"')
+
+
+def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[bytes]] | None:
+    """Text behind the element that ends at `at`, and the elements in it; None where tokens have to be looked at.
+
+    The text between two places that look like the end of an element is read as an array of its own. That succeeds only
+    if both are what they look like: an element that was cut in two has a bracket or a string without an end.
+    """
+    begin = at + len(alike.separator)
+    if not buffer.startswith(alike.separator, at):
+        return None
+    mark = b"}" + alike.separator + alike.opening
+    end = buffer.rfind(mark, begin, begin + WINDOW_BYTES)
+    if end < 0:
+        end = buffer.find(mark, begin + WINDOW_BYTES - len(mark))
+    if end < 0:
+        return None
+    text = buffer[begin : end + 1]
+    try:
+        found = list(map(bytes, _decode_raws(b"[%b]" % text)))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return (text, found) if alike.separator.join(found) == text else None
+
+
+def _skip_overlong(
+    buffer: bytes, base: int, more: Iterator[bytes], broken: BrokenRecord
+) -> tuple[OverlongRecord, bytes, int]:
+    """Pass over an element that no body can hold, block by block; what is left behind it, and its offset."""
+    beginning, length = buffer[:EXCERPT_BYTES], 0
+    is_scalar = buffer[:1] not in {b"{", b"[", b'"'}
+    depth, inside, at = 0, False, 0
+    while True:
+        match = (_SCALAR_END if is_scalar else _INSIDE if inside else _OUTSIDE).search(buffer, at)
+        if match is None:
+            length += len(buffer)
+            base += len(buffer)
+            at = max(at - len(buffer), 0)  # an escaped character may be the first of the next block
+            buffer = next(more, b"")
+            if not buffer:
+                raise broken("it ends inside the array of requests")
+            continue
+        if is_scalar:
+            at = match.start()
+            break
+        depth, inside, at = _past(match, depth, inside=inside)
+        if depth == 0 and not inside:
+            break
+    return OverlongRecord(beginning, length + at), buffer[at:], base + at
+
+
+def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, bool, int]:
+    """Depth, whether inside a string, and where to go on, behind a bracket, a quote or a backslash."""
+    token = match.group()
+    if token == b"\\":
+        return depth, inside, match.end() + 1
+    if token == b'"':
+        return depth, not inside, match.end()
+    return depth + (1 if token in b"{[" else -1), inside, match.end()
+
+
+def _check_tail(plan: SplitPlan, rest: bytes, more: Iterator[bytes], broken: BrokenRecord) -> None:
+    """Behind the array a lone array has nothing, an object its other members and its end."""
+    depth = 1 if plan.form == "object" else 0
+    inside, at = False, 0
+    while depth or inside:
+        match = (_INSIDE if inside else _OUTSIDE).search(rest, at)
+        if match is None:
+            at = max(at - len(rest), 0)
+            rest = next(more, b"")
+            if not rest:
+                raise broken("its end is missing")
+            continue
+        depth, inside, at = _past(match, depth, inside=inside)
+    rest = rest[at:]
+    while not rest.strip(_SPACE):
+        rest = next(more, b"")
+        if not rest:
+            return
+    raise broken("something follows its end")

@@ -1,0 +1,135 @@
+"""Reads uploads: the pinned version as a stream of unpacked blocks, in flat memory at any size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format
+from functions.submit.records.detect_format import HEAD_BYTES, detect_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
+
+    from shared.aws.object_store import ObjectStore
+    from shared.models import SplitPlan, Upload
+
+RANGE_BYTES = 8 << 20
+"""Bytes of one ranged read: large enough that S3's time to the first byte does not count."""
+
+
+def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:
+    """The stored bytes of an upload's version from an offset on.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        start: offset.
+        thread: reads the next block while one is used; from the second block on, for often the first is enough. It
+            belongs to the caller: a generator may be closed by the garbage collector, which must not wait for threads.
+
+    Raises:
+        UploadError: `source_gone`.
+        StorageError: S3 broke off.
+    """
+
+    def read(offset: int) -> bytes:
+        return store.read_version(
+            upload.key, upload.version, upload.etag, offset, min(RANGE_BYTES, upload.size - offset)
+        )
+
+    if start < upload.size:
+        yield read(start)
+    offsets = range(start + RANGE_BYTES, upload.size, RANGE_BYTES)
+    if thread is None or not offsets:
+        yield from map(read, offsets)
+        return
+    following = thread.submit(read, offsets[0])
+    for offset in offsets[1:]:
+        block = following.result()
+        following = thread.submit(read, offset)
+        yield block
+    yield following.result()
+
+
+class Check(Protocol):
+    """Called for each piece of an archive; what it raises ends the reading."""
+
+    def __call__(self, *, skipping: bool) -> None:
+        """Say whether the piece is only passed over."""
+
+
+def read_decompressed(
+    store: ObjectStore,
+    upload: Upload,
+    plan: SplitPlan,
+    start: int,
+    check: Check,
+    thread: Executor | None = None,
+    note: Callable[[int], None] = lambda _: None,
+) -> Iterator[bytes]:
+    """The unpacked bytes from an offset on; of an archive everything before it is read and passed over.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        plan: its packing.
+        start: offset in the unpacked bytes.
+        check: whether there is time.
+        thread: as for `read_stored`.
+        note: called with the number of stored bytes that have been read.
+
+    Raises:
+        UploadError: `source_gone` or `broken_archive`.
+        StorageError: S3 broke off.
+    """
+    if plan.packing == "plain":
+        yield from _noted(read_stored(store, upload, start, thread), start, note)
+        return
+    ahead = start
+
+    def check_piece() -> None:
+        check(skipping=ahead > 0)
+
+    stored = _noted(read_stored(store, upload, thread=thread), 0, note)
+    for block in decompress(plan.packing, stored, check_piece):
+        if ahead >= len(block):
+            ahead -= len(block)
+            continue
+        yield block[ahead:] if ahead else block
+        ahead = 0
+
+
+def _noted(blocks: Iterator[bytes], read: int, note: Callable[[int], None]) -> Iterator[bytes]:
+    for block in blocks:
+        read += len(block)
+        note(read)
+        yield block
+
+
+def detect(store: ObjectStore, upload: Upload, check: Callable[[], None] = lambda: None) -> tuple[str, str, int]:
+    """Look at an upload's beginning: its packing, its form, and the unpacked offset at which its records begin.
+
+    `check` is called for each piece of an archive; what it raises ends the reading.
+
+    Raises:
+        UploadError: `unknown_format`, `broken_archive` or `source_gone`.
+    """
+    stored = read_stored(store, upload)
+    first = next(stored, b"")
+    packing = detect_compression(first)
+    head = bytearray()
+    complete = True
+    for block in decompress(packing, _rejoined(first, stored), check):
+        head += block
+        if len(head) >= HEAD_BYTES:
+            complete = False
+            break
+    reject_foreign_format(bytes(head[:16]))
+    form, start = detect_format(bytes(head), complete=complete)
+    return packing, form, start
+
+
+def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest

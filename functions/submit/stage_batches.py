@@ -1,0 +1,125 @@
+"""Staging: objects of several batches are put in S3 at the same time, their items are created one after another.
+
+Split resumes after the last batch item, so no item may exist before the objects and items below it do. Objects have no
+such order: one that is put ahead of its item counts for nothing until the item names it. If the process dies, the next
+run cuts the same batches and finds these objects there.
+
+An object found there may also come from a run of another version that cut the upload otherwise. Its metadata tells
+where its batch begins. It counts if that is where the batch before it ends, as its item says; then it was cut rightly,
+and everyone who comes takes it. If not, no item can name it, and it is replaced on the condition that it is still the
+same object.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shared import s3_keys as keys
+from shared.errors import StorageError, UploadError
+from shared.staged_batch import StagedInfo, encode_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor, Future
+
+    from functions.submit.records.cut import Cut
+    from shared.aws.object_store import ObjectStore
+    from shared.models import Checkpoint
+
+MAX_PUTS = 8
+"""Objects put at the same time."""
+MAX_AHEAD, MAX_BYTES_AHEAD = 16, 20_000_000
+"""Objects whose items are not created yet, and their bytes: two of the largest batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAhead:
+    """A batch that was cut, and whose object is being put.
+
+    Attributes:
+        number: the batch's number.
+        first_id: id of its first record.
+        end: where the cut goes on after it.
+        key: of the object.
+        body: the object: request body and sidecar.
+        ours: what the object's metadata says if this run puts it.
+        found: what the object that is there says, and its ETag if another run put it.
+    """
+
+    number: int
+    first_id: int
+    end: Checkpoint
+    key: str
+    body: bytes
+    ours: StagedInfo
+    found: Future[tuple[StagedInfo, str]]
+
+
+def put_ahead(
+    store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut]
+) -> Iterator[StagedAhead]:
+    """Put the objects of batches, several at the same time; in order, each as soon as its object is there.
+
+    Args:
+        store: the object store.
+        threads: put the objects. They belong to the caller: a generator may be closed by the garbage collector, which
+            must not wait for threads.
+        job_id: the job.
+        number: of the first batch.
+        begin: where it begins.
+        cuts: the batches.
+
+    Raises:
+        UploadError: as `cuts` raised it, after the batches before it.
+        StorageError: as `cuts` raised it, likewise.
+    """
+    waiting: deque[StagedAhead] = deque()
+    problem: Exception | None = None
+    while True:
+        try:
+            cut = next(cuts, None)
+        except (UploadError, StorageError) as error:
+            problem, cut = error, None
+        if cut is None:
+            break
+        key, ours = keys.staged(job_id, f"{number:08d}"), replace(cut.staged, begin=begin)
+        body = cut.body + encode_index(cut.rows)
+        found = threads.submit(_put, store, key, body, ours)
+        waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
+        number, begin = number + 1, cut.end
+        del cut, body  # memory: only what is counted in `waiting`
+        while waiting and (waiting[0].found.done() or _is_full(waiting)):
+            yield waiting.popleft()
+    while waiting:
+        yield waiting.popleft()
+    if problem:
+        raise problem
+
+
+def _is_full(waiting: deque[StagedAhead]) -> bool:
+    return len(waiting) > MAX_AHEAD or sum(len(one.body) for one in waiting) > MAX_BYTES_AHEAD
+
+
+def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:
+    """Put an object unless one is there; what the one that is there says, and its ETag if it is another run's."""
+    if store.put_if_absent(key, body, ours.metadata()):
+        return ours, ""
+    there = store.head(key)
+    if there is None:
+        raise StorageError(f"{key} was there and is gone")
+    return StagedInfo.of(there.metadata), there.etag
+
+
+def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
+    """What the object of a batch holds, once the item of the batch before it says that it begins here.
+
+    Raises:
+        StorageError: S3 refused or broke off, or another run replaced the object at the same time.
+    """
+    found, etag = candidate.found.result()
+    if found.begin in {None, candidate.ours.begin}:  # None: put by a version that put none ahead
+        return found
+    store.replace(candidate.key, candidate.body, etag, candidate.ours.metadata())
+    return candidate.ours

@@ -1,0 +1,320 @@
+"""Submit: one message, one batch, one POST. The one window that nothing can close is kept as small as it can be.
+
+`submitting` is written before the POST, with the attempt and a fence before which nobody else may try. A function that
+outlives its POST settles it at once. One that dies leaves it to the recovery behind the fence, which looks for a
+receipt or a reply of that attempt before it calls the outcome unknown.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shared import s3_keys as keys
+from shared.api_messages import attach_api_message
+from shared.aws.object_store import ObjectNotFoundError
+from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, PollMessage
+from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
+from shared.errors import StorageError
+from shared.lasting_errors import clear_lasting_error, note_lasting_error
+from shared.models import TOO_OLD_CODE, Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
+from shared.observability import batch_log_fields, count, logger
+from shared.pacing.budget import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
+from shared.rejections import classify_rejection, token_state
+from shared.retry import retry_until_deadline
+from shared.workers_ai.client import TokenState
+from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
+from shared.workers_ai.results import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.bootstrap import Services
+
+POST_SECONDS = 60.0
+"""The longest a POST may take, its reply included."""
+SETTLE_SECONDS = 45.0
+"""Time kept after the POST to record its outcome: the table is given up in time for a receipt in S3."""
+SUBMIT_LEASE_MARGIN_SECONDS = 30.0
+"""Seconds by which clocks of two functions may differ."""
+POLLED_AFTER_SECONDS = 300.0
+"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled once more."""
+INTERNAL = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
+MAX_AMBIGUOUS_SUBMITS = 2
+"""Unknowable submits of one batch, the last of which ends it."""
+
+
+def submit_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
+    """Bring one batch on: submit it, or settle what an earlier run left.
+
+    Args:
+        services: the process's clients and settings.
+        job_id: the job.
+        number: the batch's number.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+    """
+    _advance_batch(services, job_id, number, remaining)
+    if int(number[:8]) < FAST_START_BATCHES:
+        batch = services.ledger.batch(job_id, number)
+        if batch and batch.ending and batch.state is BatchState.READY:
+            services.queues.send(PollMessage(((job_id, number),)))
+
+
+def _advance_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
+    now = services.now()
+    batch = services.ledger.batch(job_id, number)
+    job = services.ledger.job(job_id)
+    if batch is None or job is None:
+        logger.warning("message for an unknown batch", job_id=job_id, number=number)
+        return
+    if batch.state is BatchState.SUBMITTING and now >= batch.fence:
+        batch = _recover(services, job, batch)
+    if batch is None or batch.state is not BatchState.READY or batch.ending:
+        return
+    if batch.halving:
+        if batch.work is DueKind.SUBMIT:
+            # Left by an earlier version, which may have created one of the two halves that it decided on.
+            services.ledger.begin_halving(batch, batch.halving, batch.cause, now, pieces=2)
+        return
+    if (fault := job.error or job.stopped) is not None:
+        words = f"Not sent, because the job was stopped: {fault.message}"
+        _end(
+            services, batch, ErrorDetail(TOO_OLD_CODE.code if fault == TOO_OLD_CODE else "rejected", words, fault.said)
+        )
+    elif batch.claims > MAX_CLAIMS:
+        _end(services, batch, INTERNAL)
+    elif now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
+        _end(services, batch, ErrorDetail("expired", "The API did not accept it within 7 days."))
+    elif remaining() > POST_SECONDS + SETTLE_SECONDS:
+        _try(services, job, batch, remaining)
+
+
+def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:
+    now = services.now()
+    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST)
+    if isinstance(permit, Denied):
+        _wait(services, batch, permit)
+        return
+    if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
+        # Whoever does not answer the free call would not answer a submit, and that would be one more unknowable.
+        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+        _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
+        return
+    # Learned before the POST: after it nothing stands between the request_id and the table.
+    first_ask = services.times.first_poll(job.plan.model, batch.number, now)
+    # Read before the claim: nothing that can fail stands between it and the POST, and makes a POST seem possible.
+    size = batch.round_size or batch.body_size
+    body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    if remaining() < POST_SECONDS + SETTLE_SECONDS:
+        return  # it stays due
+    now = services.now()
+    claimed = services.ledger.begin_submit(batch, now + remaining() + SUBMIT_LEASE_MARGIN_SECONDS)
+    if claimed is None:
+        return
+    with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
+        _settle(services, job, claimed, permit, reply, first_ask, remaining)
+
+
+def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
+    """No submit now. A batch that is submitted again has ids that may bring its answer while it waits for long."""
+    now = services.now()
+    if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
+        services.ledger.poll_on(batch, refusal.until)
+        return
+    waited = refusal.until - now if refusal.paused else 0.0
+    services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited)
+
+
+def _settle(
+    services: Services,
+    job: Job,
+    batch: Batch,
+    permit: Permit,
+    reply: Reply,
+    first_ask: float,
+    remaining: Callable[[], float],
+) -> None:
+    """Record what the POST came to; a batch that was accepted is asked after in `first_poll` seconds."""
+    count("SubmitCalls")
+    match reply:
+        case Accepted(request_id):
+            _accepted(services, job, batch, request_id, first_ask, remaining)
+        case Answer(answer):
+            key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
+            retry_until_deadline(lambda: services.store.put_if_absent(key, answer), services, remaining)
+            _accepted(services, job, batch, "", 0.0, remaining)
+        case Rejected(code=code):
+            verdict = retry_until_deadline(
+                lambda: classify_rejection(services, batch, reply, polling=False), services, remaining
+            )
+            logger.info("submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict)
+            count(METRIC_OF_CLASS[verdict])
+            retry_until_deadline(lambda: _rejected(services, job, batch, permit, reply, verdict), services, remaining)
+            if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
+                services.budget.lift(Permit(pause=permit.pause), job.plan.model)
+            return
+        case Failed(code, message):
+            retry_until_deadline(lambda: _isolate_or_end(services, batch, code, message), services, remaining)
+        case OutcomeUnknown(reason):
+            logger.warning("submit unknowable", **batch_log_fields(batch), reason=reason)
+            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services, remaining)
+            return
+        case _:  # Pending is no answer to a submit
+            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services, remaining)
+            return
+    services.budget.lift(permit, job.plan.model)
+    clear_lasting_error(services, job, batch)
+
+
+def _accepted(
+    services: Services, job: Job, batch: Batch, request_id: str, first_ask: float, remaining: Callable[[], float]
+) -> None:
+    """Record the request_id; at the table's first failure a receipt goes to S3, and then the table is tried again."""
+    now = services.now()
+    submission = Submission(request_id, batch.attempt, now, batch.round)
+    prompt = int(batch.number[:8]) < FAST_START_BATCHES
+    due_at = now + first_ask + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
+    is_safe = False
+
+    def record() -> Batch | None:
+        nonlocal is_safe
+        try:
+            return services.ledger.accept(batch, submission, due_at)
+        except StorageError:
+            is_safe = is_safe or _leave_receipt(services, batch, submission)
+            raise
+
+    try:
+        taken = retry_until_deadline(record, services, remaining)
+    except StorageError:
+        return  # the recovery behind the fence finds the receipt
+    if taken is None:
+        _leave_receipt(services, batch, submission)
+        return
+    count("BatchesAccepted")
+    logger.info("batch accepted", **batch_log_fields(taken), attempt=taken.attempt, requests=taken.requests)
+    _schedule_first_poll(services, job, batch, first_ask)
+
+
+def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> bool:
+    """Keep an acceptance that the table did not take, in the log and in S3; whether S3 has it."""
+    named = batch_log_fields(batch) | {"request_id": submission.request_id}
+    logger.error("request_id not recorded", **named, attempt=batch.attempt)
+    key = keys.receipt(batch.job_id, batch.number, batch.attempt)
+    try:
+        services.store.put_if_absent(key, msgspec.json.encode(submission))
+    except StorageError as error:
+        logger.error("receipt not written", **named, reason=str(error))
+        return False
+    return True
+
+
+def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: float) -> None:
+    """What follows an acceptance: the job knows of it, and the first batches are asked after by message."""
+    if not job.seen_accepted:
+        services.ledger.record_acceptance(job.job_id)
+    if int(batch.number[:8]) < FAST_START_BATCHES:
+        services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=delay)
+
+
+def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply: Rejected, verdict: ErrorClass) -> None:
+    """Surely not accepted: what becomes of the batch, and of the calls after it."""
+    now, ledger, budget = services.now(), services.ledger, services.budget
+    code = reply.code or reply.status
+    match verdict:
+        case ErrorClass.MODEL_WAITS:
+            until = budget.delay_model(job.plan.model, now, str(code), permit)
+            ledger.refuse(batch, until + random.uniform(0, 15))  # noqa: S311
+        case ErrorClass.HOLD:
+            until = budget.hold(now, reply.retry_after) + random.uniform(0, 10)  # noqa: S311
+            ledger.refuse(batch, until, paused=batch.paused + until - now)
+        case ErrorClass.QUOTA:
+            budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit)
+            ledger.refuse(batch, now + 300, paused=batch.paused + 300)
+        case ErrorClass.ACCOUNT:
+            budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
+            ledger.refuse(batch, now + 60, paused=batch.paused + 60)
+        case ErrorClass.MODEL:
+            words = model_error_message(job.plan.model, code)
+            ledger.fail_job(job.job_id, ErrorDetail("unknown_model", words), now)
+            _end(services, batch, ErrorDetail("rejected", words))
+        case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
+            is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
+            _isolate_or_end(services, batch, code, FIREWALL if is_firewall else reply.message)
+        case _:
+            since = note_lasting_error(services, job, batch, code, polling=False)
+            ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1, vain_since=since)
+
+
+def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
+    """The API refused what is in the batch: only the bad record shall fail, which the poll function finds."""
+    words = "Workers AI refused this request"
+    reason = attach_api_message(
+        services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
+    )
+    if batch.round:
+        _end(services, batch, replace(reason, code="inference_failed"))
+    elif batch.sendable == 1:
+        services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
+    else:
+        services.ledger.begin_halving(batch, reason, cause_of(code), services.now())
+
+
+def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:
+    """Nobody can know whether the API took the batch, since a time: the owner's choice decides; the batch after it."""
+    now = services.now()
+    count("AmbiguousSubmits")
+    services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit)
+    times = batch.unknowable + 1
+    if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
+        ending = ErrorDetail(
+            "submit_unknown",
+            "Whether Workers AI took this request could not be known, so it was not sent again.",
+        )
+        return _end(services, batch, ending, unknowable=times)
+    return services.ledger.refuse(batch, now + back_off(0), unknowable=times)
+
+
+def _end(services: Services, batch: Batch, ending: ErrorDetail, **learned: object) -> Batch | None:
+    """No further submit: its records end so, unless an id that the batch has still brings its answer."""
+    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
+    return settle(batch, ending, services.now(), **learned)
+
+
+def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
+    """A submit whose function died: settle it by what it left behind; the batch as it is then."""
+    now = services.now()
+    try:
+        receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
+    except ObjectNotFoundError:
+        if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
+            logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
+            # It died some time ago, so that this batch is the one that is tried, now.
+            return _ambiguous(services, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
+        submission = Submission("", batch.attempt, now, batch.round)
+    else:
+        submission = msgspec.json.decode(receipt, type=Submission)
+    accepted = services.ledger.accept(batch, submission, now)
+    if accepted:
+        _schedule_first_poll(services, job, batch, 0)
+    return accepted
+
+
+def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
+    """Whether a refused probe shows all the same that the pause's reason is gone."""
+    if pause.reason is PauseReason.TOKEN_REFUSED:
+        return reached and verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
+    return pause.reason is PauseReason.OUTAGE and reached
+
+
+def back_off(times: int) -> float:
+    """Seconds to wait after so many refusals in a row: 10 and doubling, up to 15 minutes, with jitter."""
+    return min(10.0 * 2.0 ** min(times, 10), 900.0) * random.uniform(0.7, 1.3)  # noqa: S311

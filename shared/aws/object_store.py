@@ -1,0 +1,317 @@
+"""The object store: S3, seen as keys of one bucket. Knows keys and bytes, no job.
+
+What counts is written once (`If-None-Match: *`): 412 means somebody wrote it already, 409 that two writes met and one
+should try again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+)
+
+from shared.errors import StorageError, UploadError
+from shared.spool import spool
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import Future
+    from contextlib import ExitStack
+    from datetime import datetime
+
+    from mypy_boto3_s3 import S3Client
+
+BLOCK_BYTES = 4 << 20
+"""Bytes read at once when an object is copied through this process."""
+
+MAX_PARALLEL_READS = 8
+"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however few there are."""
+
+_MAX_TRIES = 3
+_COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
+"""Operations that S3 answers only when all bytes are in place."""
+_GONE = frozenset(
+    {"404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload", "MethodNotAllowed", "405", "412", "PreconditionFailed"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What HEAD tells of an object.
+
+    Attributes:
+        size: bytes.
+        etag: without quotes.
+        version: version id; `null` where the bucket has no versions.
+        modified: time of the last change.
+        metadata: user metadata, lower-case names.
+    """
+
+    size: int
+    etag: str
+    version: str
+    modified: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartPart:
+    """A piece of an object that is being joined: its place, its bytes, its ETag as S3 gave it."""
+
+    number: int
+    size: int
+    etag: str
+
+
+class ObjectStore:
+    """One bucket."""
+
+    def __init__(self, client: S3Client, bucket: str, copying: Callable[[], S3Client] | None = None) -> None:
+        """Use a ready client.
+
+        Args:
+            client: for all calls that S3 answers soon.
+            bucket: its name.
+            copying: gives a client that waits longer, for server-side copies; without it the other one is used.
+        """
+        self.client = client
+        self.bucket = bucket
+        self.copying = copying or (lambda: client)
+
+    def head(self, key: str, version: str = "") -> ObjectInfo | None:
+        """What is stored under a key, or None."""
+        try:
+            answer = self._call("head_object", Key=key, **_version(version))
+        except ObjectNotFoundError:
+            return None
+        return ObjectInfo(
+            answer["ContentLength"],
+            answer["ETag"].strip('"'),
+            answer.get("VersionId", "null"),
+            answer["LastModified"],
+            answer.get("Metadata", {}),
+        )
+
+    def read_version(self, key: str, version: str, etag: str, start: int, length: int) -> bytes:
+        """Bytes of one version of an upload, from `start`, at most `length`.
+
+        Raises:
+            UploadError: `source_gone`: the version is no more.
+            StorageError: S3 refused or broke off, several times.
+        """
+        arguments = {
+            **_version(version),
+            "IfMatch": f'"{etag}"',
+            "Range": f"bytes={start}-{start + length - 1}",
+        }
+        try:
+            return self._read(key, arguments)
+        except ObjectNotFoundError as error:
+            raise UploadError(
+                "source_gone",
+                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was read. "
+                "Upload it again.",
+            ) from error
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """An object's bytes, or a section of them; meant for what fits in memory.
+
+        Raises:
+            NotThereError: nothing is stored under the key.
+        """
+        if length == 0:
+            return b""
+        if start == 0 and length is None:
+            return self._read(key, {})
+        return self._read(key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"})
+
+    def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
+        """A whole object, in memory while it is small, else on disk as long as the given stack lives.
+
+        Raises:
+            NotThereError: nothing is stored under the key.
+        """
+        stored = self.head(key)
+        if stored is None:
+            raise ObjectNotFoundError(f"{key} is not there")
+        return spool(self.blocks(key, 0, stored.size), kept)
+
+    def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """A section of an object, a few MB at a time."""
+        for section in _in_blocks(key, start, length):
+            yield self.get(*section)
+
+    def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
+        """Sections of objects (key, offset, bytes), one after another, a few MB at a time; some are fetched ahead."""
+        ahead: deque[Future[bytes]] = deque()
+        threads = ThreadPoolExecutor(MAX_PARALLEL_READS)
+        try:
+            for section in wanted:
+                for block in _in_blocks(*section):
+                    if len(ahead) == MAX_PARALLEL_READS:
+                        yield ahead.popleft().result()
+                    ahead.append(threads.submit(self.get, *block))
+            while ahead:
+                yield ahead.popleft().result()
+        finally:  # Not waited for: the garbage collector may close this generator while another thread begins.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def put_if_absent(
+        self, key: str, body: bytes | mmap.mmap | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
+    ) -> bool:
+        """Write an object unless one is there; whether this call wrote it.
+
+        Args:
+            key: the new object.
+            body: bytes, or what can be read from its beginning on: a file or a mapping.
+            metadata: of the new object.
+            kind: its content type.
+
+        Raises:
+            StorageError: S3 refused or broke off.
+        """
+        for attempt in range(_MAX_TRIES):
+            if not isinstance(body, bytes):
+                body.seek(0)
+            try:
+                self._call("put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind))
+            except ObjectExistsError:
+                return False
+            except WriteConflictError:
+                if attempt == _MAX_TRIES - 1:
+                    raise
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    def replace(self, key: str, body: bytes, etag: str, metadata: Mapping[str, str]) -> None:
+        """Write an object over the one that has this ETag.
+
+        Raises:
+            StorageError: it is another object now, or S3 refused or broke off.
+        """
+        self._call("put_object", Key=key, Body=body, IfMatch=f'"{etag}"', **_optional(metadata, ""))
+
+    def put(self, key: str, body: bytes, kind: str = "") -> None:
+        """Write an object, over whatever is there."""
+        self._call("put_object", Key=key, Body=body, **_optional(None, kind))
+
+    # ── joining objects by server-side copy ──────────────────────────────────────────────────────────────────────
+
+    def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
+        """Begin to join objects into a new one; the id of the multipart upload."""
+        upload_id: str = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
+        return upload_id
+
+    def upload_part_copy(self, key: str, upload_id: str, number: int, source: str) -> None:
+        """Copy a whole object to its place among the pieces of a new one; doing it twice changes nothing.
+
+        Args:
+            key: the new object.
+            upload_id: of `create_multipart_upload`.
+            number: the piece's place, 1 to 10,000.
+            source: key of the object; of at least 5 MiB unless it is the last piece, at most 5 GiB.
+        """
+        self._call(
+            "upload_part_copy",
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            CopySource={"Bucket": self.bucket, "Key": source},
+        )
+
+    def list_parts(self, key: str, upload_id: str) -> list[MultipartPart]:
+        """The pieces copied so far, in order.
+
+        Raises:
+            NotThereError: the upload is no more: completed, or removed after some days.
+        """
+        found: list[MultipartPart] = []
+        position: dict[str, int] = {}
+        while True:
+            answer = self._call("list_parts", Key=key, UploadId=upload_id, **position)
+            found += [MultipartPart(one["PartNumber"], one["Size"], one["ETag"]) for one in answer.get("Parts", [])]
+            if not answer.get("IsTruncated"):
+                return found
+            position = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+
+    def complete_multipart_upload(self, key: str, upload_id: str, pieces: list[MultipartPart]) -> bool:
+        """Make the new object of its pieces, unless it is there; whether this call did."""
+        parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
+        try:
+            self._call(
+                "complete_multipart_upload",
+                Key=key,
+                UploadId=upload_id,
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
+            )
+        except ObjectExistsError:
+            self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
+            return False
+        return True
+
+    def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
+        """Read a body to its end; a body that breaks off is asked for again (botocore retries only the head)."""
+        problem: Exception | None = None
+        for _ in range(_MAX_TRIES):
+            answer = self._call("get_object", Key=key, **arguments)
+            try:
+                body: bytes = answer["Body"].read()
+            except (IncompleteReadError, ReadTimeoutError, HTTPClientError, OSError) as error:
+                problem = error
+            else:
+                return body
+        raise StorageError(f"S3 get_object {key}: the body broke off {_MAX_TRIES} times: {problem}") from problem
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        client = self.copying() if operation in _COPYING else self.client
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if "IfNoneMatch" in arguments and code in {"PreconditionFailed", "412"}:
+                raise ObjectExistsError from error
+            if code in {"ConditionalRequestConflict", "409"}:
+                raise WriteConflictError(f"S3 {operation} {arguments['Key']}: {error}") from error
+            if code in _GONE:
+                raise ObjectNotFoundError(f"S3 {operation} {arguments['Key']}: {error}") from error
+            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
+        except BotoCoreError as error:
+            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
+        return answer
+
+
+class ObjectNotFoundError(StorageError):
+    """Nothing is stored under the key, or no longer that version."""
+
+
+class WriteConflictError(StorageError):
+    """Two conditional writes met (409)."""
+
+
+class ObjectExistsError(Exception):
+    """A write-once object exists (412); never leaves this module."""
+
+
+def _in_blocks(key: str, start: int, length: int) -> Iterator[tuple[str, int, int]]:
+    for offset in range(start, start + length, BLOCK_BYTES):
+        yield key, offset, min(BLOCK_BYTES, start + length - offset)
+
+
+def _version(version: str) -> dict[str, str]:
+    return {"VersionId": version} if version and version != "null" else {}
+
+
+def _optional(metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
+    return {**({"Metadata": dict(metadata)} if metadata else {}), **({"ContentType": kind} if kind else {})}

@@ -1,0 +1,134 @@
+"""The work queues: SQS. Messages make things prompt; the ledger makes them certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+from shared.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mypy_boto3_sqs import SQSClient
+
+FAST_START_BATCHES = 20
+"""Batches of a job asked after, or ended, by message, so that small jobs are quick; a tick looks after the others."""
+
+SUBMIT_GRACE_SECONDS = 60.0
+"""Seconds that a batch's first message has to come true before a tick sends another."""
+POLL_GRACE_SECONDS = 10.0
+"""Seconds by which a message to ask may be late before a tick asks in its place: two polls at once are one too many."""
+
+MAX_DELAY_SECONDS = 900
+"""Seconds SQS can hold a message back."""
+
+
+class SplitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="split"):
+    """Go on splitting a job's upload."""
+
+    job_id: str
+
+
+class SubmitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
+    """Submit a batch."""
+
+    job_id: str
+    number: str
+
+
+class PollMessage(msgspec.Struct, frozen=True, tag_field="do", tag="ask"):
+    """Ask after batches of any jobs, given as pairs of job id and number."""
+
+    batches: tuple[tuple[str, str], ...]
+
+
+class AdvanceMessage(msgspec.Struct, frozen=True, tag_field="do", tag="visit"):
+    """Join what is ready of a job, and finish it if everything is."""
+
+    job_id: str
+
+
+Message = SplitMessage | SubmitMessage | PollMessage | AdvanceMessage
+
+decode_message = msgspec.json.Decoder(Message).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The three work queues by their URLs."""
+
+    client: SQSClient
+    upload_url: str
+    submit_url: str
+    poll_url: str
+
+    def send(self, message: Message, delay: float = 0) -> None:
+        """Send one message to the queue its kind belongs to, `delay` seconds from now."""
+        self.send_all([message], [delay])
+
+    def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
+        """Send messages of one kind, ten at a time.
+
+        Args:
+            messages: all to the same queue.
+            delays: of each, seconds from now; empty to send all at once.
+
+        Raises:
+            StorageError: SQS refused one; the items' `due_at` will bring the work up again.
+        """
+        for start in range(0, len(messages), 10):
+            chosen = messages[start : start + 10]
+            entries = [
+                {
+                    "Id": str(index),
+                    "MessageBody": msgspec.json.encode(message).decode(),
+                    "DelaySeconds": min(max(round(delay), 0), MAX_DELAY_SECONDS),
+                }
+                for index, (message, delay) in enumerate(
+                    zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
+                )
+            ]
+            try:
+                answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
+            except (ClientError, BotoCoreError) as error:
+                raise StorageError(f"SQS send_message_batch: {error}") from error
+            if answer.get("Failed"):
+                raise StorageError(
+                    f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
+                )
+
+    def hide(self, url: str, receipt: str, seconds: float) -> None:
+        """Choose when a message that was received comes again, unless it is deleted by then.
+
+        Raises:
+            StorageError: SQS refused or broke off.
+        """
+        try:
+            self.client.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds))
+        except (ClientError, BotoCoreError) as error:
+            raise StorageError(f"SQS change_message_visibility: {error}") from error
+
+    def waiting(self, url: str) -> int:
+        """About how many messages of a queue nobody has taken yet; SQS may be up to a minute behind.
+
+        Raises:
+            StorageError: SQS refused or broke off.
+        """
+        try:
+            answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+        except (ClientError, BotoCoreError) as error:
+            raise StorageError(f"SQS get_queue_attributes: {error}") from error
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
+    def _url(self, message: Message) -> str:
+        match message:
+            case SplitMessage():
+                return self.upload_url
+            case SubmitMessage():
+                return self.submit_url
+            case PollMessage() | AdvanceMessage():
+                return self.poll_url

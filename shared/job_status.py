@@ -1,0 +1,79 @@
+"""`status.json`: where users see how a job stands, from its first seconds to after its end."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shared.models import JobState
+
+if TYPE_CHECKING:
+    from shared.models import Job
+
+JSON_TYPE = "application/json"
+
+
+def iso_time(at: float | None) -> str | None:
+    """Unix seconds as users read them: ISO 8601, UTC, whole seconds."""
+    return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBatches:
+    """Batches that the API holds, of those that a visit looked at: the first hundred that are not joined yet.
+
+    Attributes:
+        queued: batches that the API has not begun, as far as it said.
+        running: batches that it works on.
+        oldest_at: when it accepted the oldest of them, Unix seconds.
+    """
+
+    queued: int = 0
+    running: int = 0
+    oldest_at: float | None = None
+
+    def plus(self, api_status: str, accepted_at: float | None) -> PendingBatches:
+        """With one more."""
+        oldest = min((at for at in (self.oldest_at, accepted_at) if at is not None), default=None)
+        running = api_status == "running"
+        return PendingBatches(self.queued + (not running), self.running + running, oldest)
+
+    def for_status(self) -> dict[str, Any]:
+        """The member `pending`. A time and not an age, so that the status stays the same while nothing happens."""
+        return {
+            "batches": self.queued + self.running,
+            "queued": self.queued,
+            "running": self.running,
+            "oldest_since": iso_time(self.oldest_at),
+        }
+
+
+def build_status(
+    job: Job, succeeded: int, failed: int, waiting_for: dict[str, Any] | None, pending: PendingBatches | None = None
+) -> dict[str, Any]:
+    """The status as users read it, without its time."""
+    splitting = job.state is JobState.SPLITTING
+    over = job.state in {JobState.COMPLETED, JobState.FAILED}
+    return {
+        "job_id": job.job_id,
+        "state": job.state.value,
+        "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
+        "fraction_done": 1.0 if over else None if job.total is None else job.fraction,
+        "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size} if splitting else None,
+        "pending": None if over else (pending or PendingBatches()).for_status(),
+        "waiting_for": None if over else waiting_for,
+    }
+
+
+def encode_status(status: dict[str, Any], now: float) -> bytes:
+    """The bytes of `status.json`."""
+    return msgspec.json.format(msgspec.json.encode({**status, "updated_at": iso_time(now)}), indent=1) + b"\n"
+
+
+def status_digest(status: dict[str, Any]) -> str:
+    """What tells one status from another, its time apart."""
+    return hashlib.sha256(msgspec.json.encode(status)).hexdigest()[:16]

@@ -1,0 +1,85 @@
+"""How long batches of each model took, remembered in one control item a model. What follows from it is `cadence`'s.
+
+A bound is written into a slot taken by chance, with one update that reads nothing and expects nothing: it takes the
+place of another one some day, and an update that is lost is one bound less. All of this only makes polling better. So
+nothing here ever fails: without the table the last that was known stands, or what is assumed of an unknown model.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shared.aws.attribute_values import attribute, plain
+from shared.errors import StorageError
+from shared.ledger import call_dynamodb
+from shared.observability import logger
+from shared.pacing import poll_schedule as cadence
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+READ_EVERY = 30.0
+"""Seconds for which a process believes what it read."""
+
+
+class CompletionTimes:
+    """Reads and writes what is remembered; keeps what it read for a while."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        """Use a ready client; nothing is read yet."""
+        self.client = client
+        self.table = table
+        self.known: dict[str, tuple[float, cadence.Distribution]] = {}
+
+    def first_poll(self, model: str, number: str, now: float) -> float:
+        """Seconds from acceptance to the first poll of a batch of a model."""
+        return cadence.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
+
+    def next_poll(self, model: str, age: float, now: float) -> float:
+        """Seconds until a batch of a model, pending at this age, is asked after."""
+        return cadence.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
+
+    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
+        """Remember a batch, if it is one of those remembered.
+
+        Args:
+            model: its model.
+            number: its number.
+            after: its age when it was last seen pending, 0 if it never was.
+            by: its age when it was first seen finished.
+            now: Unix seconds.
+        """
+        if not cadence.is_sampled(number):
+            return
+        try:
+            call_dynamodb(
+                self.client,
+                "update_item",
+                TableName=self.table,
+                Key=_key(model),
+                UpdateExpression="SET #slot = :bound",
+                ExpressionAttributeNames={"#slot": f"b{random.randrange(cadence.SAMPLES)}"},  # noqa: S311
+                ExpressionAttributeValues={":bound": attribute((int(after), round(by), int(now)))},
+            )
+        except StorageError as error:
+            logger.warning("completion time not remembered", reason=str(error))
+
+    def _spread(self, model: str, now: float) -> cadence.Distribution:
+        read_at, spread = self.known.get(model, (0.0, cadence.ASSUMED))
+        if now - read_at < READ_EVERY:
+            return spread
+        try:
+            item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
+            slots = [plain(wire) for name, wire in item.items() if name.startswith("b")]
+            spread = cadence.distribution(msgspec.convert(slots, tuple[cadence.Bound, ...]), now)
+        except (StorageError, msgspec.ValidationError) as error:
+            logger.warning("completion times not read", reason=str(error))
+        self.known[model] = (now, spread)
+        return spread
+
+
+def _key(model: str) -> dict[str, dict[str, str]]:
+    return {"pk": {"S": "CONTROL"}, "sk": {"S": f"RATE#TIMES#{model}"}}

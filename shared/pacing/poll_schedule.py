@@ -1,0 +1,133 @@
+"""When to ask after a pending batch, learned from how long batches of the same model took. Knows no clock, no service.
+
+A batch's own time is never known exactly: it was pending when last asked after, and finished when asked after next.
+What is remembered of a model are such bounds of some of its batches; from them comes the spread of times that explains
+them best (Turnbull's estimate, by expectation maximisation, over buckets of age). The one rule: poll when a third
+(`SHARE`) of the batches that were still pending at this age can be expected to be finished.
+
+Of a model never seen it is assumed that two in five of those pending finish before they are twice as old; the rule then
+polls at 5 s, 10 s, 20 s and so on. This counts as half a batch among the remembered ones. So it decides at ages of
+which nothing is known, and when the bounds have become too wide to tell, because every batch was finished at its first
+poll: one of the next is polled sooner then, and shows whether the model became faster.
+
+While nothing at all is known of a model, only the first batches of a job are polled so early. The others wait longer
+for their first poll: by then the first ones have shown how long the model takes, at a few calls instead of many.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, pairwise
+from math import log
+
+FIRST_POLL_SECONDS = 5.0
+"""Seconds from acceptance to the first poll of the first batch of a model never seen."""
+MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
+"""Seconds between two polls of one batch."""
+MAX_FIRST_SECONDS = 300.0
+"""Seconds from acceptance to the first poll, at most: a stall that is over must not hide a quick model."""
+SHARE = 0.36
+"""Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
+ASSUMED_SHARE, GROWTH = 0.4, 2.0
+"""While nothing is known: the share of the pending batches that finish before they are so many times as old."""
+SCOUTS, LATER_FIRST = 4, 22.0
+"""While nothing is known: batches of a job that are polled early, and seconds from acceptance to the others' first."""
+JITTER = 0.1
+SAMPLES = 40
+"""Bounds kept of one model; with them its item stays under 1 KB, one unit of writing."""
+SAMPLE_LIFE_SECONDS = 6 * 3_600
+"""Seconds for which bounds count: yesterday's stall says nothing of today."""
+SAMPLED_FIRST, SAMPLED_ONE_IN = 20, 8
+"""Batches of a job that are remembered: so many first ones, then one in so many."""
+ASSUMED_WEIGHT = 0.5
+ROUNDS = 10
+"""Steps of the estimate. Stopped early it stays smooth; more of them make narrow peaks out of chance."""
+
+START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
+EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(107)))
+"""Lower edges of the buckets of age: from seconds to a day in steps of about a tenth; the last is open."""
+
+Bound = tuple[int, int, int]
+"""One batch: its age when last seen pending (0: never), its age when first seen finished, and when that was."""
+Distribution = tuple[float, ...]
+"""The share of batches that take as long as each bucket says."""
+
+
+def _assumed() -> Distribution:
+    power = log(1 - ASSUMED_SHARE) / log(GROWTH)
+    left = [(max(edge, START) / START) ** power for edge in EDGES]
+    return tuple(here - above for here, above in pairwise((*left, 0.0)))
+
+
+ASSUMED = _assumed()
+
+
+def is_sampled(number: str) -> bool:
+    """Whether a batch of this number is one of those remembered: a choice that knows nothing of how long it took.
+
+    Whoever keeps the first that he finds finished, or the last, learns too short or too long a time.
+    """
+    ordinal = int(number[:8])
+    return ordinal < SAMPLED_FIRST or ordinal % SAMPLED_ONE_IN == 0
+
+
+def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
+    """How long batches take, as far as the remembered bounds tell."""
+    intervals = [
+        (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + 1, 1)))
+        for after, by, at in bounds
+        if now - at < SAMPLE_LIFE_SECONDS
+    ]
+    if not intervals:
+        return ASSUMED
+    shares = [1 / len(EDGES)] * len(EDGES)
+    for _ in range(ROUNDS):
+        below = [0.0, *accumulate(shares)]
+        steps = [0.0] * (len(EDGES) + 1)
+        for low, high in intervals:
+            factor = 1 / max(below[high] - below[low], 1e-9)
+            steps[low] += factor
+            steps[high] -= factor
+        shares = [
+            (share * max(factor, 0.0) + ASSUMED_WEIGHT * assumed) / (len(intervals) + ASSUMED_WEIGHT)
+            for share, factor, assumed in zip(shares, accumulate(steps[:-1]), ASSUMED, strict=True)
+        ]
+    return tuple(shares)
+
+
+def first_poll(of: Distribution, number: str, chance: float) -> float:
+    """Seconds from acceptance to the first poll of a batch.
+
+    Args:
+        of: how long batches of its model take.
+        number: its number.
+        chance: as for `next_poll`.
+    """
+    wait = next_poll(of, 0.0, chance)
+    if of == ASSUMED and int(number[:8]) >= SCOUTS:
+        return max(wait, LATER_FIRST * (1 + JITTER * chance))
+    return wait
+
+
+def next_poll(of: Distribution, age: float, chance: float) -> float:
+    """Seconds until a batch that is pending at this age is asked after.
+
+    Args:
+        of: how long batches of its model take.
+        age: seconds since the API accepted it.
+        chance: from 0 to 1, at random: spreads batches that were accepted together.
+    """
+    bucket = bisect_right(EDGES, max(age, 0.0)) - 1
+    if bucket + 1 == len(EDGES):
+        wait = MAX_SECONDS
+    else:
+        low, high = EDGES[bucket], EDGES[bucket + 1]
+        above = sum(of[bucket + 1 :])
+        left = (above + of[bucket] * (high - age) / (high - low)) * (1 - SHARE)
+        # A hair's breadth, because sums of floats miss the exact tie of what is assumed.
+        while above > left * (1 + 1e-9) and bucket + 2 < len(EDGES):
+            bucket += 1
+            above -= of[bucket]
+        wait = EDGES[bucket + 1] - age
+    latest = min(MAX_SECONDS, max(age, MAX_FIRST_SECONDS))
+    return min(max(wait, MIN_SECONDS), latest / (1 + JITTER)) * (1 + JITTER * chance)

@@ -1,0 +1,183 @@
+"""What the API says, and what it means: the one table of Workers AI's codes. Data and a look-up, no deeds.
+
+The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and
+API limits, and codes seen by others in the field (marked so). What each verdict leads to stands in
+`functions.submit.submit_batch` and `functions.poll.poll_batch`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from http import HTTPStatus
+
+QUEUE_UNSUPPORTED = "does not support request queuing"
+"""The words that tell a model without a queue from the other uses of code 8007."""
+
+
+class ErrorClass(StrEnum):
+    """What a refusal means."""
+
+    MODEL_WAITS = "model_waits"
+    """No capacity, or the model's limit in a minute: the model waits, one batch of it tries."""
+    HOLD = "hold"
+    """Too many calls: every function holds."""
+    QUOTA = "quota"
+    """The day's allocation is spent: submits pause until 00:00 UTC."""
+    ACCOUNT = "account"
+    """Token or account refused: everything pauses until a probe is good."""
+    CHECK_TOKEN = "check_token"  # noqa: S105 - a word, no secret
+    """The reply alone does not say: the free call decides, see `shared.rejections`. Never its result."""
+    MODEL = "model"
+    """The model cannot be had: the job fails, others go on. On a poll it is believed after several."""
+    REQUEST = "request"
+    """The request itself is refused: the batch is halved until the bad record stands alone. On a poll it is a code
+    that only a submit should get, or an unknown one: believed after several, and then a batch that failed."""
+    BATCH_FAILED = "batch_failed"
+    """Accepted, then failed as a whole: halved likewise."""
+    UNKNOWN_ID = "unknown_id"
+    """The API does not know the request_id (on a poll only): believed after several."""
+    TRY_LATER = "try_later"
+    """Trouble of no certain kind: back off. On a poll it is no answer."""
+
+
+_CODES: dict[int, ErrorClass] = {
+    3040: ErrorClass.MODEL_WAITS,
+    3021: ErrorClass.MODEL_WAITS,  # observed
+    3050: ErrorClass.MODEL_WAITS,  # observed
+    971: ErrorClass.HOLD,  # observed
+    3036: ErrorClass.QUOTA,
+    4006: ErrorClass.QUOTA,  # observed
+    10000: ErrorClass.ACCOUNT,
+    9106: ErrorClass.ACCOUNT,  # observed
+    9109: ErrorClass.ACCOUNT,  # observed
+    6003: ErrorClass.ACCOUNT,
+    3023: ErrorClass.ACCOUNT,
+    7003: ErrorClass.ACCOUNT,  # observed
+    5007: ErrorClass.MODEL,
+    3042: ErrorClass.MODEL,
+    5016: ErrorClass.MODEL,
+    5018: ErrorClass.MODEL,
+    3041: ErrorClass.MODEL,
+    5035: ErrorClass.MODEL,
+    5005: ErrorClass.MODEL,
+    7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and said for wrong paths as well
+    5006: ErrorClass.REQUEST,  # observed
+    5004: ErrorClass.REQUEST,
+    3003: ErrorClass.REQUEST,
+    3006: ErrorClass.REQUEST,
+    8007: ErrorClass.REQUEST,  # observed; with the words above it is the model's
+    3030: ErrorClass.BATCH_FAILED,  # observed
+    3007: ErrorClass.TRY_LATER,
+    3008: ErrorClass.TRY_LATER,
+}
+
+_STATUSES: dict[int, ErrorClass] = {
+    HTTPStatus.UNAUTHORIZED: ErrorClass.CHECK_TOKEN,
+    HTTPStatus.FORBIDDEN: ErrorClass.CHECK_TOKEN,
+    HTTPStatus.GONE: ErrorClass.MODEL,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorClass.REQUEST,
+    HTTPStatus.BAD_REQUEST: ErrorClass.REQUEST,
+    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorClass.REQUEST,
+    HTTPStatus.TOO_MANY_REQUESTS: ErrorClass.HOLD,
+}
+
+_BARE: dict[int, ErrorClass] = {
+    HTTPStatus.UNAUTHORIZED: ErrorClass.ACCOUNT,
+    HTTPStatus.FORBIDDEN: ErrorClass.ACCOUNT,
+}
+"""The API's own JSON without a code."""
+
+METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
+    ErrorClass.MODEL_WAITS: "ApiThrottles",
+    ErrorClass.HOLD: "ApiThrottles",
+    ErrorClass.TRY_LATER: "ApiErrors",
+}
+"""The metric that counts a refusal."""
+
+RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
+"""Codes of a failed item that say the service was short of something, not that the request was bad."""
+
+UNKNOWN_MODEL_OR_PATH = 7000
+"""Said for wrong paths as well as for unknown models: believed of a model only with a good token."""
+
+FIREWALL = "blocked by Cloudflare's firewall"
+"""Words for a record whose text Cloudflare's firewall does not let through."""
+
+_MODEL_ADVICE = {
+    3041: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
+    5018: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
+    5016: "The model's terms must be accepted first: run it once in the account's dashboard (Workers AI, Models) and "
+    "agree to them.",
+    5035: "The model needs the Workers Paid plan: upgrade the account in Cloudflare's dashboard.",
+    5005: "The requests name a LoRA adapter, which this model does not take: remove it, or choose another model.",
+}
+_OTHER_MODEL = "Choose a model with the Batch property."
+
+_ADVICE = {
+    0: "No connection could be made. Check the parameter WorkersAiBaseUrl and Cloudflare's status page.",
+    402: "Check the account's billing and plan in Cloudflare's dashboard.",
+    403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
+    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+    405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+    5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
+    7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+}
+
+
+def classify_error(
+    status: int, code: int | None, message: str, *, enveloped: bool = True, polling: bool = False
+) -> ErrorClass:
+    """What a refusal means. On a poll `MODEL`, `REQUEST` and `UNKNOWN_ID` are to be believed after several only.
+
+    Args:
+        status: HTTP status; 0 where no connection was made.
+        code: the body's first code, if it had one.
+        message: the body's words.
+        enveloped: whether the body was the API's own JSON.
+        polling: whether a request_id was asked after, instead of a batch submitted.
+    """
+    if not enveloped:
+        return _classify_page(status, polling=polling)
+    if QUEUE_UNSUPPORTED in message.lower():
+        return ErrorClass.MODEL
+    if code is not None and code in _CODES:
+        return _CODES[code]
+    if code is None and status in _BARE:
+        return _BARE[status]
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return ErrorClass.ACCOUNT
+    if polling and status == HTTPStatus.NOT_FOUND:
+        return ErrorClass.UNKNOWN_ID
+    verdict = _STATUSES.get(status, ErrorClass.TRY_LATER)
+    if polling and verdict is ErrorClass.TRY_LATER and code is not None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ErrorClass.REQUEST
+    return verdict
+
+
+def _classify_page(status: int, *, polling: bool) -> ErrorClass:
+    """What a reply means that is not the API's own JSON, but some proxy's or firewall's."""
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return ErrorClass.CHECK_TOKEN if polling else ErrorClass.ACCOUNT
+    verdict = _STATUSES.get(status, ErrorClass.TRY_LATER)
+    if polling and verdict not in {ErrorClass.CHECK_TOKEN, ErrorClass.HOLD}:
+        return ErrorClass.TRY_LATER
+    return verdict
+
+
+def classify_with_valid_token(status: int, code: int | None, *, enveloped: bool, polling: bool) -> ErrorClass:
+    """What a refusal means that was `CHECK_TOKEN`, once the free call took the token."""
+    if enveloped and code == UNKNOWN_MODEL_OR_PATH:
+        return ErrorClass.MODEL
+    if not enveloped and not polling and status == HTTPStatus.FORBIDDEN:
+        return ErrorClass.REQUEST
+    return ErrorClass.TRY_LATER
+
+
+def model_error_message(model: str, code: int) -> str:
+    """Words for a user whose model cannot be had, with the fix; `code` is the API's, or the HTTP status."""
+    return f"Workers AI refuses the model {model} (it said {code}). {_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
+
+
+def advice(code: int) -> str:
+    """What to do about a code, or an HTTP status, that calls have been answered with for long; 0: no connection."""
+    return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")

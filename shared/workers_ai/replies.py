@@ -1,0 +1,255 @@
+"""One reply of the API as data: `Accepted`, `Answer`, `Pending`, `Rejected`, `Failed` or `OutcomeUnknown`.
+
+Tolerant where the API is unknown: any 2xx, bodies with or without the envelope, both shapes of a completed batch,
+unknown status words. Every number and text that is kept is bounded. What an error means:
+`shared.workers_ai.error_codes`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shared.workers_ai.results import Answer, parse_answer
+from shared.workers_ai.surrogates import without_lone_surrogates
+
+if TYPE_CHECKING:
+    import mmap
+
+MAX_MESSAGE_CHARACTERS = 500
+"""Characters of the API's words that are kept."""
+
+MAX_RETRY_AFTER_SECONDS = 900.0
+"""Seconds of `retry-after` that are obeyed; whoever says more is asked again then."""
+MAX_REQUEST_ID_CHARACTERS = 1_024
+"""Characters of a request_id; documented ones have 36."""
+MAX_CODE = 999_999_999
+
+_FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
+_COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
+"""Status words under which an array without items is an answer; under any other the batch is pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The API took the batch."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Not finished; `status` is the API's own word, empty where it gave none."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Surely not done: an HTTP refusal, or no connection at all (status 0).
+
+    Attributes:
+        status: HTTP status.
+        code: the body's first code.
+        message: the body's words, cut.
+        retry_after: seconds to wait, where the reply said it.
+        enveloped: whether the body was the API's own JSON.
+    """
+
+    status: int
+    code: int | None
+    message: str
+    retry_after: float | None = None
+    enveloped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The batch as a whole failed after acceptance.
+
+    Attributes:
+        code: the body's first code.
+        message: the body's words, cut.
+        enveloped: whether the body was certainly the API's own JSON.
+    """
+
+    code: int | None
+    message: str
+    enveloped: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """Nobody can know what the API did: the reply broke off or is not the API's."""
+
+    reason: str
+
+
+Reply = Accepted | Answer | Pending | Rejected | Failed | OutcomeUnknown
+
+
+class _Body(msgspec.Struct):
+    """Every key of any known reply, with or without the envelope; arrays and results stay bytes."""
+
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    success: Any = None
+    errors: Any = None
+    error: Any = None
+    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    request_id: Any = None
+    status: Any = None
+    message: Any = None
+    code: Any = None
+    internalCode: Any = None  # noqa: N815 - the API's own name
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:
+    """Turn a complete HTTP reply into what it says.
+
+    Args:
+        status: HTTP status.
+        retry_after: the header of that name.
+        content: the whole body.
+        submitting: whether it answers a submit; only then a `request_id` means acceptance.
+    """
+    wait = _seconds(retry_after)
+    good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    answer = _answer_in(content) if good else None
+    if answer and answer.items:
+        return answer
+    try:
+        content, outer, inner = _decoded(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _no_answer(status, wait, None)
+    if not good or outer.success is False:
+        return _no_answer(status, wait, outer)
+    answer = answer or _answer_in(content)  # once half of a surrogate pair is no longer in the way
+    word = inner.status.lower() if isinstance(inner.status, str) else ""
+    accepted = submitting and _is_id(inner.request_id)
+    if answer and (answer.items or (word in _COMPLETED_WORDS and not accepted)):
+        return answer
+    return _unfinished(status, wait, outer, inner, word, submitting=submitting)
+
+
+def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool) -> Reply:
+    """What a good reply without results says."""
+    # A bare body may be the API's too, and any other program's on the way: it names the batch, or is doubted.
+    enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
+    if word in _FAILED_WORDS:
+        problem = _problem(inner if inner is not outer and _problem(inner) != (None, "") else outer)
+        if submitting and not enveloped:
+            return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
+        return Failed(*problem, enveloped=enveloped)
+    code, message = _problem(outer)
+    if code is not None and not word and not inner.request_id:
+        return Rejected(status, code, message, wait, enveloped=True)
+    if not submitting:
+        known = enveloped or word or outer.result is not msgspec.UNSET
+        return Pending(word[:32]) if known else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
+    if _is_id(inner.request_id):
+        return Accepted(inner.request_id)
+    return OutcomeUnknown(f"HTTP {status} with neither request_id nor results")
+
+
+def _is_id(told: object) -> bool:
+    """Whether it can be a request_id: what is longer than any that was ever seen could not be kept."""
+    return isinstance(told, str) and 0 < len(told) <= MAX_REQUEST_ID_CHARACTERS
+
+
+def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
+    """A reply that carries nothing out: surely refused, unless it is not the API that speaks."""
+    code, message = _problem(body) if body else (None, f"HTTP {status} without the API's JSON")
+    enveloped = body is not None and (code is not None or body.success is False or isinstance(body.errors, list))
+    if not enveloped and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
+    return Rejected(status, code, message, wait, enveloped=enveloped)
+
+
+def says_success(content: bytes | mmap.mmap) -> bool:
+    """Whether a body is the API's own JSON and says `"success":true`."""
+    try:
+        return _decode(content).success is True
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _answer_in(content: bytes | mmap.mmap) -> Answer | None:
+    """A completed batch's results, if that is what it is: looked for first, since such replies are the large ones."""
+    try:
+        return parse_answer(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # whatever it is, it is looked at more closely
+
+
+def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
+    """The body with and without its envelope, and the bytes they were read from.
+
+    Half of a surrogate pair, as a text cut by UTF-16 units ends in, is JSON, but no text: it becomes U+FFFD.
+    """
+    try:
+        outer = _decode(content)
+    except msgspec.DecodeError:
+        content = without_lone_surrogates(content)
+        outer = _decode(content)
+    return content, outer, _unwrapped(outer)
+
+
+def _unwrapped(outer: _Body) -> _Body:
+    """The body without its envelope; bare bodies are their own."""
+    if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
+        return outer
+    return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+
+
+def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
+
+
+def _problem(body: _Body) -> tuple[int | None, str]:
+    """The first code and words of a body that tells of a failure; their places vary."""
+    found: list[Any] = body.errors if isinstance(body.errors, list) else []
+    candidates = [
+        *found,
+        body.error,
+        {"code": body.code, "internalCode": body.internalCode, "message": body.message},
+    ]
+    for candidate in candidates:
+        if isinstance(candidate, str) and candidate:
+            return None, candidate[:MAX_MESSAGE_CHARACTERS]
+        if not isinstance(candidate, dict):
+            continue
+        code = candidate.get("code") if candidate.get("code") is not None else candidate.get("internalCode")
+        if code is not None or candidate.get("message"):
+            return _number(code), str(candidate.get("message") or "")[:MAX_MESSAGE_CHARACTERS]
+    return None, ""
+
+
+def _number(told: object) -> int | None:
+    """A code, given as a number or in digits; None for anything else, or a number that no code has."""
+    if isinstance(told, str) and re.fullmatch("[0-9]{1,9}", told):
+        told = int(told)
+    return told if type(told) is int and 0 < told <= MAX_CODE else None  # True is an int to Python
+
+
+def _seconds(told: str | None) -> float | None:
+    """Return the seconds of a `retry-after` header (a number or a date), at most `MAX_RETRY_AFTER_SECONDS`, or None."""
+    if told is None:
+        return None
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", told):
+        seconds = float(told)
+    else:
+        try:
+            seconds = parsedate_to_datetime(told).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(seconds, MAX_RETRY_AFTER_SECONDS) if seconds > 0 else None

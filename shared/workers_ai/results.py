@@ -1,0 +1,171 @@
+"""A completed batch's reply: what its bytes hold, read to their end in one pass. Pure: knows no HTTP and no batch.
+
+Either shape (`responses`, `results`), with or without the envelope. Members whose form is the model's own stay bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    import mmap
+
+NULL = msgspec.Raw(b"null")
+
+
+class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """What the API says of one request: the members that are known; those it does not have hold their defaults."""
+
+    id: Any = None
+    index: Any = None
+    external_reference: msgspec.Raw = NULL
+    success: Any = True
+    result: msgspec.Raw = NULL
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    errors: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    def extra_members(self) -> dict[str, msgspec.Raw]:
+        """The members beside id, reference, success and result."""
+        if self.error is self.errors is self.message is msgspec.UNSET:
+            return {}  # nearly always
+        told = {"error": self.error, "errors": self.errors, "message": self.message}
+        return {name: raw for name, raw in told.items() if raw is not msgspec.UNSET}
+
+
+class UnusualItem(Item):
+    """An item with members that nobody knows."""
+
+    more: dict[str, msgspec.Raw] = {}
+
+    def extra_members(self) -> dict[str, msgspec.Raw]:
+        """The same with those."""
+        return {**super().extra_members(), **self.more}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A batch's results: a complete reply, read to its end as JSON with `responses` or `results`.
+
+    Attributes:
+        body: the reply as it came.
+        items: its `responses` or `results`; what is no object is an item that names no record.
+        usage: as it tells it.
+    """
+
+    body: bytes | mmap.mmap
+    items: list[Item]
+    usage: msgspec.Raw | msgspec.UnsetType
+
+
+Members = dict[str, msgspec.Raw]
+Array = TypeVar("Array", list[Item], list[Members])
+
+
+class _Inner(msgspec.Struct, Generic[Array]):
+    responses: Array | msgspec.UnsetType = msgspec.UNSET
+    results: Array | msgspec.UnsetType = msgspec.UNSET
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Reply(_Inner[Array], Generic[Array]):
+    result: _Inner[Array] | msgspec.UnsetType = msgspec.UNSET
+    success: Any = None
+
+
+class _UnusualInner(msgspec.Struct):
+    responses: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    results: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _UnusualReply(_UnusualInner):
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    success: Any = None
+
+
+_decode_plain = msgspec.json.Decoder(_Reply[list[Item]]).decode
+_decode_members = msgspec.json.Decoder(_Reply[list[Members]]).decode
+_decode_unusual = msgspec.json.Decoder(_UnusualReply).decode
+_decode_unusual_inner = msgspec.json.Decoder(_UnusualInner).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_one = msgspec.json.Decoder(Members).decode
+_decode_any = msgspec.json.Decoder().decode
+
+_UNREADABLE = (msgspec.ValidationError, UnicodeDecodeError)
+"""Something is not of the type it should be; JSON it may be all the same."""
+
+
+def parse_answer(body: bytes | mmap.mmap) -> Answer:
+    """Read a completed batch's reply to its end.
+
+    Raises:
+        msgspec.MsgspecError: no JSON, or without `responses` and `results`, or with `"success":false`.
+        UnicodeDecodeError: its keys are no text.
+        RecursionError: nested too deeply.
+    """
+    try:
+        items, usage = _array_of(_decode_plain(body))
+        return Answer(body, items, usage)
+    except _UNREADABLE:
+        pass
+    try:
+        every, usage = _array_of(_decode_members(body))
+    except _UNREADABLE:
+        every, usage = _unusual_array_of(body)
+    return Answer(body, list(map(_item_of, every)), usage)
+
+
+def _array_of(outer: _Reply[Array]) -> tuple[Array, msgspec.Raw | msgspec.UnsetType]:
+    bare = outer.responses is not msgspec.UNSET or outer.results is not msgspec.UNSET
+    inner = outer if bare or outer.result is msgspec.UNSET else outer.result
+    array = inner.results if inner.responses is msgspec.UNSET else inner.responses
+    if array is msgspec.UNSET or outer.success is False:
+        raise msgspec.ValidationError("a reply without responses or results")
+    return array, inner.usage
+
+
+def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.Raw | msgspec.UnsetType]:
+    """The same where something is not of the type it should be, say an item that is no object: in four passes."""
+    outer = _decode_unusual(body)
+    inner: _UnusualInner = outer
+    if not (_begins(outer.responses, b"[") or _begins(outer.results, b"[")) and _begins(outer.result, b"{"):
+        inner = _decode_unusual_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+    array = inner.responses if _begins(inner.responses, b"[") else inner.results
+    if not _begins(array, b"[") or outer.success is False:
+        raise msgspec.ValidationError("a reply without responses or results")
+    return [_members_of(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
+
+
+def _members_of(raw: msgspec.Raw) -> Members:
+    try:
+        return _decode_one(raw)
+    except _UNREADABLE:
+        return {}  # no object, or its keys are no text: it answers nobody
+
+
+def _item_of(members: Members) -> Item:
+    """An item with members that are unknown, or of another type than they should be."""
+    item = UnusualItem(more=members)
+    for name in ("id", "index", "success"):
+        if name in members:
+            setattr(item, name, decode_member(members.pop(name)))
+    for name in ("external_reference", "result"):
+        if name in members:
+            setattr(item, name, members.pop(name))
+    return item
+
+
+def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
+
+
+def decode_member(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # whatever the API sent
+    """A member's value; None if it has none: no text, or a number beyond all bounds."""
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,140 @@
+"""Finishing a job of many batches: marks, segments, files joined by server-side copy, and what must never finish."""
+
+import hashlib
+import json
+
+import pytest
+
+import functions.poll.advance_job as module
+from functions.poll import result_files as segments
+from local.workers_ai import Fault, expected_result
+from shared.s3_keys import segment
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    """Segments of a few parts each, and copies of any size allowed, which S3 itself wants to be of 5 MiB."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1_000)
+    monkeypatch.setattr(segments, "MIN_COPY_BYTES", 800)
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+
+@pytest.mark.slow
+def test_a_large_output_is_joined_from_segments_by_server_side_copy(start, api, small_segments):
+    world = start(MAX_REQUESTS_PER_BATCH=5)
+    records = greetings(120)
+    records[7]["target_lang"] = records[99]["target_lang"] = 7
+    world.upload_records("a.jsonl", records, model=M2M)
+
+    world.settle(minutes=120)
+
+    folder, manifest = world.only_folder(), world.manifest()
+    job_id = manifest["job_id"]
+    assert segment(job_id, "output", 5) in world.objects("staging/")
+    lines = world.lines()
+    assert [line["id"] for line in lines] == list(range(120))
+    assert [line["id"] for line in lines if not line["success"]] == [7, 99]
+    assert all(
+        line["result"] == expected_result(M2M, record)
+        for line, record in zip(lines, records, strict=True)
+        if line["success"]
+    )
+    for file in manifest["files"]:
+        content = world.read(f"{folder}/{file['name']}")
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
+    assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
+
+
+def test_batches_beyond_what_a_manifest_lists_are_in_a_file_of_their_own(start, monkeypatch):
+    monkeypatch.setattr(module, "MANIFEST_BATCHES", 3)
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(5), model=M2M)
+
+    world.settle()
+
+    assert world.manifest()["batches"] == []
+    assert [entry["first_id"] for entry in world.lines("batches.jsonl")] == list(range(5))
+    assert "batches.jsonl" in [file["name"] for file in world.manifest()["files"]]
+
+
+def test_fraction_done_never_falls_and_ends_at_one(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="stuck", contains="hello 2", seconds=400, times=1))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    seen = []
+
+    def note():
+        seen.append(world.status()["fraction_done"])
+        return world.all_over()
+
+    world.settle(until=note)
+
+    told = [fraction for fraction in seen if fraction is not None]
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert any(0 < fraction < 1 for fraction in told)
+
+
+def test_a_job_whose_batches_do_not_tile_its_upload_does_not_finish(start):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.deliver("UploadQueue")
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
+
+    with pytest.raises(AssertionError, match="not settled"):
+        world.settle(minutes=30)
+
+    assert world.manifests() == {}
+
+
+def test_output_lines_are_what_the_documentation_shows(world, api):
+    api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
+    world.upload_records(
+        "a.jsonl", [{**record, "external_reference": f"r{n}"} for n, record in enumerate(greetings(2))], model=M2M
+    )
+
+    world.settle()
+
+    good, bad = world.read(f"{world.only_folder()}/output.jsonl").decode().splitlines()
+    assert good == '{"id":0,"external_reference":"r0","success":true,"result":{"translated_text":"[es] hello 0"}}'
+    assert json.loads(bad) == {
+        "id": 1,
+        "external_reference": "r1",
+        "success": False,
+        "error": {"code": "inference_failed", "message": "5001: no"},
+    }
+
+
+def test_one_item_that_cannot_be_read_holds_up_no_other(start):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
+    for work in ("v1#submit", "v1#poll"):
+        world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}})
+    world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v1#job"}})
+
+    world.settle(until=lambda: bool(world.manifests()))
+
+    assert world.manifest()["counts"]["succeeded"] == 1
+
+
+def test_an_item_of_a_newer_version_is_left_alone(start):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v2#poll"}}
+    world.dynamodb.put_item(TableName="ledger", Item=newer)
+
+    world.settle(until=lambda: bool(world.manifests()))
+
+    assert newer in world.items()

@@ -1,0 +1,108 @@
+"""Who listens on EventBridge hears of each job's end, at least once, whatever fails."""
+
+import botocore.client
+import pytest
+from botocore.exceptions import ClientError
+
+from local.workers_ai import Fault
+from shared import claims as patience
+
+M2M = "@cf/meta/m2m100-1.2b"
+GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]
+
+
+@pytest.fixture
+def event_bus(monkeypatch):
+    """EventBridge, which may refuse: a list of answers that come before the real ones."""
+    answers = []
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        if operation != "PutEvents" or not answers:
+            return real(client, operation, arguments)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    return answers
+
+
+def down():
+    return ClientError({"Error": {"Code": "InternalException", "Message": "down"}}, "PutEvents")
+
+
+def refused():
+    entry = {"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}
+    return {"FailedEntryCount": 1, "Entries": [entry]}
+
+
+def test_a_completed_job_is_told_with_its_counts_and_where_its_files_are(world, api):
+    api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
+    version = world.upload_records("in/a.jsonl", GREETINGS, model=M2M)
+    world.settle()
+
+    (event,) = world.notices()
+
+    folder, manifest = world.only_folder(), world.manifest()
+    assert (event["source"], event["detail-type"]) == ("dropbatch", "Batch Job State Change")
+    assert event["detail"] == {
+        "job_id": manifest["job_id"],
+        "state": "completed",
+        "error": None,
+        "model": M2M,
+        "source": manifest["source"],
+        "counts": {"total": 3, "succeeded": 2, "failed": 1},
+        "usage": manifest["usage"],
+        "results": {
+            "bucket": "dropbatch-test",
+            "manifest": f"{folder}/manifest.json",
+            "output": f"{folder}/output.jsonl",
+            "errors": f"{folder}/errors.jsonl",
+            "retry": f"{folder}/retry.jsonl",
+        },
+    }
+    assert event["detail"]["source"]["version"] == version
+
+
+def test_a_failed_job_is_told_with_the_mend(world):
+    world.upload_records("a.jsonl", GREETINGS)
+    world.settle()
+
+    (event,) = world.notices()
+
+    assert event["detail"]["state"] == "failed"
+    assert event["detail"]["error"]["code"] == "no_model"
+    assert "x-amz-meta-model" in event["detail"]["error"]["message"]
+    assert set(event["detail"]["results"]) == {"bucket", "manifest"}
+
+
+@pytest.mark.parametrize("answer", [down, refused])
+def test_a_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
+    event_bus += [answer(), answer(), answer()]
+    world.upload_records("a.jsonl", GREETINGS, model=M2M)
+
+    world.settle()
+
+    assert event_bus == []
+    (event,) = world.notices()
+    assert event["detail"]["job_id"] == world.manifest()["job_id"]
+
+
+def test_while_nobody_takes_notices_users_have_their_results_and_the_job_stays_due(world, event_bus, monkeypatch):
+    monkeypatch.setattr(patience, "QUIET_CLAIMS", 3)
+    event_bus += [down() for _ in range(10)]
+    world.upload_records("a.jsonl", GREETINGS, model=M2M)
+
+    world.settle(until=lambda: len(event_bus) < 7)
+
+    assert world.manifest()["counts"]["succeeded"] == 3
+    assert world.status()["state"] == "completed"
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    assert job["state"] == {"S": "finalizing"}
+    waits = float(job["due_at"]["N"]) - world.now()
+    assert 3_000 < waits <= 3_600, "after some visits it waits hourly"
+    event_bus.clear()
+    world.settle(minutes=90)
+    assert len(world.notices()) == 1

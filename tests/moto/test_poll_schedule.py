@@ -1,0 +1,59 @@
+"""The cadence of polls is learned: on the whole path, from one job to the next."""
+
+import pytest
+
+from shared.errors import StorageError
+
+M2M = "@cf/meta/m2m100-1.2b"
+GREETING = [{"text": "hello", "target_lang": "es"}]
+
+
+def run_job(world, api, name):
+    """Run one job; the polls it took."""
+    before = sum(api.calls.get("poll", {}).values())
+    world.upload_records(name, GREETING, model=M2M)
+    world.settle()
+    return sum(api.calls.get("poll", {}).values()) - before
+
+
+def remembered(world):
+    (item,) = [one for one in world.items() if one["sk"]["S"] == f"RATE#TIMES#{M2M}"]
+    return [[int(member["N"]) for member in value["L"]] for name, value in item.items() if name.startswith("b")]
+
+
+def test_a_later_job_on_a_slow_model_needs_fewer_polls_than_the_first(world, api):
+    api.switch(latency=200.0)
+
+    polls = [run_job(world, api, f"{number}.jsonl") for number in range(5)]
+
+    assert polls[0] >= 4
+    assert max(polls[2:]) < polls[0]
+    assert polls[-1] <= 2
+    for after, by, _ in remembered(world):
+        assert after < 220
+        assert by > 180
+
+
+def test_a_quick_model_never_seen_is_done_at_its_second_poll(world, api):
+    assert run_job(world, api, "a.jsonl") <= 2
+
+
+def test_without_the_memory_everything_goes_on_as_with_a_model_never_seen(world, api, monkeypatch):
+    def broken(*_, **__):
+        raise StorageError("DynamoDB is away")
+
+    monkeypatch.setattr("shared.pacing.completion_times.call_dynamodb", broken)
+
+    run_job(world, api, "a.jsonl")
+
+    assert world.manifest()["counts"]["succeeded"] == 1
+
+
+@pytest.mark.parametrize("kind", [{"S": "odd"}, {"L": [{"N": "1"}]}])
+def test_a_slot_that_holds_something_else_is_no_fault(world, api, kind):
+    key = {"pk": {"S": "CONTROL"}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
+    world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
+
+    run_job(world, api, "a.jsonl")
+
+    assert world.manifest()["counts"]["succeeded"] == 1

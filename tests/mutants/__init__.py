@@ -1,0 +1,1 @@
+"""Each condition is dropped or shifted in turn; a test must fail."""

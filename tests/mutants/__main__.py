@@ -1,0 +1,273 @@
+"""Each condition of the code is broken in turn, and an everyday test must fail: `make mutants`.
+
+The coverage of the everyday tests says which of them reach the line of a defect, and how long each takes. They are run
+with that defect, the quickest first, until one fails. Each defect lives in a process of its own: its module is changed
+on the way from the file to the interpreter, and no file is touched. What survives needs its reason in
+`tests/mutants/survivors.toml`; the outcome is written to docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+from tests.mutants.mutations import Mutation, mutations
+from tests.support.everyday_runs import DATA, SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+REASONS = ROOT / "tests/mutants/survivors.toml"
+OUTCOMES = ROOT / ".local/mutants.json"
+DOCUMENT = ROOT / "docs/reliability.md"
+MARK = "<!-- mutants -->"
+DECIDING = (
+    "shared/ledger.py",
+    "shared/pacing/budget.py",
+    "shared/aws/object_store.py",
+    "shared/claims.py",
+    "shared/retry.py",
+    "shared/workers_ai/error_codes.py",
+    "functions/submit/create_job.py",
+    "functions/submit/split.py",
+    "functions/submit/records/cut.py",
+    "functions/submit/batch_limits.py",
+    "functions/submit/submit_batch.py",
+    "functions/poll/bisect_batch.py",
+    "functions/poll/tick.py",
+    "functions/poll/poll_batch.py",
+    "functions/poll/advance_job.py",
+)
+"""Modules that decide what happens to a job or a batch: every guard, bound and wait of theirs is broken too.
+
+Of all others only conditions of writes and rows of tables are.
+"""
+TURNS = (15.0, 90.0)
+"""Seconds of tests that a defect is given at first, and if it survives them."""
+HANGS_AFTER = 60
+"""Seconds after which a test under a defect counts as failed."""
+LINES_BACK = 12
+"""A line within a statement is reached when the statement's first line is."""
+HEAVY = (
+    *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml", "xdist", "uvicorn"),
+    *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
+    *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
+)
+"""What every test process needs; imported once, before it divides."""
+
+
+@dataclass
+class Mutant:
+    """One defect and what came of it."""
+
+    path: Path
+    mutation: Mutation
+    tests: list[str] = field(default_factory=list)
+    """Everyday tests that reach it, the quickest first."""
+    outcome: str = ""
+    """`noticed`, `survived` or `not reached`."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, in the list of reasons too; holds no line number."""
+        return f"{self.path.relative_to(ROOT)} {self.mutation.scope}: {self.mutation.what}"
+
+    @property
+    def module(self) -> str:
+        """Dotted name of its module."""
+        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+
+
+class Reach:
+    """Which everyday tests reach a line, and how long each takes."""
+
+    def __init__(self) -> None:
+        self.data = coverage.CoverageData(basename=str(DATA))
+        self.data.read()
+        self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        self.lines: dict[Path, dict[int, list[str]]] = {}
+
+    def tests(self, path: Path, line: int) -> list[str]:
+        """The tests that reach a line, the quickest first."""
+        if path not in self.lines:
+            self.lines[path] = self.data.contexts_by_lineno(str(path.relative_to(ROOT)))
+        by_line = self.lines[path]
+        for near in range(line, line - LINES_BACK, -1):
+            if contexts := [one for one in by_line.get(near, ()) if one]:
+                break
+        else:  # done once, at import: whatever uses the module may show it
+            contexts = [one for found in by_line.values() for one in found if one]
+        found = {one.rpartition("|")[0] for one in contexts}
+        return sorted((one for one in found if one in self.seconds), key=lambda one: self.seconds[one])
+
+    def within(self, tests: list[str], seconds: float) -> list[str]:
+        """The first of these tests that take so many seconds together; at least one."""
+        chosen = []
+        for test in tests:
+            chosen.append(test)
+            seconds -= self.seconds[test]
+            if seconds < 0:
+                break
+        return chosen
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Finds one module with a defect in it."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != self.mutant.module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.mutant.path, loader=self)
+
+    def get_filename(self, fullname):
+        return str(self.mutant.path)
+
+    def get_data(self, path):
+        return self.mutant.mutation.applied_to(self.mutant.path.read_text()).encode()
+
+    def path_stats(self, path):
+        raise OSError(path)  # no byte code of it is read or kept
+
+
+def all_mutants() -> list[Mutant]:
+    """Every defect of every module."""
+    paths = sorted([*(ROOT / "shared").rglob("*.py"), *(ROOT / "functions").rglob("*.py")])
+    deciding = [ROOT / name for name in DECIDING]
+    if missing := set(deciding) - set(paths):
+        raise SystemExit(f"Modules have moved: {', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}")
+    return [Mutant(path, one) for path in paths for one in mutations(path.read_text(), guards=path in deciding)]
+
+
+def begin(mutant: Mutant, tests: list[str], log: Path) -> int:
+    """Start a process that runs tests with a defect; its id."""
+    process = os.fork()
+    if process:
+        return process
+    os.setsid()
+    with log.open("wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    chosen = log.with_suffix(".tests")
+    chosen.write_text("".join(f"{test}\n" for test in tests))
+    sys.meta_path.insert(0, Changed(mutant))
+    options = ["-o", "addopts=", "--import-mode=importlib", "--allow-hosts=127.0.0.1,::1", "--allow-unix-socket"]
+    quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([*options, *quiet, f"--timeout={HANGS_AFTER}", f"@{chosen}"])
+    os._exit(code)
+
+
+def run(mutants: list[Mutant], reach: Reach, seconds: float) -> None:
+    """Run tests with each of these defects, on every processor; say what came of each."""
+    left, at_work = list(reversed(mutants)), dict[int, tuple[Mutant, float]]()
+    with tempfile.TemporaryDirectory() as folder:
+        while left or at_work:
+            while left and len(at_work) < (os.cpu_count() or 1):
+                mutant = left.pop()
+                if not mutant.tests:
+                    mutant.outcome = "not reached"
+                    continue
+                tests = reach.within(mutant.tests, seconds)
+                log = Path(folder) / f"{len(left)}.log"
+                at_work[begin(mutant, tests, log)] = mutant, time.monotonic() + 10 * seconds + 2 * HANGS_AFTER
+            for process, (mutant, ends) in list(at_work.items()):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if not ended and time.monotonic() > ends:
+                    os.killpg(process, signal.SIGKILL)
+                    ended, status = os.waitpid(process, 0)
+                if ended:
+                    del at_work[process]
+                    mutant.outcome = _outcome(mutant, status)
+                    print(f"{mutant.outcome}: {mutant.name}", flush=True)
+            time.sleep(0.05)
+
+
+def _outcome(mutant: Mutant, status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
+        raise SystemExit(f"The tests of {mutant.name} could not be run; is the coverage of this tree? `make coverage`")
+    return "survived" if code == pytest.ExitCode.OK else "noticed"
+
+
+def report(mutants: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
+    """The section of docs/reliability.md."""
+    yield "| module | defects | noticed | survived |"
+    yield "| --- | --- | --- | --- |"
+    of = {path: [one for one in mutants if one.path == path] for path in dict.fromkeys(one.path for one in mutants)}
+    for path, here in of.items():
+        told = Counter(one.outcome for one in here)
+        noticed = told["noticed"]
+        yield f"| `{path.relative_to(ROOT)}` | {len(here)} | {noticed} | {len(here) - noticed} |"
+    noticed = sum(one.outcome == "noticed" for one in mutants)
+    yield f"| all | {len(mutants)} | {noticed} | {len(mutants) - noticed} |"
+    yield ""
+    yield "What survives, and why:"
+    yield ""
+    yield "| defect | why no test notices it |"
+    yield "| --- | --- |"
+    for one in mutants:
+        if one.outcome != "noticed":
+            yield f"| {one.name.replace('|', chr(92) + '|')} | {reasons.get(one.name, '')} |"
+
+
+def main() -> int:
+    """Run what is wanted; 1 if something survives without a reason."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="parts of names of defects; all others are left as they were")
+    parser.add_argument("--list", action="store_true", help="only name the defects")
+    parser.add_argument("--survivors", action="store_true", help="only those that were not noticed last time")
+    wanted = parser.parse_args()
+    mutants = all_mutants()
+    before: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    chosen = [one for one in mutants if not wanted.only or any(part in one.name for part in wanted.only)]
+    if wanted.survivors:
+        chosen = [one for one in chosen if before.get(one.name, "") != "noticed"]
+    if wanted.list:
+        print("\n".join(one.name for one in chosen))
+        return 0
+    for name in HEAVY:
+        importlib.import_module(name)
+    reach = Reach()
+    for one in chosen:
+        one.tests = reach.tests(one.path, one.mutation.line)
+    began = time.monotonic()
+    for seconds in TURNS:
+        run([one for one in chosen if one.outcome in {"", "survived"}], reach, seconds)
+    for one in mutants:
+        one.outcome = one.outcome or before.get(one.name, "")
+    OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))
+    reasons: dict[str, str] = tomllib.loads(REASONS.read_text())
+    lines = list(report(mutants, reasons))
+    if all(one.outcome for one in mutants):
+        head, _, _ = DOCUMENT.read_text().partition(MARK)
+        DOCUMENT.write_text("\n".join([head + MARK, "", *lines, ""]))
+    unexplained = [one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in reasons]
+    idle = sorted(set(reasons) - {one.name for one in mutants if one.outcome != "noticed"})
+    print(f"{len(chosen)} defects in {time.monotonic() - began:.0f} s; without a reason survive {len(unexplained)}:")
+    print("\n".join(unexplained))
+    if idle:
+        print("Reasons for what does not survive:", *idle, sep="\n")
+    return 1 if unexplained or idle else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

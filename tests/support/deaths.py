@@ -1,0 +1,180 @@
+"""A world in which something happens at a chosen call: a death, a lost answer, or another invocation in between.
+
+Every call that leaves the process, of AWS and of the API alike, is a boundary. Which there are is found by recording a
+run, so that a new call is covered the day it is added.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import botocore.client
+import httpx
+import pytest
+from botocore.exceptions import ConnectionClosedError
+from moto import mock_aws
+
+from local.workers_ai import transport
+from shared.errors import StorageError
+from tests.support.world import TIMEOUT_SECONDS, World, make_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from local.workers_ai import WorkersAI
+
+Mode = Literal["before", "after", "unanswered", "interrupted"]
+"""Death before the call; death after it; the call takes effect, but its answer is lost and the code sees an error;
+something else happens before the call, which is made then."""
+
+SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
+WRITES = frozenset(
+    {
+        "PutObject",
+        "PutItem",
+        "UpdateItem",
+        "DeleteItem",
+        "SendMessageBatch",
+        "PutEvents",
+        "CompleteMultipartUpload",
+        SUBMIT,
+        ASK,
+    }
+)
+"""Calls that change something outside. What is lost with a process depends only on what it had written."""
+
+
+ONE_ROUND_SECONDS = 41.0
+"""A tick that may run so long looks once at what is due, so that hardly any time passes for who is interrupted."""
+
+
+class DiedError(BaseException):
+    """The process is gone: nothing in it may catch this."""
+
+
+class Boundaries:
+    """Every call that leaves the process, counted; one of them may be struck."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.strikes: Callable[[int, str], bool] = lambda number, name: False
+        self.mode: Mode = "after"
+        self.struck = ""
+        """The call that was struck, the last of several."""
+        self.watching = False
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens at an interruption."""
+        self.interrupted = False
+        """Whether that is at work: its own calls are not counted."""
+
+    def strike(self, number: int, mode: Mode) -> None:
+        """Strike the call of this number, counted from now."""
+        self.strike_where(lambda at, name: at == number, mode)
+
+    def strike_first(self, name: str, mode: Mode) -> None:
+        """Strike the first call of this name."""
+        self.strike_where(lambda at, called: called == name and not self.struck, mode)
+
+    def strike_where(self, strikes: Callable[[int, str], bool], mode: Mode) -> None:
+        """Strike the calls that are chosen by their number, counted from now, and their name."""
+        self.passed.clear()
+        self.strikes, self.mode, self.struck = strikes, mode, ""
+
+    def cross(self, name, call, lost):
+        """Make a call; `lost` makes the error that a lost answer looks like."""
+        if not self.watching or self.interrupted:
+            return call()
+        self.passed.append(name)
+        if not self.strikes(len(self.passed), name):
+            return call()
+        self.struck = name
+        if self.mode == "interrupted":
+            self.interrupted = True
+            try:
+                self.meanwhile()
+            finally:
+                self.interrupted = False
+            return call()
+        if self.mode == "before":
+            raise DiedError
+        call()
+        raise lost() if self.mode == "unanswered" else DiedError
+
+
+class Watched(httpx.BaseTransport):
+    """The API behind a boundary."""
+
+    def __init__(self, inner: httpx.BaseTransport, boundaries: Boundaries) -> None:
+        self.inner = inner
+        self.boundaries = boundaries
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        name = OTHER if request.method == "GET" else ASK if b'"request_id"' in request.read()[:16] else SUBMIT
+        return self.boundaries.cross(
+            name,
+            lambda: self.inner.handle_request(request),
+            lambda: httpx.ReadError("[Errno 104] Connection reset by peer", request=request),
+        )
+
+
+class Mortal(World):
+    """A world whose function may die; its messages come again, as SQS promises."""
+
+    boundaries: Boundaries
+    delivered: list[tuple[str, str]]
+    """Queue and body of every message that was ever delivered."""
+    at_work: tuple[object, dict[str, object]] | None
+    """Handler and event of the invocation at work."""
+
+    def invoke(self, handler, event, seconds=TIMEOUT_SECONDS):
+        for record in event.get("Records", []):
+            self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
+        outer = self.at_work, self.boundaries.watching
+        self.at_work, self.boundaries.watching = (handler, event), True
+        try:
+            return super().invoke(handler, event, seconds)
+        except (DiedError, StorageError):
+            return {record["messageId"] for record in event.get("Records", [])}
+        finally:
+            self.at_work, self.boundaries.watching = outer
+
+    def interrupt_with(self, what: Callable[[Mortal], None]) -> None:
+        """What happens where a call is interrupted; it is not the function at work that does it."""
+
+        def meanwhile() -> None:
+            role, self.permissions.role = self.permissions.role, ""
+            try:
+                what(self)
+            finally:
+                self.permissions.role = role
+
+        self.boundaries.meanwhile = meanwhile
+
+    def invoke_again(self) -> None:
+        """Call the function at work once more with the same event, as SQS and the scheduler may."""
+        handler, event = self.at_work
+        self.invoke(handler, event, TIMEOUT_SECONDS if event else ONE_ROUND_SECONDS)
+
+
+@contextmanager
+def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> Iterator[Mortal]:
+    """A Dropbatch all of whose calls are boundaries."""
+
+    def call(client, operation, arguments):
+        return boundaries.cross(
+            operation,
+            lambda: real(client, operation, arguments),
+            lambda: ConnectionClosedError(endpoint_url=client.meta.endpoint_url),
+        )
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        mock_aws(),
+        contextmanager(make_world)(Watched(transport(api), boundaries), patch, **settings) as made,
+    ):
+        real = botocore.client.BaseClient._make_api_call
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+        world = Mortal(**vars(made))
+        world.boundaries, world.delivered, world.at_work = boundaries, [], None
+        yield world

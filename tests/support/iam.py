@@ -1,0 +1,240 @@
+"""What a function may do: its role in `template.yaml`, judged as IAM judges it, as far as the template uses IAM.
+
+Every call a function makes in the moto world passes here. What its role does not grant is refused as AWS refuses it,
+and what was used is remembered, so that a test can tell which grants nobody needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from tests.support.template import properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+S3_WRITES = frozenset({"PutObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"})
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One action on one resource, allowed by one statement."""
+
+    sid: str
+    action: str
+    resource: str
+    condition: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Operator, key and the values it may have."""
+
+    def __str__(self) -> str:
+        return f"{self.sid}: {self.action} on {self.resource}"
+
+    def covers(self, need: Need) -> bool:
+        """Whether it allows the need."""
+        return (
+            self.action == need.action
+            and like(need.resource, self.resource)
+            and all(_holds(operator, values, need.told(key)) for operator, key, values in self.condition)
+        )
+
+
+@dataclass(frozen=True)
+class Need:
+    """One action on one resource, with what IAM knows of the request."""
+
+    action: str
+    resource: str
+    context: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.action} on {self.resource}"
+
+    def told(self, key: str) -> str | None:
+        """The value of a condition key; None where the request has none."""
+        return dict(self.context).get(key)
+
+
+@dataclass
+class Permissions:
+    """The roles of both functions, who is at work, and what was done with them.
+
+    Attributes:
+        granted: by role.
+        account: that all resources belong to.
+        role: of the function at work; empty while it is the test that calls.
+        used: grants without which some call would have been refused.
+        shared: needs that two grants cover: one of them is idle.
+        refused: calls that no grant covers.
+        before: called with operation and arguments before a function's call: a test may act, or raise, in between.
+    """
+
+    granted: Mapping[str, tuple[Grant, ...]]
+    account: str
+    role: str = ""
+    used: dict[str, set[Grant]] = field(default_factory=lambda: defaultdict(set))
+    shared: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+    before: Callable[[str, dict[str, Any]], None] | None = None
+
+    def call(self, service: str, operation: str, arguments: dict[str, Any], carry_out: Callable[[], Any]) -> Any:
+        """Carry a call out if the role at work may; S3 tells only those of a missing key who may list."""
+        role = self.role
+        if not role:
+            return carry_out()
+        for need in needs_of(service, operation, arguments, self.account):
+            self._judge(role, operation, need)
+        if self.before:
+            self.role = ""
+            try:
+                self.before(operation, arguments)
+            finally:
+                self.role = role
+        try:
+            return carry_out()
+        except ClientError as error:
+            if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {"404", "NoSuchKey"}:
+                self._judge(role, operation, _listing(arguments["Bucket"], arguments["Key"], self.account))
+            raise
+
+    def _judge(self, role: str, operation: str, need: Need) -> None:
+        covering = _covering(self.granted[role], need)
+        if not covering:
+            self.refused.append(f"{role}: {need}")
+            message = f"{role} in template.yaml does not allow {need}"
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": message}}, operation)
+        if len(covering) > 1:
+            self.shared.add(f"{role}: {need}: {', '.join(map(str, covering))}")
+        self.used[role].update(covering)
+
+
+@cache
+def _covering(granted: tuple[Grant, ...], need: Need) -> list[Grant]:
+    return [grant for grant in granted if grant.covers(need)]
+
+
+def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
+    """What AWS wants a caller to be allowed, by each service's authorization reference."""
+    match service:
+        case "s3":
+            yield from _needs_of_s3(operation, arguments, account)
+        case "dynamodb":
+            name = arguments.get("TableName") or next(iter(arguments["RequestItems"]))
+            index = f"/index/{arguments['IndexName']}" if "IndexName" in arguments else ""
+            keys = (("dynamodb:LeadingKeys", arguments["Key"]["pk"]["S"]),) if "Key" in arguments else ()
+            yield Need(f"dynamodb:{operation}", f"arn:aws:dynamodb:::table/{name}{index}", keys)
+        case "sqs":
+            name = arguments["QueueUrl"].rpartition("/")[2]
+            yield Need(f"sqs:{operation.removesuffix('Batch')}", f"arn:aws:sqs:::{name}")
+        case "events":
+            for entry in arguments["Entries"]:
+                told = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
+                yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", told)
+        case "secretsmanager":
+            yield Need(f"secretsmanager:{operation}", arguments["SecretId"])
+        case _:
+            yield Need(f"{service}:{operation}", "*")
+
+
+def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
+    ours = (("aws:ResourceAccount", account),)
+    if operation in {"ListObjects", "ListObjectsV2"}:
+        yield _listing(arguments["Bucket"], arguments.get("Prefix"), account)
+        return
+    if operation in S3_WRITES:
+        action = "PutObject"
+    elif operation == "ListParts":
+        action = "ListMultipartUploadParts"
+    elif operation in {"GetObject", "HeadObject"}:
+        action = "GetObjectVersion" if "VersionId" in arguments else "GetObject"
+    else:
+        action = operation
+    if source := arguments.get("CopySource"):
+        yield Need("s3:GetObject", f"arn:aws:s3:::{source['Bucket']}/{source['Key']}", ours)
+    yield Need(f"s3:{action}", f"arn:aws:s3:::{arguments['Bucket']}/{arguments['Key']}", ours)
+
+
+def _listing(bucket: str, prefix: str | None, account: str) -> Need:
+    """To list a bucket; or to be told that a key is not there, for which S3 takes the key as the prefix."""
+    told = (("s3:prefix", prefix),) if prefix is not None else ()
+    return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *told))
+
+
+def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:
+    """The grants of one role in the template.
+
+    Args:
+        role: its logical name.
+        names: what `Ref` and `GetAtt` of each name come to.
+        conditions: which of the template's conditions hold.
+    """
+    found = []
+    for policy in properties(role)["Policies"]:
+        for statement in resolve(policy["PolicyDocument"]["Statement"], names, conditions):
+            assert statement["Effect"] == "Allow"
+            condition = tuple(
+                (operator, key, tuple(_as_list(values)))
+                for operator, keys in statement.get("Condition", {}).items()
+                for key, values in keys.items()
+            )
+            found += [
+                Grant(statement["Sid"], action, resource, condition)
+                for action in _as_list(statement["Action"])
+                for resource in _as_list(statement["Resource"])
+            ]
+    return tuple(found)
+
+
+_NOTHING = object()
+
+
+def resolve(value: Any, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> Any:
+    """A piece of the template with its functions worked out, as far as it uses them."""
+
+    def again(inner: Any) -> Any:
+        return resolve(inner, names, conditions)
+
+    match value:
+        case {"Ref": "AWS::NoValue"}:
+            return _NOTHING
+        case {"Fn::GetAtt": [name, attribute]}:
+            return names[f"{name}.{attribute}"]
+        case {"Ref": name} | {"Fn::GetAtt": name}:
+            return names[name]
+        case {"Fn::Sub": str(text)}:
+            return re.sub(r"\$\{([^}]+)\}", lambda match: str(names[match[1]]), text)
+        case {"Fn::If": [condition, yes, no]}:
+            return again(yes if conditions[condition] else no)
+        case dict():
+            return {key: made for key, inner in value.items() if (made := again(inner)) is not _NOTHING}
+        case list():
+            return [made for inner in value if (made := again(inner)) is not _NOTHING]
+    return value
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def like(text: str, pattern: str) -> bool:
+    """Whether a text is as IAM's pattern says; a star stands for slashes too."""
+    words = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(words, text, re.DOTALL) is not None
+
+
+def _holds(operator: str, values: tuple[str, ...], told: str | None) -> bool:
+    match operator:
+        case "StringEquals":
+            return told in values
+        case "StringLike":
+            return told is not None and any(like(told, value) for value in values)
+        case "StringLikeIfExists":
+            return told is None or any(like(told, value) for value in values)
+        case "ForAllValues:StringEquals":
+            return told is None or told in values
+    raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")

@@ -1,0 +1,179 @@
+"""Small jobs of every kind, each run to its end with the proof that nothing of it was lost, doubled or left open."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
+from tests.support.deaths import Boundaries, Mortal, mortal_world
+from tests.support.world import QUEUES, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greeting(number):
+    return {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"}
+
+
+@dataclass(frozen=True)
+class Journey:
+    """A small job and what must become of each of its records.
+
+    Attributes:
+        upload: its records; a text stands for a line as it is.
+        codes: how each record ends: None is an answer.
+        faults: what the API does to it.
+        packed: whether the upload is a gzip file.
+    """
+
+    upload: tuple
+    codes: tuple
+    faults: tuple = ()
+    packed: bool = False
+
+
+BAD = {"text": "hello 1", "target_lang": 7}
+FOUR = tuple(greeting(number) for number in range(4))
+JOURNEYS = {
+    "a bad line and a failed item": Journey(
+        (*FOUR[:2], "nonsense", *FOUR[2:]),
+        (None, None, "invalid_json", None, "inference_failed"),
+        (Fault(kind="item_fails", contains="hello 3", marker="hello 3", code=5001, times=0),),
+    ),
+    "a record refused at submit": Journey((FOUR[0], BAD, FOUR[2]), (None, "rejected", None)),
+    "a batch failed after acceptance": Journey(
+        FOUR[:3], (None, "rejected", None), (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),)
+    ),
+    "records tried again": Journey(
+        FOUR[:3], (None,) * 3, (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),)
+    ),
+    "items missing, then the id unknown": Journey(
+        FOUR[:3],
+        (None,) * 3,
+        (
+            Fault(kind="missing", marker="hello 1", first=1),
+            Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=0),
+        ),
+    ),
+    "an answer at once": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
+    "an empty upload": Journey((), ()),
+    "a packed upload": Journey(FOUR, (None,) * 4, packed=True),
+}
+
+
+@dataclass
+class Seen:
+    """What one run came to."""
+
+    lost: int
+    twice: int
+    extra: int
+
+
+def run(journey: Journey, boundaries: Boundaries, meanwhile: Callable[[Mortal], None] | None = None) -> Seen:
+    """One job to its end, and the proof that it is whole.
+
+    Args:
+        journey: the job.
+        boundaries: where it is struck.
+        meanwhile: what happens in between, where the strike is an interruption.
+    """
+    api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
+    api.inject(*journey.faults)
+    with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
+        if meanwhile:
+            world.interrupt_with(meanwhile)
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
+        body = "".join(line + "\n" for line in lines).encode()
+        world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M)
+        world.settle(minutes=240)
+        before = world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)
+        check_is_quiet(world)
+        assert (world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)) == before
+        check_bill(world, api)
+        return check_results(world, journey, api)
+
+
+def check_is_quiet(world: Mortal) -> None:
+    """Nothing is open; late messages change nothing, and none is left."""
+    for _ in range(6):  # a message comes again after its visibility timeout, at most five times
+        world.pass_time(3_600)
+        world.deliver_all()
+    for name in QUEUES:
+        for queue in (name, f"{name}-dead"):
+            told = world.sqs.get_queue_attributes(QueueUrl=world.queues[queue], AttributeNames=["All"])["Attributes"]
+            assert {told[key] for key in told if key.startswith("ApproximateNumber")} == {"0"}, queue
+    ours = [item for item in world.items() if item["pk"]["S"].startswith("JOB#")]
+    assert all("due_at" not in item and "work" not in item and "ttl" in item for item in ours)
+
+
+def check_bill(world: World, api: WorkersAI) -> None:
+    """What the ledger tells of submits is what the API took, but for those of which nobody can know."""
+    batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    told = [one["M"]["request_id"]["S"] for item in batches for one in item["submissions"]["L"]]
+    unknowable = sum(int(item["unknowable"]["N"]) for item in batches)
+    billed = {one["request_id"] for one in api.accepted}
+    named = [request_id for request_id in told if request_id]
+    assert len(named) == len(set(named))
+    assert set(named) <= billed
+    assert len(told) <= len(billed) <= len(told) + unknowable
+    leaves = {item["sk"]["S"].removeprefix("BATCH#"): item for item in batches if item["state"]["S"] == "done"}
+    for entry in world.manifest()["batches"]:
+        item = leaves.pop(entry["number"])
+        accepted = item["submissions"]["L"]
+        assert entry["unknowable_submits"] == int(item["unknowable"]["N"])
+        assert entry["attempts"] - entry["unknowable_submits"] == len(accepted) or not accepted
+        assert not accepted or entry["request_id"] == (accepted[-1]["M"]["request_id"]["S"] or None)
+    assert leaves == {}
+
+
+def check_results(world: World, journey: Journey, api: WorkersAI) -> Seen:
+    """Every record one line, the right answer, in order; the manifest true."""
+    lines, manifest, folder = world.lines(), world.manifest(), world.only_folder()
+    ids = Counter(line["id"] for line in lines)
+    seen = Seen(
+        lost=len(journey.upload) - len(ids),
+        twice=len(lines) - len(ids),
+        extra=len(api.accepted) - len({one["sha256"] for one in api.accepted}),
+    )
+    assert [line["id"] for line in lines] == list(range(len(journey.upload)))
+    assert tuple(None if line["success"] else line["error"]["code"] for line in lines) == journey.codes
+    for line, record in zip(lines, journey.upload, strict=True):
+        assert not line["success"] or line["result"] == expected_result(M2M, record)
+        assert line["external_reference"] == (record.get("external_reference") if isinstance(record, dict) else None)
+    failed = [number for number, code in enumerate(journey.codes) if code]
+    good = len(lines) - len(failed)
+    assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(failed)}
+    assert (world.status()["state"], world.status()["counts"]) == ("completed", manifest["counts"])
+    assert manifest["state"] == "completed"
+    for file in manifest["files"]:
+        content = world.read(f"{folder}/{file['name']}")
+        told = (file["bytes"], file["sha256"], file["lines"])
+        assert (len(content), hashlib.sha256(content).hexdigest(), content.count(b"\n")) == told
+    names = {file["name"] for file in manifest["files"]} | {"manifest.json", "status.json"}
+    assert {key.rpartition("/")[2] for key in world.objects(f"{folder}/")} == names
+    told = [event["detail"] for event in world.notices()]
+    assert told
+    assert all((one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"]) for one in told)
+    if failed:
+        assert [error["id"] for error in world.lines("errors.jsonl")] == failed
+    return seen
+
+
+@cache
+def recorded(name: str) -> list[str]:
+    """The boundaries of a run in which nothing is struck."""
+    boundaries = Boundaries()
+    seen = run(JOURNEYS[name], boundaries)
+    assert seen == Seen(0, 0, 0)
+    return boundaries.passed

@@ -1,0 +1,401 @@
+"""The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
+
+Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get
+what SQS holds, by Lambda's own rules for partial batch answers. Each function may do what its role allows and no more,
+and a world in which something was refused ends with an error. Time is a moved clock: nothing ever waits. Nothing is
+left to chance: every world begins at the same time, with the same seed, and its threads run one after another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_plus
+
+import boto3
+import botocore.client
+import time_machine
+
+import functions.poll.handler
+import functions.submit.handler
+from shared import bootstrap as composition
+from shared.workers_ai.client import http_client
+from tests.support import quick_dynamodb
+from tests.support.iam import Permissions, grants
+from tests.support.template import default, properties, template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import httpx
+
+quick_dynamodb.install()
+
+REGION = "eu-west-1"
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+AWS_ACCOUNT = "123456789012"
+TOKEN = "local-token"
+TABLE = "ledger"
+BUCKET = "dropbatch-test"
+QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
+TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
+START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)
+"""When every test begins: what a test does must not depend on the hour, nor on chance."""
+
+
+@dataclass
+class Context:
+    """Lambda's context, as far as the handlers use it."""
+
+    clock: Callable[[], float]
+    ends: float
+    function_name: str = "dropbatch"
+    memory_limit_in_mb: int = 1769
+    invoked_function_arn: str = f"arn:aws:lambda:{REGION}:{AWS_ACCOUNT}:function:dropbatch"
+    aws_request_id: str = "11111111-2222-3333-4444-555555555555"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(int((self.ends - self.clock()) * 1000), 0)
+
+
+@dataclass
+class World:
+    """Everything there is, and the ways to move it."""
+
+    traveller: Any
+    s3: Any
+    sqs: Any
+    dynamodb: Any
+    secrets: Any
+    queues: dict[str, str]
+    permissions: Permissions
+    ticks: int = 0
+    refused: list[dict[str, Any]] = field(default_factory=list)
+
+    # ── what a user does ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def upload(self, path: str, body: bytes | str, **metadata: str) -> str:
+        """Put an upload under `inbox/`; its version id."""
+        content = body.encode() if isinstance(body, str) else body
+        answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
+        return answer.get("VersionId", "null")
+
+    def upload_records(self, path: str, records: list[dict[str, Any]], **metadata: str) -> str:
+        """Put an upload of JSON Lines."""
+        return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
+
+    def objects(self, prefix: str = "results/") -> list[str]:
+        """Keys of all objects under a prefix."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+
+    def read(self, key: str) -> bytes:
+        """One object."""
+        return self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """Every manifest by its folder."""
+        found = [key for key in self.objects() if key.endswith("/manifest.json")]
+        return {key.rpartition("/")[0]: json.loads(self.read(key)) for key in found}
+
+    def only_folder(self) -> str:
+        """The folder of the only job that is over."""
+        (folder,) = self.manifests()
+        return folder
+
+    def manifest(self, folder: str = "") -> dict[str, Any]:
+        """The manifest of one job, or of the only one."""
+        return self.manifests()[folder or self.only_folder()]
+
+    def lines(self, name: str = "output.jsonl", folder: str = "") -> list[dict[str, Any]]:
+        """One result file's lines."""
+        content = self.read(f"{folder or self.only_folder()}/{name}")
+        assert content == b"" or content.endswith(b"\n")
+        return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+    def status(self) -> dict[str, Any]:
+        """The only status.json."""
+        (key,) = [key for key in self.objects() if key.endswith("/status.json")]
+        return json.loads(self.read(key))
+
+    def notices(self) -> list[dict[str, Any]]:
+        """The events that were told since this was last asked, as a rule's target gets them."""
+        told = []
+        while found := self.sqs.receive_message(QueueUrl=self.queues["events"], MaxNumberOfMessages=10).get("Messages"):
+            for message in found:
+                told.append(json.loads(message["Body"]))
+                self.sqs.delete_message(QueueUrl=self.queues["events"], ReceiptHandle=message["ReceiptHandle"])
+        return told
+
+    # ── what AWS does ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        """The moved clock."""
+        return time.time()
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.traveller.shift(seconds)
+
+    def deliver(self, queue: str, *, most: int = 1_000, times: int = 1) -> int:
+        """Hand a queue's messages to their function until none is visible; how many.
+
+        Args:
+            queue: logical name.
+            most: messages, at most.
+            times: how often each message is delivered: SQS promises only "at least once".
+        """
+        delivered = 0
+        handler = functions.poll.handler if queue == "PollQueue" else functions.submit.handler
+        while delivered < most:
+            answer = self.sqs.receive_message(
+                QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0
+            )
+            messages = answer.get("Messages", [])
+            if not messages:
+                break
+            for message in messages:
+                message["Body"] = self._with_versions(message["Body"])
+            for _ in range(times):
+                failed = self.invoke(handler, {"Records": [_record(message, queue) for message in messages]})
+            for message in messages:
+                if message["MessageId"] not in failed:
+                    self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
+            delivered += len(messages)
+        return delivered
+
+    def _with_versions(self, body: str) -> str:
+        """S3's own notifications name the version, if the bucket keeps any; moto's leave it out. The ETag tells it."""
+        if self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
+            return body
+        message = json.loads(body) if body.startswith("{") else {}
+        for record in message.get("Records", []):
+            told = record["s3"]["object"]
+            key = unquote_plus(told["key"])
+            versions = self.s3.list_object_versions(Bucket=BUCKET, Prefix=key).get("Versions", [])
+            found = [
+                one["VersionId"]
+                for one in versions
+                if one["Key"] == key and one["ETag"].strip('"') == told.get("eTag", "")
+            ]
+            told.setdefault("versionId", found[0] if found else "")
+        return json.dumps(message) if message.get("Records") else body
+
+    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
+        """Call a handler as Lambda does; ids of the messages it failed on.
+
+        Args:
+            handler: the function's module.
+            event: what Lambda gives it.
+            seconds: how long the function may run.
+        """
+        context = Context(time.time, time.time() + seconds)
+        outer = self.permissions.role, handler.processor
+        self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
+        handler.processor = type(handler.processor)()  # as in a process of its own: another invocation may be at work
+        try:
+            answer = handler.lambda_handler(event, context)
+        finally:
+            self.permissions.role, handler.processor = outer
+        failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
+        self.refused += [record for record in event.get("Records", []) if record["messageId"] in failed]
+        return failed
+
+    def tick(self, seconds: float = TIMEOUT_SECONDS) -> None:
+        """The schedule's minute."""
+        self.ticks += 1
+        self.invoke(functions.poll.handler, {}, seconds)
+
+    def deliver_all(self) -> int:
+        """Hand over what all queues hold, until they hold nothing."""
+        total = 0
+        while count := sum(self.deliver(queue) for queue in QUEUES):
+            total += count
+        return total
+
+    def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
+        """Let minutes pass, each with its tick and its deliveries, until every job is over."""
+        ends = time.time() + 60 * minutes
+        while time.time() < ends:
+            self.deliver_all()
+            self.tick()
+            self.deliver_all()
+            if until() if until else self.all_over():
+                return
+            self._pass_minutes()
+        open_items = [item for item in self.items() if "due_at" in item]
+        raise AssertionError(f"not settled after {minutes} minutes: {open_items[:5]}")
+
+    def _pass_minutes(self) -> None:
+        """On to the minute in which something comes due; the ticks in between would find nothing."""
+        dues = [float(item["due_at"]["N"]) for item in self.items() if "due_at" in item]
+        wanted = max(min(dues, default=0.0), time.time() + 1)
+        self.pass_time(wanted - time.time() + 60 - wanted % 60)
+
+    def all_over(self) -> bool:
+        """Whether there are jobs, and all of them are final."""
+        jobs = [item for item in self.items() if item["sk"]["S"] == "META"]
+        return bool(jobs) and all(job["state"]["S"] in {"completed", "failed"} for job in jobs)
+
+    def items(self) -> list[dict[str, Any]]:
+        """All items of the table, in wire form."""
+        pages = self.dynamodb.get_paginator("scan").paginate(TableName=TABLE)
+        return [item for page in pages for item in page["Items"]]
+
+
+def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
+    return {
+        "messageId": message["MessageId"],
+        "receiptHandle": message["ReceiptHandle"],
+        "body": message["Body"],
+        "attributes": message.get("Attributes", {}),
+        "messageAttributes": {},
+        "md5OfBody": message["MD5OfBody"],
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:{REGION}:{AWS_ACCOUNT}:{queue}",
+        "awsRegion": REGION,
+    }
+
+
+@cache
+def client(name: str) -> Any:
+    """A client of one service, built once for all worlds: that takes longer than a small job."""
+    return boto3.client(name)
+
+
+class Session:
+    """boto3's session, with the clients that all worlds share."""
+
+    def client(self, name: str, config: object = None) -> Any:
+        return client(name)
+
+
+REAL_SUBMIT = ThreadPoolExecutor.submit
+"""For a test that needs real threads."""
+
+
+def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+    """What stands for a thread: the work is done before the next is begun."""
+    done = Future[Any]()
+    try:
+        done.set_result(function(*arguments, **named))
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the thread gets it
+        done.set_exception(error)
+    return done
+
+
+def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
+    """Build resources and services; call it under moto's mock.
+
+    Args:
+        transport: the API.
+        monkeypatch: pytest's.
+        settings: environment variables that differ from the template's defaults.
+    """
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+    }.items():
+        monkeypatch.setenv(name, value)
+    s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+    urls = {}
+    for name in QUEUES:
+        wanted = properties(name)
+        dead = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        redrive = {"deadLetterTargetArn": arn, "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"]}
+        attributes = {"VisibilityTimeout": str(wanted["VisibilityTimeout"]), "RedrivePolicy": json.dumps(redrive)}
+        urls[name] = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        urls[f"{name}-dead"] = dead
+    table = properties("Table")
+    dynamodb.create_table(
+        TableName=TABLE,
+        **{key: table[key] for key in ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")},
+    )
+    bucket = properties("Bucket")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=bucket["VersioningConfiguration"])
+    arn = sqs.get_queue_attributes(QueueUrl=urls["UploadQueue"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    (notification,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
+    s3.put_bucket_notification_configuration(
+        Bucket=BUCKET,
+        NotificationConfiguration={
+            "QueueConfigurations": [
+                {
+                    "QueueArn": arn,
+                    "Events": [notification["Event"]],
+                    "Filter": {"Key": {"FilterRules": notification["Filter"]["S3Key"]["Rules"]}},
+                }
+            ]
+        },
+    )
+    urls["events"] = sqs.create_queue(QueueName="events")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=urls["events"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    bus = client("events")
+    bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
+    bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": arn}])
+    secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
+    environment = {
+        "BUCKET_NAME": BUCKET,
+        "TABLE_NAME": TABLE,
+        "UPLOAD_QUEUE_URL": urls["UploadQueue"],
+        "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
+        "POLL_QUEUE_URL": urls["PollQueue"],
+        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": secret,
+        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
+        "DEFAULT_MODEL": default("DefaultModel"),
+        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
+        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
+        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
+        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
+        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
+        **{name: str(value) for name, value in settings.items()},
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    permissions = _permissions(secret)
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        service = client.meta.service_model.service_name
+        return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
+    with time_machine.travel(START, tick=False) as traveller:
+        random.seed(0)
+        monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
+        monkeypatch.setattr(boto3.session, "Session", Session)
+        composition.services.cache_clear()
+        everything = dataclasses.replace(composition.services(), sleep=traveller.shift)
+        for module in (functions.submit.handler, functions.poll.handler):
+            monkeypatch.setattr(module, "services", lambda: everything)
+        yield World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
+    composition.services.cache_clear()
+    assert permissions.refused == []
+
+
+def _permissions(secret: str) -> Permissions:
+    """Both functions' roles, on this world's resources."""
+    names = {
+        "AWS::Partition": "aws",
+        "AWS::Region": "",  # ARNs here are told without a region.
+        "AWS::AccountId": AWS_ACCOUNT,
+        "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
+        "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
+        "ApiToken.Id": secret,
+        "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
+        "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
+        **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
+    }
+    conditions = {"MakesSecret": True, "UsesOwnKey": False}
+    return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

@@ -1,0 +1,122 @@
+"""Data classes to DynamoDB's wire form and back: nothing is lost, nothing changes its type."""
+
+from dataclasses import asdict
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.aws.attribute_values import attribute, attributes, plain, read
+from shared.errors import InvariantError
+from shared.models import (
+    Batch,
+    Checkpoint,
+    ErrorDetail,
+    Job,
+    JobTotals,
+    Part,
+    ResultFileProgress,
+    SplitPlan,
+    Submission,
+    Upload,
+    Usage,
+)
+
+times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(0, 1e11, allow_subnormal=False))
+numbers = st.integers(0, 2**53)
+texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
+
+st.register_type_strategy(float, times)
+st.register_type_strategy(int, numbers)
+st.register_type_strategy(str, texts)
+
+KINDS = (Job, Batch, Upload, SplitPlan, Checkpoint, ResultFileProgress, JobTotals, Part, Submission, ErrorDetail, Usage)
+
+
+def through_dynamodb(wire):
+    """As DynamoDB gives an item back: numbers are normalised, the order of sets is its own."""
+    ((kind, value),) = wire.items()
+    match kind:
+        case "N":
+            number = Decimal(value).normalize()
+            return {"N": f"{number:f}" if abs(number.adjusted()) < 20 else str(number)}
+        case "SS":
+            return {"SS": value[::-1]}
+        case "L":
+            return {"L": [through_dynamodb(member) for member in value]}
+        case "M":
+            return {"M": {name: through_dynamodb(member) for name, member in value.items()}}
+    return wire
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_every_value_of_the_ledger_comes_back_as_it_was(kind, data):
+    value = data.draw(st.builds(kind))
+    item = attributes(value)
+    assert read(item, kind) == value
+    assert read(through_dynamodb({"M": item})["M"], kind) == value
+
+
+@given(job=st.builds(Job))
+def test_a_time_stays_a_float_and_a_count_an_int(job):
+    again = read(through_dynamodb({"M": attributes(job)})["M"], Job)
+    assert type(again.created_at) is float
+    assert type(again.claims) is int
+
+
+def test_attributes_that_the_class_does_not_know_are_ignored():
+    item = {"pk": {"S": "JOB#1"}, "later": {"M": {"a": {"BOOL": True}}}, "code": {"S": "a"}, "message": {"S": "b"}}
+    assert read(item, ErrorDetail) == ErrorDetail("a", "b")
+
+
+def test_an_item_that_breaks_its_promise_is_refused():
+    with pytest.raises(InvariantError):
+        read({"code": {"N": "1"}, "message": {"S": "b"}}, ErrorDetail)
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        (True, {"BOOL": True}),
+        (False, {"BOOL": False}),
+        ("", {"S": ""}),
+        (0, {"N": "0"}),
+        (1.5, {"N": "1.5"}),
+        ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
+        ({"a": 1, "b": None}, {"M": {"a": {"N": "1"}}}),
+        (Usage(1), {"M": {"prompt_tokens": {"N": "1"}}}),
+    ],
+)
+def test_a_value_has_one_wire_form(value, wire):
+    assert attribute(value) == wire
+
+
+@pytest.mark.parametrize("value", [None, b"bytes", object(), Decimal(1), {1}])
+def test_a_type_that_the_ledger_does_not_use_is_refused(value):
+    with pytest.raises(TypeError):
+        attribute(value)
+
+
+@pytest.mark.parametrize(("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)])
+def test_a_number_is_an_int_unless_it_is_written_as_a_fraction(wire, value):
+    read_back = plain({"N": wire})
+    assert read_back == value
+    assert type(read_back) is type(value)
+
+
+def test_absent_values_are_left_out():
+    upload = Upload("b", "k", "v", "e", 1)
+    item = attributes(Job("id", "splitting", upload, SplitPlan("m", 1, 1, "a"), 1.0))
+    assert "isolation" not in item
+    assert "error" not in item
+    assert "due_at" not in item
+
+
+def test_a_part_of_the_version_before_which_told_its_sha256_is_still_read():
+    part = Part("staging/part", 10, 0, 0, 0, 1, 0)
+    told = {**attribute(part)["M"], "sha256": {"S": "0" * 64}}
+    assert read(told, Part) == part
+    assert msgspec.json.decode(msgspec.json.encode({**asdict(part), "sha256": "0" * 64}), type=Part) == part

@@ -1,0 +1,206 @@
+"""Stored bytes to unpacked bytes: plain, gzip, zstd; what is damaged or foreign is told, never guessed."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.submit.records import decompress as module
+from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format, zstd
+from shared.errors import UploadError
+
+TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))
+PACK = {"gzip": gzip.compress, "zstd": zstd.compress, "plain": bytes}
+
+
+def in_blocks(data, size):
+    return iter([data[at : at + size] for at in range(0, len(data), size)])
+
+
+def unpack(packing, data, size=1 << 20):
+    return b"".join(decompress(packing, in_blocks(data, size)))
+
+
+@pytest.mark.parametrize("packing", PACK)
+@given(content=st.one_of(st.binary(max_size=200), st.just(TEXT)), size=st.integers(1, 300))
+def test_what_was_packed_comes_out_whatever_the_blocks(packing, content, size):
+    stored = PACK[packing](content)
+    assert unpack(packing, stored, size) == content
+    if packing != "plain":
+        assert detect_compression(stored) == packing
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@given(pieces=st.lists(st.binary(max_size=50), min_size=1, max_size=5), size=st.integers(1, 99))
+def test_several_members_are_one_text(packing, pieces, size):
+    assert unpack(packing, b"".join(map(PACK[packing], pieces)), size) == b"".join(pieces)
+
+
+class Counting:
+    """A decompressor, and the bytes that all of them were handed."""
+
+    handed = 0
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def decompress(self, data, most):
+        Counting.handed += len(data)
+        return self.real.decompress(data, most)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_work_grows_with_the_archive_and_not_with_its_square(packing, monkeypatch):
+    """A decompressor copies what it does not use: 8 MB of one member for each record took half a minute."""
+    begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
+    monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
+    monkeypatch.setattr(module.zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options)))
+    monkeypatch.setattr(Counting, "handed", 0)
+    members = [PACK[packing](b'{"text":"%d"}\n' % number) for number in range(2_000)]
+    stored = b"".join(members)
+
+    unpack(packing, stored, len(stored))
+
+    assert Counting.handed <= len(members) * module.FIRST_SLICE_BYTES
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_small_members_come_out_in_few_blocks(packing):
+    stored = b"".join(PACK[packing](TEXT[:500]) for _ in range(1_000))
+
+    sizes = [len(block) for block in decompress(packing, in_blocks(stored, 1 << 20))]
+
+    assert sum(sizes) == 500_000
+    assert min(sizes[:-1]) >= module.COMBINED_BYTES
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_time_is_checked_although_nothing_comes_out(packing):
+    stored = PACK[packing](b"") * 100
+
+    def no_time():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        list(decompress(packing, in_blocks(stored, 1 << 20), no_time))
+
+
+def test_zero_bytes_behind_the_last_gzip_member_are_padding():
+    assert unpack("gzip", gzip.compress(TEXT) + bytes(513), 7) == TEXT
+
+
+def test_a_skippable_zstd_frame_is_skipped():
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    assert unpack("zstd", zstd.compress(TEXT) + skippable + zstd.compress(TEXT), 11) == 2 * TEXT
+
+
+def test_a_large_window_is_tolerated():
+    options = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.enable_long_distance_matching: 1}
+    compressor = zstd.ZstdCompressor(options=options)
+    stored = compressor.compress(TEXT) + compressor.flush()
+    assert unpack("zstd", stored) == TEXT
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_an_archive_cut_short_anywhere_is_broken(packing, size):
+    stored = PACK[packing](TEXT[:200])
+    for end in range(4, len(stored)):
+        with pytest.raises(UploadError) as caught:
+            unpack(packing, stored[:end], size)
+        assert caught.value.code == "broken_archive"
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@pytest.mark.parametrize("damage", [b"\xff" * 40, b"junk behind the archive"])
+def test_junk_is_broken_and_told_how_far_it_was_good(packing, damage):
+    with pytest.raises(UploadError, match=f"{len(TEXT):,} unpacked bytes") as caught:
+        unpack(packing, PACK[packing](TEXT) + damage, 50)
+    assert caught.value.code == "broken_archive"
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+@given(at=st.integers(4, 60), byte=st.integers(0, 255), size=st.integers(1, 99))
+def test_damage_ends_and_is_an_upload_fault_or_the_right_text(packing, at, byte, size):
+    options = {zstd.CompressionParameter.checksum_flag: 1}
+    stored = bytearray(zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0))
+    stored[at] = byte
+    try:
+        outcome = unpack(packing, bytes(stored), size)
+    except UploadError as error:
+        outcome = error.code
+    assert outcome in {TEXT, "broken_archive"}
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_bomb_is_refused_and_never_unpacked_at_once(packing, monkeypatch):
+    monkeypatch.setattr(module, "MAX_RATIO", 50)
+    monkeypatch.setattr(module, "RATIO_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)
+    bomb = PACK[packing](bytes(64 << 20))
+    blocks = []
+    with pytest.raises(UploadError) as caught:
+        blocks.extend(map(len, decompress(packing, in_blocks(bomb, 1 << 20))))
+    assert caught.value.code == "broken_archive"
+    assert max(blocks) <= module.BLOCK_BYTES
+    assert sum(blocks) <= (1 << 20) + 50 * len(bomb)
+
+
+def test_zero_bytes_of_a_well_packed_upload_are_no_bomb():
+    assert sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20)))) == 80 << 20
+
+
+def _zip():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.jsonl", TEXT)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "mend"),
+    [
+        (_zip(), "unzip"),
+        (bz2.compress(TEXT), "gzip or zstd"),
+        (lzma.compress(TEXT), "gzip or zstd"),
+        (b"PAR1" + bytes(20), "JSON Lines"),
+        (TEXT.decode().encode("utf-16"), "UTF-8"),
+        (TEXT.decode().encode("utf-16-le"), "UTF-8"),
+        (TEXT.decode().encode("utf-16-be"), "UTF-8"),
+        (TEXT.decode().encode("utf-32"), "UTF-8"),
+        (b"\xfe\xff\x00{", "UTF-8"),
+        (b"\x89PNG\r\n\x1a\n", "JSON Lines"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "JSON Lines"),
+        (b"GIF89a", "JSON Lines"),
+        (b"RIFF\x24\x9c\x01\x00WEBPVP8 ", "JSON Lines"),
+        (b"II*\x00\x08\x00", "JSON Lines"),
+        (b"%PDF-1.7", "JSON Lines"),
+        (b"Obj\x01\x04", "JSON Lines"),
+        (b"ORC\x08", "JSON Lines"),
+        (b"\x00\x01\x02", "JSON Lines"),
+    ],
+)
+def test_a_foreign_format_is_refused_with_the_way_to_mend_it(content, mend):
+    assert detect_compression(content) == "plain"
+    with pytest.raises(UploadError, match=mend) as caught:
+        reject_foreign_format(content[:16])
+    assert caught.value.code == "unknown_format"
+
+
+@pytest.mark.parametrize("head", [b"", b"{", b'{"a":1}', b"\xef\xbb\xbf{", b"[", b" \r\n", b"P", b"text", b"\xff"])
+def test_text_is_not_foreign(head):
+    assert detect_compression(head) == "plain"
+    reject_foreign_format(head)
+
+
+def test_raw_deflate_without_gzip_is_not_taken_for_gzip():
+    assert detect_compression(zlib.compress(TEXT)) == "plain"

@@ -1,0 +1,133 @@
+"""What the API says and what it means: every code of DESIGN's table has its verdict, and nothing else has one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.workers_ai import error_codes as verdicts
+from shared.workers_ai.error_codes import (
+    RETRYABLE_ITEM_CODES,
+    ErrorClass,
+    advice,
+    classify_error,
+    classify_with_valid_token,
+    model_error_message,
+)
+
+# Of the design's table, row by row; a code added there or here without the other is noticed below.
+CODES = {
+    ErrorClass.MODEL_WAITS: {3040, 3021},
+    ErrorClass.HOLD: {971},
+    ErrorClass.QUOTA: {3036, 4006},
+    ErrorClass.ACCOUNT: {10000, 9106, 9109, 6003, 3023, 7003},
+    ErrorClass.MODEL: {5007, 3042, 5016, 5018, 3041, 5035, 5005},
+    ErrorClass.CHECK_TOKEN: {7000},
+    ErrorClass.REQUEST: {5006, 5004, 3003, 3006, 8007},
+    ErrorClass.BATCH_FAILED: {3030},
+    ErrorClass.TRY_LATER: {3007, 3008},
+}
+OBSERVED_ONLY = {3050: ErrorClass.MODEL_WAITS}
+"""Seen in the field, and not in the design's table."""
+
+EVERY = [(code, verdict) for verdict, codes in CODES.items() for code in sorted(codes)]
+
+
+@pytest.mark.parametrize(("code", "verdict"), EVERY)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302])
+def test_on_a_submit_the_code_decides_whatever_the_status(code, verdict, status):
+    assert classify_error(status, code, "words") is verdict
+
+
+def test_no_other_code_has_a_verdict():
+    assert {**dict(EVERY), **OBSERVED_ONLY} == verdicts._CODES
+
+
+@pytest.mark.parametrize(("code", "verdict"), EVERY)
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 410, 500])
+def test_on_a_poll_the_code_decides_likewise(code, verdict, status):
+    assert classify_error(status, code, "words", polling=True) is verdict
+
+
+# Status, then what it means on a submit and on a poll: without a code in the API's own JSON, with an unknown code
+# there, and as a page.
+STATUSES = {
+    0: ("try_later try_later", "try_later request", "try_later try_later"),
+    200: ("try_later try_later", "try_later request", "try_later try_later"),
+    301: ("account account", "account account", "account check_token"),
+    308: ("account account", "account account", "account check_token"),
+    400: ("request request", "request request", "request try_later"),
+    401: ("account account", "check_token check_token", "check_token check_token"),
+    402: ("try_later try_later", "try_later request", "try_later try_later"),
+    403: ("account account", "check_token check_token", "check_token check_token"),
+    404: ("try_later unknown_id", "try_later unknown_id", "try_later try_later"),
+    405: ("try_later try_later", "try_later request", "try_later try_later"),
+    408: ("try_later try_later", "try_later request", "try_later try_later"),
+    410: ("model model", "model model", "model try_later"),
+    413: ("request request", "request request", "request try_later"),
+    422: ("request request", "request request", "request try_later"),
+    429: ("hold hold", "hold hold", "hold hold"),
+    500: ("try_later try_later", "try_later try_later", "try_later try_later"),
+    503: ("try_later try_later", "try_later try_later", "try_later try_later"),
+}
+FORMS = ({"code": None}, {"code": 123456}, {"code": None, "enveloped": False})
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("form", range(3), ids=["without-code", "unknown-code", "page"])
+def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a_poll(status, form):
+    said = [classify_error(status, message="", polling=polling, **FORMS[form]).value for polling in (False, True)]
+    assert " ".join(said) == STATUSES[status][form]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "enveloped", "submitting", "polling"),
+    [
+        (400, 7000, True, ErrorClass.MODEL, ErrorClass.MODEL),
+        (403, 7000, True, ErrorClass.MODEL, ErrorClass.MODEL),
+        (403, None, False, ErrorClass.REQUEST, ErrorClass.TRY_LATER),
+        (401, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
+        (302, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
+        (403, 123456, True, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
+    ],
+)
+def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
+    for on_poll, wanted in ((False, submitting), (True, polling)):
+        assert classify_with_valid_token(status, code, enveloped=enveloped, polling=on_poll) is wanted
+
+
+@pytest.mark.parametrize("code", [8007, None, 5006, 3040])
+@pytest.mark.parametrize("polling", [True, False])
+@pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
+def test_a_model_without_a_queue_is_the_models_fault_in_any_case_of_letters(code, polling, words):
+    assert classify_error(400, code, f"AiError: Model {words}.", polling=polling) is ErrorClass.MODEL
+
+
+def test_a_page_is_not_believed_of_a_model_without_a_queue():
+    said = classify_error(500, None, "does not support request queuing", enveloped=False, polling=True)
+    assert said is ErrorClass.TRY_LATER
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(5016, "terms"), (5035, "Workers Paid"), (3041, "access"), (5018, "access"), (5007, "Batch")]
+)
+def test_a_user_is_told_what_to_do_about_a_refused_model(code, words):
+    told = model_error_message("@cf/a/b", code)
+    assert "@cf/a/b" in told
+    assert str(code) in told
+    assert words in told
+
+
+def test_there_is_advice_for_every_code():
+    assert "billing" in advice(402)
+    assert all(advice(code) for code in range(1000))
+
+
+def test_codes_of_failed_items_that_are_tried_again():
+    assert {3040, 3007, 3008, 3021, 971} == RETRYABLE_ITEM_CODES
+
+
+@given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text(), polling=st.booleans())
+def test_whatever_it_says_means_something(status, code, message, polling):
+    verdict = classify_error(status, code, message, polling=polling)
+    assert verdict in ErrorClass
+    assert polling or verdict is not ErrorClass.UNKNOWN_ID

@@ -1,0 +1,139 @@
+"""When to ask after a batch: one rule on what is remembered, and what is assumed of a model never seen."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.pacing.poll_schedule import (
+    ASSUMED,
+    EDGES,
+    FIRST_POLL_SECONDS,
+    JITTER,
+    LATER_FIRST,
+    MAX_FIRST_SECONDS,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    SAMPLE_LIFE_SECONDS,
+    SAMPLES,
+    SCOUTS,
+    SHARE,
+    distribution,
+    first_poll,
+    is_sampled,
+    next_poll,
+)
+
+NOW = 1_795_253_400
+AGES = st.floats(0, 200_000)
+BOUNDS = st.lists(
+    st.tuples(st.integers(0, 90_000), st.integers(0, 90_000), st.integers(NOW - 2 * SAMPLE_LIFE_SECONDS, NOW)),
+    max_size=SAMPLES,
+).map(tuple)
+
+
+def polls_of(of, took, chance=0.0):
+    """The ages at which a batch is asked after that takes so long."""
+    ages = [next_poll(of, 0.0, chance)]
+    while ages[-1] < took:
+        ages.append(ages[-1] + next_poll(of, ages[-1], chance))
+    return ages
+
+
+def learned(took, jobs, seed=1):
+    """Polls of each of so many batches, one after another, and what is known of their model at the end."""
+    chance, bounds, polls = random.Random(seed), [], []
+    for _ in range(jobs):
+        finished = took(chance)
+        ages = [0.0, *polls_of(distribution(tuple(bounds), NOW), finished, chance.random())]
+        polls.append(len(ages) - 1)
+        bounds = [*bounds, (int(ages[-2]), round(ages[-1]), NOW)][-SAMPLES:]
+    return polls, distribution(tuple(bounds), NOW)
+
+
+def test_a_model_never_seen_is_asked_after_at_5_seconds_and_then_at_twice_the_age():
+    assert distribution((), NOW) == ASSUMED
+    assert polls_of(ASSUMED, 300) == pytest.approx([5, 10, 20, 40, 80, 160, 320])
+    assert FIRST_POLL_SECONDS == 5.0
+
+
+def test_of_a_model_never_seen_only_the_first_batches_are_polled_early():
+    waits = [first_poll(ASSUMED, f"{number:08d}", 0.0) for number in range(SCOUTS + 2)]
+    assert waits == [FIRST_POLL_SECONDS] * SCOUTS + [LATER_FIRST] * 2
+    assert first_poll(ASSUMED, "00000009.f", 1.0) == pytest.approx(LATER_FIRST * (1 + JITTER))
+
+
+def test_once_something_is_known_every_batch_has_its_first_poll_by_the_one_rule():
+    known = distribution(((40, 50, NOW),) * 5, NOW)
+    assert first_poll(known, "00000009", 0.5) == next_poll(known, 0.0, 0.5)
+
+
+@given(BOUNDS, AGES, st.floats(0, 1))
+def test_every_wait_is_within_its_bounds_whatever_is_remembered(bounds, age, chance):
+    assert MIN_SECONDS <= next_poll(distribution(bounds, NOW), age, chance) <= MAX_SECONDS
+
+
+@given(BOUNDS)
+def test_a_spread_is_one_whatever_is_remembered(bounds):
+    of = distribution(bounds, NOW)
+    assert len(of) == len(EDGES)
+    assert sum(of) == pytest.approx(1)
+    assert min(of) >= 0
+
+
+@given(BOUNDS, AGES)
+def test_chance_only_makes_a_wait_longer_and_by_no_more_than_it_may(bounds, age):
+    of = distribution(bounds, NOW)
+    shortest = next_poll(of, age, 0.0)
+    assert all(shortest <= next_poll(of, age, chance) <= shortest * (1 + JITTER) * 1.001 for chance in (0.3, 1.0))
+
+
+@given(st.floats(20, 800))
+def test_a_model_that_always_takes_as_long_is_asked_after_twice_or_if_slow_three_times_and_soon(took):
+    polls, of = learned(lambda _: took, 20)
+
+    assert sum(polls[10:]) <= (20 if took < 240 else 33)
+    assert polls_of(of, took)[-1] - took <= max(0.25 * took, 2 * MIN_SECONDS)
+
+
+def test_where_batches_take_differently_long_a_share_of_them_is_finished_at_each_poll():
+    polls, _ = learned(lambda chance: chance.lognormvariate(4.8, 0.5), 400)
+
+    assert sum(polls[40:]) / 360 < 1 / SHARE
+
+
+@pytest.mark.parametrize(("before", "after"), [(300.0, 30.0), (30.0, 300.0)])
+def test_a_change_of_the_model_is_noticed(before, after):
+    times = iter([before] * 60 + [after] * 2 * SAMPLES)
+    _, of = learned(lambda _: next(times), 60 + 2 * SAMPLES)
+
+    assert polls_of(of, after)[-1] < 1.5 * after
+    assert len(polls_of(of, after)) <= 3
+
+
+def test_a_batch_older_than_all_that_is_remembered_is_asked_after_less_and_less_often():
+    _, of = learned(lambda _: 33.0, 20)
+
+    ages = [age for age in polls_of(of, 40_000) if age > 60]
+    waits = [later - sooner for sooner, later in pairwise(ages)]
+    assert all(later >= sooner * 0.9 for sooner, later in pairwise(waits))
+    assert waits[-1] > 0.9 * MAX_SECONDS
+
+
+def test_a_stall_that_is_remembered_does_not_hide_a_model_that_is_quick_again():
+    stalled = distribution(((30_000, 36_000, NOW),) * SAMPLES, NOW)
+    assert next_poll(stalled, 0.0, 1.0) == pytest.approx(MAX_FIRST_SECONDS)
+    assert next_poll(stalled, 2_000.0, 1.0) == pytest.approx(MAX_SECONDS)
+
+
+def test_what_is_old_is_forgotten():
+    bounds = ((30_000, 36_000, NOW),) * SAMPLES
+    assert distribution(bounds, NOW) != ASSUMED
+    assert distribution(bounds, NOW + SAMPLE_LIFE_SECONDS) == ASSUMED
+
+
+def test_which_batches_are_remembered_depends_on_their_number_alone():
+    assert [number for number in range(40) if is_sampled(f"{number:08d}")] == [*range(20), 24, 32]
+    assert is_sampled("00000003.0.1")

@@ -1,0 +1,160 @@
+"""An upload is read as a stream, from any place in its unpacked bytes; its first bytes tell packing and form."""
+
+import gzip
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from functions.submit.create_job import is_model, requested_model
+from functions.submit.records import stream as reading
+from functions.submit.records.decompress import zstd
+from functions.submit.records.stream import detect, read_decompressed
+from shared.errors import UploadError
+from shared.models import SplitPlan, Upload
+
+TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(400))
+PACK = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd.compress}
+RANGE = 700
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_ranges():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "RANGE_BYTES", RANGE)
+        patch.setattr(reading, "HEAD_BYTES", 2_000)
+        yield
+
+
+class Stored:
+    """A store that holds one upload and keeps what was asked of it."""
+
+    def __init__(self, content):
+        self.content = content
+        self.asked = []
+
+    def read_version(self, key, version, etag, start, length):
+        assert (key, version, etag) == ("inbox/a", "v1", "etag")
+        assert length > 0
+        self.asked.append((start, length))
+        return self.content[start : start + length]
+
+
+def upload_of(store):
+    return Upload("bucket", "inbox/a", "v1", "etag", len(store.content))
+
+
+def plan_of(packing):
+    return SplitPlan("@cf/a/b", 10, 1_000, "account", "jsonl", packing)
+
+
+def unchecked(*, skipping):
+    """There is always time."""
+
+
+@pytest.mark.parametrize("packing", PACK)
+@given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
+def test_reading_goes_on_at_any_place_in_the_unpacked_bytes(packing, start):
+    store = Stored(PACK[packing](TEXT))
+    assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_time_is_checked_while_an_archive_is_passed_over_and_while_it_is_read(packing):
+    content = (
+        PACK[packing](TEXT[:1_000]) + 50 * PACK[packing](b"") + PACK[packing](TEXT[1_000:]) + 9 * PACK[packing](TEXT)
+    )
+    store, checks = Stored(content), []
+
+    list(
+        read_decompressed(store, upload_of(store), plan_of(packing), 1_500, lambda *, skipping: checks.append(skipping))
+    )
+
+    assert checks.count(True) > 50
+    assert False in checks
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_looking_at_an_archive_checks_the_time_although_nothing_comes_out(packing):
+    store, checks = Stored(PACK[packing](b"") * 500), []
+
+    detect(store, upload_of(store), lambda: checks.append(1))
+
+    assert len(checks) >= 500
+
+
+def test_of_a_plain_upload_nothing_before_the_place_is_read():
+    store = Stored(TEXT)
+    list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, unchecked))
+    assert min(start for start, _ in store.asked) == 5_000
+
+
+def test_no_range_goes_beyond_the_upload_or_is_read_twice():
+    store = Stored(TEXT)
+    list(read_decompressed(store, upload_of(store), plan_of("plain"), 0, unchecked))
+    assert sum(length for _, length in store.asked) == len(TEXT)
+    assert max(length for _, length in store.asked) == RANGE
+
+
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (TEXT, ("jsonl", 0)),
+        (b"\xef\xbb\xbf" + TEXT, ("jsonl", 3)),
+        (b"", ("jsonl", 0)),
+        (b'{"requests":[{"a":1}]}', ("object", 13)),
+        (b'[{"a":1}]\n', ("array", 1)),
+        (b'{"requests":[' + b'{"a":1},' * 1_000 + b"{}]}", ("object", 13)),
+    ],
+)
+def test_the_first_bytes_tell_packing_form_and_place(packing, content, found):
+    store = Stored(PACK[packing](content))
+    assert detect(store, upload_of(store)) == (packing, *found)
+
+
+def test_looking_at_a_large_upload_reads_only_its_head():
+    store = Stored(TEXT)
+    detect(store, upload_of(store))
+    assert sum(length for _, length in store.asked) <= 2_000 + RANGE
+
+
+@pytest.mark.parametrize("packing", PACK)
+def test_a_foreign_format_is_told_through_its_packing(packing):
+    store = Stored(PACK[packing](b"PAR1" + bytes(100)))
+    with pytest.raises(UploadError, match="Parquet"):
+        detect(store, upload_of(store))
+
+
+# ── the model an upload asks for ─────────────────────────────────────────────────────────────────────────────────────
+
+DEFAULT = "@cf/the/default"
+
+
+@pytest.mark.parametrize(
+    ("key", "metadata", "model"),
+    [
+        ("inbox/a.jsonl", {}, DEFAULT),
+        ("inbox/a.jsonl", {"model": "@cf/a/b"}, "@cf/a/b"),
+        ("inbox/a.jsonl", {"model": " @cf/a/b\n"}, "@cf/a/b"),
+        ("inbox/a.jsonl", {"model": ""}, DEFAULT),
+        ("inbox/@cf/baai/bge-m3/july.jsonl", {}, "@cf/baai/bge-m3"),
+        ("inbox/@hf/baai/bge-m3/a/b/july.jsonl", {}, "@hf/baai/bge-m3"),
+        ("inbox/@cf/baai/bge-m3/july.jsonl", {"model": "@cf/a/b"}, "@cf/a/b"),
+        ("inbox/x/@cf/baai/bge-m3/july.jsonl", {}, DEFAULT),
+        ("inbox/@other/baai/bge-m3/july.jsonl", {}, DEFAULT),
+    ],
+)
+def test_the_model_is_the_metadatas_then_the_paths_then_the_stacks(key, metadata, model):
+    assert requested_model(key, metadata, DEFAULT) == model
+
+
+@pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
+def test_a_path_that_only_begins_like_a_model_id_asks_for_a_bad_model_and_not_for_the_default(key):
+    assert not is_model(requested_model(key, {}, DEFAULT))
+
+
+@given(model=st.text(max_size=30))
+def test_a_model_id_has_the_documented_form(model):
+    assert is_model(model) == bool(re.match(r"^@(cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z", model))
