@@ -1,24 +1,25 @@
-"""The routes under `/_local/`: the bill, the switches, the faults and the counts, over HTTP.
+"""The routes under `/_local/`, beside the API's own: the bill, the switches, the faults and the counts, over HTTP."""
 
-They are no part of the API.
-"""
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
+from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import SwitchError
 from local.workers_ai.faults import Fault
 from local.workers_ai.reply import JSON, Reply
 
-if TYPE_CHECKING:
-    from local.workers_ai.api import WorkersAI
-
 PREFIX = "/_local/"
 
 
-def handle(api: "WorkersAI", method: str, path: str, body: bytes) -> Reply:
-    """Answer one call of a local route."""
+def handle(api: WorkersAI, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    """Answer one request, of a local route or of the API; the arguments are those of `WorkersAI.handle`."""
+    if path.startswith(PREFIX):
+        return _local(api, method, path, body)
+    return api.handle(method, path, query, headers, body)
+
+
+def _local(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
     try:
         match method, path.removeprefix(PREFIX):
             case "GET", "accepted" | "calls" | "struck" | "events" | "behaviour" | "faults" as asked:

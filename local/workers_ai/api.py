@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import admin, edge, envelope
+from local.workers_ai import edge, envelope
 from local.workers_ai.answers import answer_all
 from local.workers_ai.batches import Batch, Batches
 from local.workers_ai.behaviour import Behaviour
@@ -131,8 +131,6 @@ class WorkersAI:
 
     def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Answer one request. `path` and `query` are as sent, without decoding; header names in any case."""
-        if path.startswith(admin.PREFIX):
-            return admin.handle(self, method, path, body)
         given = {name.lower(): value for name, value in headers.items()}
         now = self._now()
         behaviour = self._behaviour

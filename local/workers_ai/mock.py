@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 
+from local.workers_ai import admin
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.reply import Cut, Reply
 
@@ -21,7 +22,7 @@ def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> h
 
     def respond(request: httpx.Request) -> httpx.Response:
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
-        reply = api.handle(request.method, path, query, request.headers, request.read())
+        reply = admin.handle(api, request.method, path, query, request.headers, request.read())
         patience = _patience(request)
         if reply.cut is Cut.REFUSE:
             raise httpx.ConnectError("[Errno 111] Connection refused", request=request)

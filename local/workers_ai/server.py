@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from local.workers_ai import admin
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.reply import Cut, Reply
 
@@ -76,7 +77,8 @@ class App:
                 break
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         reply = await asyncio.to_thread(
-            self._api.handle,
+            admin.handle,
+            self._api,
             scope["method"],
             scope["raw_path"].decode("latin-1").partition("?")[0],
             scope["query_string"].decode("latin-1"),
