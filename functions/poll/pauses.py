@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from shared.job_status import iso_time
 from shared.observability import count, logger
-from shared.pacing.budget import PauseReason, Permit
+from shared.pacing.controls import PauseReason, Permit
 from shared.rejections import token_state
 from shared.workers_ai.client import TokenState
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.pacing.budget import Pause
+    from shared.pacing.controls import Pause
 
 METRIC_OF_REASON = {
     PauseReason.TOKEN_REFUSED: "TokenRefused",

@@ -23,7 +23,7 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.budget import PauseReason, Permit
+from shared.pacing.controls import PauseReason, Permit
 from shared.pacing.poll_schedule import MAX_SECONDS, MIN_SECONDS
 from shared.rejections import classify_rejection
 from shared.retry import retry_until_deadline

@@ -26,7 +26,7 @@ from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState
 from shared.observability import count, logger
-from shared.pacing.budget import Denied, Permit
+from shared.pacing.controls import Denied, Permit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger
-from shared.pacing.budget import PAUSE_MESSAGES
+from shared.pacing.controls import PAUSE_MESSAGES
 from shared.workers_ai.error_codes import advice
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.models import Job, LastingError
-    from shared.pacing.budget import Pause
+    from shared.pacing.controls import Pause
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds that something without an alarm of its own holds a job up before the alarm for stuck items is raised."""

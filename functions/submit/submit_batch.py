@@ -23,7 +23,7 @@ from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import TOO_OLD_CODE, Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
-from shared.pacing.budget import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
+from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.rejections import classify_rejection, token_state
 from shared.retry import retry_until_deadline
 from shared.workers_ai.client import TokenState

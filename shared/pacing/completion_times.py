@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shared.aws.attribute_values import attribute, plain
+from shared.aws.dynamodb import call_dynamodb
 from shared.errors import StorageError
-from shared.ledger import call_dynamodb
 from shared.observability import logger
 from shared.pacing import poll_schedule as cadence
 

@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 from shared.errors import StorageError
 from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
-    FIRST_MODEL_WAIT_SECONDS,
-    FIRST_OUTAGE_WAIT_SECONDS,
     MAX_FULL_MODELS,
-    MAX_MODEL_WAIT_SECONDS,
-    MAX_OUTAGE_WAIT_SECONDS,
     MIN_OUTSTANDING,
     OUTSTANDING_MINUTES,
-    PAUSED_LOOK_SECONDS,
     Budget,
-    Denied,
     ModelRoom,
+)
+from shared.pacing.controls import (
+    FIRST_MODEL_WAIT_SECONDS,
+    FIRST_OUTAGE_WAIT_SECONDS,
+    MAX_MODEL_WAIT_SECONDS,
+    MAX_OUTAGE_WAIT_SECONDS,
+    PAUSED_LOOK_SECONDS,
+    Denied,
     PauseReason,
     Permit,
 )

@@ -25,7 +25,8 @@ from shared.models import (
     Submission,
     Upload,
 )
-from shared.pacing.budget import Budget, Denied, PauseReason, Permit
+from shared.pacing.budget import Budget
+from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.template import properties
 from tests.support.world import client
 

@@ -12,7 +12,7 @@ import functions.submit.split
 from local.workers_ai import Fault, expected_result
 from shared import observability
 from shared.errors import StorageError
-from shared.pacing import budget
+from shared.pacing import budget, controls
 from tests.support.deaths import Boundaries, DiedError, Mortal
 
 pytestmark = pytest.mark.faults  # days pass, hour by hour
@@ -308,8 +308,9 @@ def mend_token(world, api):
 
 
 def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_goes_on(start, api, monkeypatch):
+    monkeypatch.setattr(budget, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
     for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
-        monkeypatch.setattr(budget, name, 6.0 * HOUR)
+        monkeypatch.setattr(controls, name, 6.0 * HOUR)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(4), model=M2M)

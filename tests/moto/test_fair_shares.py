@@ -17,7 +17,7 @@ import functions.poll.advance_job
 import functions.poll.handler
 import functions.poll.poll_batch
 import functions.poll.tick
-import functions.submit.handler
+import functions.submit.messages
 import functions.submit.submit_batch
 from functions.poll.dispatch_submits import MAX_WAITING
 from functions.poll.tick import tick
@@ -26,7 +26,7 @@ from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import StorageError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, SplitPlan, Submission, Upload
 from shared.pacing import budget as budget_module
-from shared.pacing.budget import PauseReason, Permit
+from shared.pacing.controls import PauseReason, Permit
 from shared.s3_keys import result
 from shared.workers_ai.replies import OutcomeUnknown
 from tests.support.deaths import Boundaries, mortal_world
@@ -417,8 +417,8 @@ def test_an_error_of_the_submit_function_before_a_claim_counts_as_one(start, mon
     def slip(*arguments, **more):
         raise TypeError("a slip")
 
-    monkeypatch.setattr(functions.submit.handler, "submit_batch", slip)
-    monkeypatch.setattr(functions.submit.handler, "split", slip)
+    monkeypatch.setattr(functions.submit.messages, "submit_batch", slip)
+    monkeypatch.setattr(functions.submit.messages, "split", slip)
     world.deliver_all()
     world.pass_time(160)
     for _ in range(2):
@@ -463,7 +463,7 @@ def test_an_upload_whose_function_died_before_there_was_a_job_is_begun_three_min
 
 def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeypatch):
     world = start()
-    monkeypatch.setattr(functions.submit.handler, "get_or_create_job", lambda *_: 1 / 0)
+    monkeypatch.setattr(functions.submit.messages, "get_or_create_job", lambda *_: 1 / 0)
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
     world.pass_time(850)

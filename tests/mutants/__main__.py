@@ -39,8 +39,12 @@ OUTCOMES = ROOT / ".local/mutants.json"
 DOCUMENT = ROOT / "docs/reliability.md"
 MARK = "<!-- mutants -->"
 DECIDING = (
-    "shared/ledger.py",
+    "shared/aws/dynamodb.py",
+    "shared/ledger/jobs.py",
+    "shared/ledger/batches.py",
+    "shared/ledger/due.py",
     "shared/pacing/budget.py",
+    "shared/pacing/controls.py",
     "shared/aws/object_store.py",
     "shared/claims.py",
     "shared/retry.py",

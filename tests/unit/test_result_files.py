@@ -17,7 +17,7 @@ from functions.poll import result_files as segments
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectNotFoundError, ObjectStore
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, Job, JobState, Part, SplitPlan, Submission, Upload
-from shared.pacing.budget import Controls, Rate
+from shared.pacing.controls import Controls, Rate
 
 JOB = "20261121T093000Z-0000000a"
 FOLDER = f"results/a.jsonl/{JOB}"

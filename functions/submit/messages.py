@@ -1,0 +1,56 @@
+"""Messages of the submit function: a batch to submit, an upload to continue, S3's notification of a new one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from functions.submit.create_job import get_or_create_job
+from functions.submit.failed_messages import count_failures, retry_soon_after_death
+from functions.submit.split import split
+from functions.submit.submit_batch import submit_batch
+from functions.submit.upload_events import parse_notification
+from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
+from shared.retry import retry_until_deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.bootstrap import Services
+
+
+def process_message(services: Services, body: str, receipt: str, remaining: Callable[[], float]) -> None:
+    """Process one message.
+
+    Args:
+        services: the process's clients and settings.
+        body: the message.
+        receipt: its receipt handle.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: an AWS service failed; the message is delivered again.
+        msgspec.ValidationError: the message is for another function.
+    """
+    try:
+        message = decode_message(body)
+    except msgspec.ValidationError:
+        # Until its job is created, an upload has only this message.
+        with retry_soon_after_death(services, receipt, remaining):
+            for upload in parse_notification(body):
+                if found := retry_until_deadline(partial(get_or_create_job, services, upload), services, remaining):
+                    job, created = found
+                    split(services, job, leased=created, remaining=remaining)
+        return
+    match message:
+        case SubmitMessage(job_id, number):
+            with count_failures(services, job_id, number):
+                submit_batch(services, job_id, number, remaining)
+        case SplitMessage(job_id):
+            with count_failures(services, job_id):
+                if known := services.ledger.job(job_id):
+                    split(services, known, leased=False, remaining=remaining)
+        case _:
+            raise msgspec.ValidationError("a message for another function")

@@ -1,0 +1,162 @@
+"""DynamoDB: one table, and the one way to write to it: a conditional write to one item. Knows nothing of jobs.
+
+A write returns the item as it is afterwards, or None when the item was not as the caller expected. The SDK sends a
+write again when no answer came; a write that meets its own first delivery counts as successful.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from shared.aws.attribute_values import attribute, plain, read
+from shared.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+T = TypeVar("T")
+
+ABSENT = object()
+"""As an expected value: the attribute must not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """As an expected value: the attribute must be absent, or compare so with `value`."""
+
+    operator: str
+    value: float
+
+
+class ConditionFailedError(Exception):
+    """The item was not as the write expected; never leaves `shared`.
+
+    Attributes:
+        sent_again: the SDK got no answer at first and sent the write again, so it may have met its own first delivery.
+    """
+
+    def __init__(self, *, sent_again: bool) -> None:
+        super().__init__()
+        self.sent_again = sent_again
+
+
+class Table:
+    """One table."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        """Use a ready client; nothing is read yet."""
+        self.client = client
+        self.table = table
+
+    def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        """An item in wire form, read consistently; None if there is none."""
+        item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get("Item")
+        return item
+
+    def create(self, item: dict[str, Any]) -> bool:
+        """Write a new item, given in wire form with its key; False if there is one with this key."""
+        try:
+            self.call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
+        except ConditionFailedError as error:
+            return error.sent_again and _holds(self.get({"pk": item["pk"], "sk": item["sk"]}), item)
+        return True
+
+    def update(
+        self,
+        key: dict[str, Any],
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        kind: type[T],
+        remove: Sequence[str] = (),
+    ) -> T | None:
+        """Change an existing item by one conditional write.
+
+        Args:
+            key: the item's key, in wire form.
+            expected: what the item's attributes must hold: a value, `ABSENT`, or `AtMost`.
+            changes: what they hold afterwards; None removes an attribute.
+            kind: the data class that the item is read as.
+            remove: further attributes to remove.
+
+        Returns:
+            The item as it is afterwards; None if it was not as expected.
+        """
+        names: dict[str, str] = {"#pk": "pk"}
+        values: dict[str, Any] = {}
+
+        def name(of: str) -> str:
+            names[f"#{of}"] = of
+            return f"#{of}"
+
+        def value(of: str, prefix: str, given: object) -> str:
+            values[f":{prefix}{of}"] = attribute(given)
+            return f":{prefix}{of}"
+
+        conditions = ["attribute_exists(#pk)"]
+        for of, wanted in expected.items():
+            if wanted is ABSENT:
+                conditions.append(f"attribute_not_exists({name(of)})")
+            elif isinstance(wanted, AtMost):
+                compared = f"{name(of)} {wanted.operator} {value(of, 'if_', wanted.value)}"
+                conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
+            else:
+                conditions.append(f"{name(of)} = {value(of, 'if_', wanted)}")
+        removed = [*remove, *(of for of, new in changes.items() if new is None)]
+        clauses = []
+        if removed:
+            clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
+        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in changes.items() if new is not None]:
+            clauses.append("SET " + ", ".join(settings))
+        try:
+            answer = self.call(
+                "update_item",
+                Key=key,
+                UpdateExpression=" ".join(clauses),
+                ConditionExpression=" AND ".join(conditions),
+                ExpressionAttributeNames=names,
+                **({"ExpressionAttributeValues": values} if values else {}),
+                ReturnValues="ALL_NEW",
+            )
+        except ConditionFailedError as error:
+            return self._changed_already(key, changes, removed, kind) if error.sent_again else None
+        return read(answer["Attributes"], kind)
+
+    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+        """One call that names this table; raises as `call_dynamodb`."""
+        return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
+
+    def _changed_already(
+        self, key: dict[str, Any], changes: Mapping[str, object], removed: Sequence[str], kind: type[T]
+    ) -> T | None:
+        """The item, if it is as the write that was sent twice would leave it."""
+        item = self.get(key)
+        wanted = {of: attribute(new) for of, new in changes.items() if new is not None}
+        if wanted and _holds(item, wanted) and not any(of in item for of in removed):
+            return read(item, kind)
+        return None
+
+
+def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an item holds what a write put there; the times in a claim distinguish it from any other claim."""
+    return item is not None and all(of in item and plain(item[of]) == plain(wire) for of, wire in wanted.items())
+
+
+def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    """One call of DynamoDB with its errors translated.
+
+    Raises:
+        ConditionFailedError: the condition did not hold.
+        StorageError: DynamoDB failed.
+    """
+    try:
+        answer: dict[str, Any] = getattr(client, operation)(**arguments)
+    except client.exceptions.ConditionalCheckFailedException as error:
+        raise ConditionFailedError(sent_again=error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0) from error
+    except (ClientError, BotoCoreError) as error:
+        raise StorageError(f"DynamoDB {operation}: {error}") from error
+    return answer

@@ -1,0 +1,25 @@
+"""The ledger: jobs and batches in DynamoDB, every transition one conditional write to one item.
+
+What may change into what, and under which condition, is written in this package and nowhere else: `jobs` and `batches`
+hold the transitions, `due` the queries of the `due` index and what becomes of items that cannot be read. A transition
+returns the item as it is afterwards, or None when the item was not as the caller believed; the caller then stops.
+Reads that decide anything are consistent; the index only says where to look.
+"""
+
+from __future__ import annotations
+
+from shared.aws.dynamodb import ConditionFailedError
+from shared.ledger.batches import Batches
+from shared.ledger.due import DueItems
+from shared.ledger.item_keys import DueEntry
+from shared.ledger.jobs import Jobs
+
+__all__ = ["ConditionFailedError", "DueEntry", "Ledger"]
+
+
+class Ledger(Jobs, Batches, DueItems):
+    """The one table, seen as jobs and batches.
+
+    Composed of three parts by inheritance: each part extends `shared.aws.dynamodb.Table`, which holds the client and
+    the one conditional write, and no part uses another.
+    """

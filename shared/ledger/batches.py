@@ -1,0 +1,303 @@
+"""Batches in the ledger: reading, creating, and every transition of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shared.aws.attribute_values import attributes, read
+from shared.aws.dynamodb import ABSENT, AtMost, Table
+from shared.errors import InvariantError
+from shared.ledger.item_keys import LIFE_SECONDS, batch_key
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+UNSPLIT = AtMost("<=", 0)
+"""As expected `pieces`: the batch is not split."""
+
+
+class Batches(Table):
+    """Batches of the one table."""
+
+    def batch(self, job_id: str, number: str) -> Batch | None:
+        """One batch, read consistently."""
+        item = self.get(batch_key(job_id, number))
+        return read(item, Batch) if item else None
+
+    def batches(
+        self,
+        job_id: str,
+        after: str = "",
+        limit: int | None = None,
+        prefix: str = "",
+        page_size: int | None = None,
+    ) -> Iterator[Batch]:
+        """Batches of a job in the order of their first record, read consistently, a page at a time.
+
+        Args:
+            job_id: the job.
+            after: only numbers behind this one.
+            limit: items to read, at most; None for all.
+            prefix: only numbers that begin so.
+            page_size: items to read at once, where the caller may well stop early.
+        """
+        start = f"BATCH#{after}\x00" if after else f"BATCH#{prefix}"
+        condition = {
+            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :start AND :stop",
+            "ExpressionAttributeValues": {
+                ":pk": {"S": f"JOB#{job_id}"},
+                ":start": {"S": start},
+                ":stop": {"S": f"BATCH#{prefix}~"},
+            },
+        }
+        left = limit
+        position: dict[str, Any] = {}
+        while left is None or left > 0:
+            page = self.call(
+                "query",
+                **condition,
+                **position,
+                **({"Limit": min(sizes)} if (sizes := [size for size in (left, page_size) if size]) else {}),
+                ConsistentRead=True,
+            )
+            for item in page["Items"]:
+                yield read(item, Batch)
+            if "LastEvaluatedKey" not in page:
+                return
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+            left = None if left is None else left - len(page["Items"])
+
+    def last_batch(self, job_id: str) -> Batch | None:
+        """The batch with the highest number: where split resumes."""
+        page = self.call(
+            "query",
+            KeyConditionExpression="pk = :pk AND begins_with(sk, :prefix)",
+            ExpressionAttributeValues={":pk": {"S": f"JOB#{job_id}"}, ":prefix": {"S": "BATCH#"}},
+            ScanIndexForward=False,
+            Limit=1,
+            ConsistentRead=True,
+        )
+        return read(page["Items"][0], Batch) if page["Items"] else None
+
+    def create_batch(self, batch: Batch) -> Batch | None:
+        """Write a new batch; None when an item with its number is there already."""
+        item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
+        return batch if self.create(item) else None
+
+    def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
+        """`ready` to `submitting`, before the POST; nobody else may try before the fence."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.READY, "attempt": batch.attempt, "ending": ABSENT, "halving": ABSENT},
+            {
+                "state": BatchState.SUBMITTING,
+                "attempt": batch.attempt + 1,
+                "fence": fence,
+                "work": DueKind.POLL,  # What a dead function left is recovered even while submits are paused.
+                "due_at": fence,
+                "claims": batch.claims + 1,
+            },
+        )
+
+    def accept(self, batch: Batch, submission: Submission, due_at: float) -> Batch | None:
+        """`submitting` to `queued`: the API holds the batch under a request_id."""
+        return self._change_batch(
+            batch,
+            {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
+            {
+                "state": BatchState.QUEUED,
+                "submissions": (*batch.submissions, submission),
+                "work": DueKind.POLL,
+                "due_at": due_at,
+                "claims": 0,
+                "refusals": 0,
+                "misses": 0,
+                "failures": 0,
+                "vain_since": 0.0,
+                "paused": 0.0,
+            },
+        )
+
+    def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **learned: object) -> Batch | None:
+        """Back to `queued`: it is submitted no more, but the ids it has may still bring the answer."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {
+                "state": BatchState.QUEUED,
+                "last_word": last_word,
+                "work": DueKind.POLL,
+                "due_at": now,
+                "claims": 0,
+                **learned,
+            },
+        )
+
+    def refuse(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """`submitting` back to `ready`: surely not accepted, or settled as unknowable.
+
+        A batch that still has ids goes back to `queued` instead: they are polled until it is submitted again.
+        """
+        return self._change_batch(
+            batch,
+            {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "vain_since": 0.0, **learned},
+        )
+
+    def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
+        """`ready` back to `queued`: it cannot be submitted again now, and its ids may bring the answer meanwhile."""
+        return self._change_batch(batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
+
+    def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """Move a batch's `due_at` without claiming it."""
+        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **learned})
+
+    def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **learned: object) -> Batch | None:
+        """Settle how all records of a batch end without an answer; never of one that is split."""
+        return self._change_batch(
+            batch,
+            {**_unchanged(batch), "pieces": UNSPLIT},
+            {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **learned},
+        )
+
+    def claim_poll(self, batch: Batch, until: float) -> Batch | None:
+        """Claim a batch for asking or collecting; moves `due_at` to the claim's end."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {"due_at": until, "claims": batch.claims + 1, "polls": batch.polls + 1},
+        )
+
+    def schedule_poll(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+        """An asked batch is not finished: when to ask again, and what was learned."""
+        settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
+        return self._change_batch(batch, _unchanged(batch), {**settled, **learned})
+
+    def begin_round(
+        self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
+    ) -> Batch | None:
+        """`queued` back to `ready`: the answer is in, but some of its records are tried again by themselves."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {
+                "state": BatchState.READY,
+                "round": batch.round + 1,
+                "round_requests": requests,
+                "round_size": size,
+                "answered": (*batch.answered, answered),
+                "work": DueKind.SUBMIT,
+                "due_at": due_at,
+                "claims": 0,
+                "missing_asks": 0,
+                "misses": 0,
+                "failures": 0,
+                "ready_at": now,
+                "paused": 0.0,
+                "polls_settled": batch.polls,
+            },
+        )
+
+    def resubmit(self, batch: Batch, now: float) -> Batch | None:
+        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay.
+
+        Where an earlier try to submit it again came to nothing, its wait goes on with that.
+        """
+        clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
+        return self._change_batch(
+            batch,
+            {"state": BatchState.QUEUED, "attempt": batch.attempt},
+            {
+                "state": BatchState.READY,
+                "work": DueKind.SUBMIT,
+                "due_at": now,
+                "claims": 0,
+                "misses": 0,
+                "failures": 0,
+                "polls_settled": batch.polls,
+                **clock,
+            },
+        )
+
+    def begin_halving(self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0) -> Batch | None:
+        """Back to `ready`, but to isolate bad records instead of being submitted: the poll function goes on with it."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {
+                "state": BatchState.READY,
+                "halving": reason,
+                "cause": cause,
+                "pieces": pieces,
+                "work": DueKind.POLL,
+                "due_at": now,
+                "claims": 0,
+            },
+        )
+
+    def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
+        """Claim a batch in which bad records are to be isolated; moves `due_at` to the claim's end."""
+        return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
+
+    def decide_split(self, batch: Batch, pieces: int) -> Batch | None:
+        """Decide into how many pieces a claimed batch is split; from now on that is what becomes of it."""
+        return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
+
+    def undo_split(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
+        """Settle how all records end of a batch whose split was decided, but of which no piece could be created."""
+        return self._change_batch(
+            batch,
+            {**_unchanged(batch), "pieces": batch.pieces},
+            {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
+        )
+
+    def halve(self, batch: Batch, now: float) -> Batch | None:
+        """To `halved`, once all pieces exist."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {"state": BatchState.HALVED, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            remove=("due_at", "work"),
+        )
+
+    def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
+        """To `done`: the part is written, and this item names it."""
+        return self._change_batch(
+            batch,
+            {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT},
+            {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            remove=("due_at", "work"),
+        )
+
+    def abandon(self, batch: Batch, now: float) -> Batch | None:
+        """To `done` without a part: not even its failed lines could be written; its job cannot finish."""
+        return self._change_batch(
+            batch,
+            _unchanged(batch),
+            {"state": BatchState.DONE, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            remove=("due_at", "work"),
+        )
+
+    def _change_batch(
+        self,
+        batch: Batch,
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        remove: Sequence[str] = (),
+    ) -> Batch | None:
+        return self.update(batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
+
+
+def _waiting(batch: Batch) -> dict[str, object]:
+    """State and work of a batch that waits to be submitted: one that has ids of this round is polled meanwhile."""
+    if batch.pollable:
+        return {"state": BatchState.QUEUED, "work": DueKind.POLL}
+    return {"state": BatchState.READY, "work": batch.submit_work}
+
+
+def _unchanged(batch: Batch) -> dict[str, object]:
+    """The condition that nobody touched the batch since we read it: its state, attempt and `due_at`."""
+    if batch.due_at is None:
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
+    return {"state": batch.state, "attempt": batch.attempt, "due_at": batch.due_at}

@@ -1,0 +1,122 @@
+"""Jobs in the ledger: reading, creating, and every transition of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.aws.attribute_values import attribute, attributes, read
+from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
+from shared.ledger.item_keys import LIFE_SECONDS, job_key
+from shared.models import DueKind, ErrorDetail, Isolation, Job, JobState, LastingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TOO_LARGE = ("refused_alone",)
+"""What earlier versions kept in a job without a bound; an item that it filled up takes no write that leaves it."""
+
+
+class Jobs(Table):
+    """Jobs of the one table."""
+
+    def job(self, job_id: str) -> Job | None:
+        """One job, read consistently."""
+        item = self.get(job_key(job_id))
+        return read(item, Job) if item else None
+
+    def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """The models of jobs, as far as they can be read; a model never changes."""
+        models = {}
+        for start in range(0, len(job_ids), 100):
+            keys = [job_key(job_id) for job_id in job_ids[start : start + 100]]
+            names = {"#plan": "plan", "#model": "model"}
+            asked = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model", "ExpressionAttributeNames": names}
+            answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
+            for item in answer["Responses"].get(self.table, []):
+                model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
+                if model:
+                    models[item["pk"]["S"].removeprefix("JOB#")] = model
+        return models
+
+    def create_job(self, job: Job) -> Job | None:
+        """Write a new job; None when an item with its id is there already."""
+        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB.value)}
+        return job if self.create(item) else None
+
+    def lease_job(self, job: Job, now: float, until: float) -> Job | None:
+        """Claim a job until `until`, if nobody else holds it and it is in the state we saw."""
+        return self._change_job(
+            job.job_id,
+            {"state": job.state, "lease_until": AtMost("<=", now)},
+            {"lease_until": until, "due_at": until, "claims": job.claims + 1},
+            remove=TOO_LARGE,
+        )
+
+    def release_job(self, job: Job, due_at: float, **learned: object) -> Job | None:
+        """Give a leased job back, with what this visit learned."""
+        return self._change_job(
+            job.job_id,
+            {"state": job.state, "lease_until": job.lease_until},
+            {"lease_until": 0.0, "due_at": due_at, "claims": 0, **learned},
+        )
+
+    def postpone_job(self, job: Job, due_at: float) -> Job | None:
+        """Move a job's `due_at` without leasing it."""
+        expected: dict[str, object] = {"state": job.state, "due_at": job.due_at}
+        return self._change_job(job.job_id, expected, {"due_at": due_at}, remove=TOO_LARGE)
+
+    def pin_plan(self, job: Job) -> Job | None:
+        """Pin what was learned of the upload's form."""
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING}, {"plan": job.plan})
+
+    def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float) -> Job | None:
+        """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""
+        changes = {
+            "state": JobState.IN_PROGRESS,
+            "total": total,
+            "lease_until": 0.0,
+            "due_at": due_at,
+            "claims": 0,
+        }
+        if error and not job.error:
+            changes["error"] = error
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
+
+    def fail_job(self, job_id: str, fault: ErrorDetail, now: float) -> None:
+        """Note a fault of the whole upload; the first one stays."""
+        self._change_job(job_id, {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now})
+
+    def record_acceptance(self, job_id: str) -> None:
+        """Remember that the API accepted something of this job; saying it twice changes nothing."""
+        self._change_job(job_id, {}, {"seen_accepted": True}, remove=TOO_LARGE)
+
+    def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
+        """Replace what isolation has come to in a job, if nobody else did since it was read."""
+        seen = ABSENT if job.isolation is None else job.isolation
+        return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
+
+    def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
+        """Note what a batch is tried against in vain, for its user to see, or that it no longer is."""
+        self._change_job(job_id, {"completed_at": ABSENT}, {"trouble": trouble})
+
+    def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
+        """Change a leased job: a mark moved on, or the next of its last states."""
+        return self._change_job(job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
+
+    def end_job(self, job: Job, state: JobState, now: float) -> Job | None:
+        """`finalizing` to a final state; the item is a tombstone from now on."""
+        return self._change_job(
+            job.job_id,
+            {"state": JobState.FINALIZING},
+            {"state": state, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            remove=("due_at", "work", "lease_until"),
+        )
+
+    def _change_job(
+        self,
+        job_id: str,
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        remove: Sequence[str] = (),
+    ) -> Job | None:
+        return self.update(job_key(job_id), expected, changes, Job, remove=remove)

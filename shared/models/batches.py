@@ -1,0 +1,190 @@
+"""A batch as its item holds it.
+
+A batch's number is 8 digits. When a batch is split to isolate bad records, the number of each piece is that of the
+batch followed by `.` and one hexadecimal digit (`00000003.a`, and again `00000003.a.0`). Numbers sort as text in the
+order of their first record, because `.` sorts before every digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shared.models.common import BatchState, Checkpoint, DueKind, ErrorDetail, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a batch's part holds: three sections in one object (`shared.s3_keys.part`).
+
+    Attributes:
+        key: the object.
+        output: bytes of the output lines, first in the object.
+        errors: bytes of the error lines, after them.
+        retry: bytes of the retry lines, last.
+    """
+
+    key: str
+    output: int
+    errors: int
+    retry: int
+    retry_lines: int
+    succeeded: int
+    failed: int
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One acceptance of a batch by the API, in one of its rounds.
+
+    Attributes:
+        request_id: empty where the answer came at once.
+        attempt: the POST that was accepted.
+        at: Unix seconds of the acceptance.
+        round: the round.
+        misses: once there is a later one of its round, polls in a row that found the id unknown, failed or refused;
+            `missed_at` is the first of them.
+        given_up: whether that was believed, so that the id is polled no more.
+    """
+
+    request_id: str
+    attempt: int
+    at: float
+    round: int = 0
+    misses: int = 0
+    missed_at: float = 0.0
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReply:
+    """A stored reply of one of a batch's rounds that lacked items; `key` is its object."""
+
+    key: str
+    round: int
+
+
+def cause_of(code: int | None) -> str:
+    """What a batch failed for, by the API's code: what its pieces are compared by. Of bounded length."""
+    return "failed" if code is None else str(code)[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records submitted together, as their item holds them. Times are Unix seconds.
+
+    Attributes:
+        attempt: POSTs begun for this batch; 0 before the first.
+        first_id: id of the first record.
+        requests: records, sendable or not.
+        sendable: records that the body holds.
+        body_size: bytes of the body, first in the staged object; its sidecar follows.
+        end: where the cut went on after this batch; None for every piece of a batch but the last.
+        ordinal: how many batches with a sendable record the job has before this one; None where nobody counted.
+        work: which kind of due work it is; None in a final state.
+        fence: nobody else may try the batch before this time.
+        claims: claims since the last change of state or answer.
+        submissions: every request_id the batch ever had, oldest first.
+        polls: polls begun.
+        polls_settled: the last poll of which it is known that it stored no reply that is still to be taken in.
+        pending_at: when the API last said that it is pending.
+        api_status: the API's own word for a pending batch.
+        round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
+        round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
+        answered: keys of the replies that earlier rounds came to; empty where what they lacked is tried by itself.
+        partial_replies: replies that lacked items, oldest first; at most two of each round.
+        misses: polls in a row that found the latest id unknown; `missed_at` is the first of them.
+        failures: polls of the latest id in a row answered with the same code, `failing_code`, that is believed after
+            several only; `failing_at` is the first of them.
+        refusals: refusals in a row, for the back-off.
+        vain_since: when the first of the calls was that came to nothing, one after another; 0 if the last did not.
+        missing_asks: times the answer was asked for again because items were missing.
+        unknowable: submits whose outcome nobody can know.
+        ready_at: since when it waits to be accepted anew, polled now and then meanwhile; 0 until it was accepted once,
+            and of the past where it is before the last acceptance.
+        paused: seconds that pauses kept it waiting, since then or since it was accepted.
+        halving: why the API refused the batch as a whole, or failed it, since bad records in it are to be isolated.
+        cause: the code of that refusal or failure; what a batch and its pieces, or batches of a job, have in common.
+        pieces: how many pieces the batch is split into, decided once; 0 before that.
+        last_word: how its records end if the ids it has bring no answer: nothing more is submitted.
+        ending: how all its records end, when no answer is to come.
+    """
+
+    job_id: str
+    number: str
+    state: BatchState
+    first_id: int
+    requests: int
+    sendable: int
+    body_size: int
+    created_at: float
+    end: Checkpoint | None = None
+    ordinal: int | None = None
+    attempt: int = 0
+    due_at: float | None = None
+    work: DueKind | None = None
+    fence: float = 0.0
+    claims: int = 0
+    submissions: tuple[Submission, ...] = ()
+    polls: int = 0
+    polls_settled: int = 0
+    round: int = 0
+    round_requests: int = 0
+    round_size: int = 0
+    answered: tuple[str, ...] = ()
+    partial_replies: tuple[PartialReply, ...] = ()
+    pending_at: float = 0.0
+    api_status: str = ""
+    misses: int = 0
+    missed_at: float = 0.0
+    failures: int = 0
+    failing_code: int = 0
+    failing_at: float = 0.0
+    refusals: int = 0
+    vain_since: float = 0.0
+    missing_asks: int = 0
+    unknowable: int = 0
+    ready_at: float = 0.0
+    paused: float = 0.0
+    halving: ErrorDetail | None = None
+    cause: str = ""
+    pieces: int = 0
+    last_word: ErrorDetail | None = None
+    ending: ErrorDetail | None = None
+    part: Part | None = None
+    completed_at: float | None = None
+
+    @property
+    def submit_work(self) -> DueKind:
+        """The kind of due work that it is while it waits to be submitted."""
+        return DueKind.FIRST if self.ordinal == 0 and not self.submissions else DueKind.SUBMIT
+
+    @property
+    def accepted_at(self) -> float | None:
+        """When the API last accepted the batch."""
+        return self.submissions[-1].at if self.submissions else None
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when it waits to be accepted; pauses come off."""
+        return (self.ready_at or self.created_at) + self.paused
+
+    @property
+    def of_round(self) -> tuple[Submission, ...]:
+        """Every acceptance in the round that is under way, oldest first."""
+        return tuple(one for one in self.submissions if one.round == self.round)
+
+    @property
+    def pollable(self) -> tuple[Submission, ...]:
+        """What can be asked after: those of the round, but earlier ones that were given up."""
+        return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
+
+    @property
+    def waits_anew(self) -> bool:
+        """Whether it waits to be accepted once more, while the ids it has are polled on."""
+        return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)
+
+    @property
+    def is_partly_answered(self) -> bool:
+        """Whether a reply of the round under way is stored, from which items were missing."""
+        return any(one.round == self.round for one in self.partial_replies)

@@ -1,0 +1,86 @@
+"""What jobs and batches have in common: their states, kinds of due work, errors, tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+SCHEMA = "v1"
+"""Version of the items' schema; part of the `due` index's partition key, so that newer items are left alone."""
+
+
+class JobState(StrEnum):
+    """States of a job; the last two are final."""
+
+    SPLITTING = "splitting"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class BatchState(StrEnum):
+    """States of a batch; the last two are final."""
+
+    READY = "ready"
+    SUBMITTING = "submitting"
+    QUEUED = "queued"
+    HALVED = "halved"
+    DONE = "done"
+
+
+FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED})
+
+
+class DueKind(StrEnum):
+    """Kinds of due work: the partition keys of the `due` index."""
+
+    FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog stands before it.
+    SUBMIT = f"{SCHEMA}#submit"
+    POLL = f"{SCHEMA}#poll"
+    JOB = f"{SCHEMA}#job"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """Why something ended other than well.
+
+    Attributes:
+        code: one of the documentation's.
+        message: words of ours for the user.
+        said: key of the object with the API's message, which may quote a prompt (`shared.api_messages`); or empty.
+    """
+
+    code: str
+    message: str
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the API told them; None where it told none."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+    def plus(self, other: Usage) -> Usage:
+        """Sum two usages; what neither knows stays unknown."""
+
+        def add(a: int | None, b: int | None) -> int | None:
+            return b if a is None else a if b is None else a + b
+
+        return Usage(
+            add(self.prompt_tokens, other.prompt_tokens),
+            add(self.completion_tokens, other.completion_tokens),
+            add(self.total_tokens, other.total_tokens),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a cut ends: offset in the unpacked bytes, lines read, records read."""
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0

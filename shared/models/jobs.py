@@ -1,0 +1,187 @@
+"""A job as its item holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shared.models.common import ErrorDetail, JobState, Usage
+
+MAX_JOB_SECONDS = 50 * 86_400
+"""Seconds after which a job ends, whatever it waits for: well before staging, after 60 days, and items are deleted."""
+
+
+TOO_OLD_CODE = ErrorDetail(
+    "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to go on."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How an upload is cut; pinned in its job, so that every run cuts alike.
+
+    Attributes:
+        model: the model id, empty while none was given.
+        max_requests: records in a batch, at most.
+        max_bytes: bytes of a batch's body.
+        account: the Cloudflare account the job is submitted to.
+        form: `jsonl`, `object` (the API's document) or `array` (one without its wrapper); empty until it is known.
+        packing: `plain`, `gzip` or `zstd`; empty until it is known.
+        start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
+        first_requests: records in the first batches, at most; later ones grow up to `max_requests`. 0: all have
+            `max_requests` (jobs created before batches grew).
+    """
+
+    model: str
+    max_requests: int
+    max_bytes: int
+    account: str
+    form: str = ""
+    packing: str = ""
+    start: int = 0
+    first_requests: int = 0
+
+    @property
+    def is_document(self) -> bool:
+        """Whether records are elements of a JSON document instead of lines."""
+        return self.form in {"object", "array"}
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One version of one object under `inbox/`; `size` is its stored bytes."""
+
+    bucket: str
+    key: str
+    version: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFileProgress:
+    """How far one result file of a job has been joined into segments.
+
+    Attributes:
+        mark: number of the last batch taken in; empty before the first.
+        next_id: records of all batches up to the mark, that is, the first record id after it.
+        segments: segments that are large enough to be copied as they are.
+        growing: times the one behind them, which is not yet, was written, each time longer; 0 if there is none.
+        growing_size: its bytes.
+        size: bytes joined, in all segments.
+        lines: lines joined, in all segments.
+        sha: state of the running SHA-256 over these bytes, which holds none of them; empty before the first.
+        upload: id of the multipart upload that joins the segments; empty until it has begun.
+    """
+
+    mark: str = ""
+    next_id: int = 0
+    segments: int = 0
+    growing: int = 0
+    growing_size: int = 0
+    size: int = 0
+    lines: int = 0
+    sha: str = ""
+    upload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTotals:
+    """What the batches up to the output's mark amount to; `batches` are leaves: a halved one counts as its halves."""
+
+    batches: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    errors_size: int = 0
+    retry_size: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class LastingError:
+    """What one batch of a job has been tried against in vain, for a quarter of an hour or longer.
+
+    Attributes:
+        code: the API's code or the HTTP status of the last try; 0 for no connection or no answer.
+        since: Unix seconds of the first try.
+        at: Unix seconds of the last try.
+        polling: whether a request_id was asked after, instead of a batch submitted.
+    """
+
+    code: int
+    since: float
+    at: float
+    polling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What isolating bad records has come to in a job. Its size is bounded, whatever the job's.
+
+    Attributes:
+        submits: submits it was granted so far: one for each piece of each batch that was granted a split.
+        granted: numbers of batches that were granted a split and may not have written it down yet.
+        causes: by cause, what this job knows of it (`functions.poll.bisect_batch`).
+    """
+
+    submits: int = 0
+    granted: tuple[str, ...] = ()
+    causes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The work for one upload, as its item holds it. Times are Unix seconds.
+
+    Attributes:
+        due_at: when somebody must look at the job again; None only in a final state.
+        lease_until: until when an invocation works on it.
+        claims: claims since the last change of state.
+        total: records of the upload; None until it has been read to its end.
+        error: the whole upload's fault, which stops further submits.
+        stopped: why further submits are pointless although the upload is sound; written by earlier versions only.
+        seen_accepted: whether any batch was ever accepted.
+        isolation: what isolating bad records has come to; None before the first batch is split.
+        quiet: visits in a row at which nothing had changed.
+        status_sha: digest of the status.json written last, without its time.
+        told_at: when the job was last looked at to be told of.
+        told_succeeded: records that the last status counted as succeeded.
+        told_failed: records that it counted as failed.
+        bytes_read: stored bytes of the upload that split has read.
+        trouble: what one of its batches is tried against in vain.
+    """
+
+    job_id: str
+    state: JobState
+    upload: Upload
+    plan: SplitPlan
+    created_at: float
+    due_at: float | None = None
+    lease_until: float = 0.0
+    claims: int = 0
+    total: int | None = None
+    error: ErrorDetail | None = None
+    stopped: ErrorDetail | None = None
+    seen_accepted: bool = False
+    isolation: Isolation | None = None
+    output: ResultFileProgress = field(default_factory=ResultFileProgress)
+    errors: ResultFileProgress = field(default_factory=ResultFileProgress)
+    retry: ResultFileProgress = field(default_factory=ResultFileProgress)
+    batches: ResultFileProgress = field(default_factory=ResultFileProgress)
+    sums: JobTotals = field(default_factory=JobTotals)
+    quiet: int = 0
+    fraction: float = 0.0
+    status_sha: str = ""
+    told_at: float = 0.0
+    told_succeeded: int = 0
+    told_failed: int = 0
+    bytes_read: int = 0
+    trouble: LastingError | None = None
+    completed_at: float | None = None
+
+    def believes(self, cause: str) -> bool:
+        """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""
+        return self.isolation is not None and cause in self.isolation.causes
+
+    def is_too_old(self, now: float) -> bool:
+        """Whether it has to end, because what it needs will soon be deleted."""
+        return now - self.created_at > MAX_JOB_SECONDS

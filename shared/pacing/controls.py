@@ -1,0 +1,283 @@
+"""Pauses: the control items of the one table, which every function reads before it calls the API.
+
+A pause is a circuit breaker. It opens when the API refuses every call (a refused token, a spent quota, an outage). It
+is half-open at each `next_probe`: one call, the probe, may try. A probe that succeeds closes it (`lift`), on the
+condition that the item still is the one the probe has read, known by its nonce; a pause that was written meanwhile
+stays. A wait of one model is a circuit breaker of that model alone.
+
+The item of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses, and written
+by `shared.pacing.budget`.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from shared.aws.attribute_values import attribute, attributes, read
+from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
+
+PAUSED_LOOK_SECONDS = 300.0
+"""Paused items look this often, so that deleting the pause is noticed."""
+
+FIRST_MODEL_WAIT_SECONDS, MAX_MODEL_WAIT_SECONDS = 15.0, 900.0
+MODEL_PROBE_SECONDS = 90.0
+FIRST_OUTAGE_WAIT_SECONDS, MAX_OUTAGE_WAIT_SECONDS = 15.0, 300.0
+TOKEN_PROBE_SECONDS, TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 60.0, 300.0, 600.0
+QUOTA_PROBE_SECONDS = 1_800.0
+
+
+class CallKind(StrEnum):
+    """What a call of the API is for."""
+
+    SUBMIT = "submit"
+    POLL = "poll"
+
+
+class PauseReason(StrEnum):
+    """Why calls are paused; the word users see in `waiting_for`."""
+
+    TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, no secret
+    QUOTA_SPENT = "quota_spent"
+    OUTAGE = "outage"
+
+
+PAUSE_MESSAGES = {
+    PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
+    "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a "
+    "paid plan.",
+    PauseReason.OUTAGE: "The API does not answer submits; one batch at a time is tried.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of the account's calls.
+
+    Attributes:
+        reason: why.
+        until: Unix seconds; it ends by itself then. None: only a good probe ends it.
+        next_probe: Unix seconds; the first call after that may try.
+        nonce: a good probe lifts exactly the pause it read.
+        since: Unix seconds of its beginning.
+        step: seconds between probes at present.
+        code: what the API said, for the user.
+    """
+
+    reason: PauseReason
+    nonce: str
+    since: float
+    next_probe: float
+    step: float
+    until: float | None = None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWait:
+    """One model asks to wait: one batch of it tries at `until`, the others move behind; `since` it did, 0: unknown."""
+
+    until: float
+    step: float
+    nonce: str
+    code: str = ""
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The token bucket.
+
+    Attributes:
+        filled_at: milliseconds since the epoch at which it is full again.
+        hold_until: Unix seconds until which Cloudflare asked every call to wait.
+        held_since: Unix seconds since when it does so, one hold after another.
+    """
+
+    filled_at: int = 0
+    hold_until: float = 0.0
+    held_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The control items as they were read together."""
+
+    pause: Pause | None
+    model_wait: ModelWait | None
+    rate: Rate
+    full_models: frozenset[str]
+    """Models that have as many batches outstanding as they may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to make one call; a probe's permit names what a good answer lifts."""
+
+    pause: Pause | None = None
+    model_wait: ModelWait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No call now: when to look again, and whether the wait stops a batch's clock, as pauses do."""
+
+    until: float
+    paused: bool
+
+
+class ControlItems(Table):
+    """The control items: reads all of them, writes pauses and waits of models."""
+
+    def controls(self, model: str = "") -> Controls:
+        """Read all control items at once, consistently."""
+        keys = [control_key("PAUSE"), control_key("RATE"), control_key("RATE#OUTSTANDING")]
+        if model:
+            keys.append(control_key(f"RATE#MODEL#{model}"))
+        answer = call_dynamodb(
+            self.client, "batch_get_item", RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
+        )
+        found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
+        if answer.get("UnprocessedKeys"):
+            found = {sk: item for key in keys if (sk := key["sk"]["S"]) and (item := self.get(key))}
+        pause, wait = found.get("PAUSE"), found.get(f"RATE#MODEL#{model}")
+        return Controls(
+            read(pause, Pause) if pause else None,
+            read(wait, ModelWait) if wait else None,
+            read(found.get("RATE", {}), Rate),
+            frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ())),
+        )
+
+    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
+        """Pause the account's calls, or keep the pause that is there.
+
+        Args:
+            reason: why.
+            now: Unix seconds.
+            code: what the API said, for the user.
+            permit: of the call that was answered so; a failed probe of an outage waits longer for the next.
+        """
+        old = self.controls().pause
+        if old and old.until is not None and now >= old.until:
+            same, other = None, None
+        else:
+            same, other = (old, None) if old and old.reason is reason else (None, old)
+        if reason is PauseReason.TOKEN_REFUSED:
+            if same:
+                return
+            step, until = TOKEN_PROBE_SECONDS, None
+        elif other and other.reason is PauseReason.TOKEN_REFUSED:
+            return  # nothing is harder than a refused token; its probe will meet whatever else there is
+        elif reason is PauseReason.QUOTA_SPENT:
+            step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
+        else:
+            if other or (same and not permit.pause):
+                return
+            step, until = (min(2 * same.step, MAX_OUTAGE_WAIT_SECONDS) if same else FIRST_OUTAGE_WAIT_SECONDS), None
+        since = same.since if same else now
+        self._write("PAUSE", old, Pause(reason, secrets.token_hex(8), since, now + step, step, until, code))
+
+    def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
+        """Make a model wait, longer each time it refuses a probe; until when."""
+        old = self.controls(model).model_wait
+        if old and old.until > now and not permit.model_wait:
+            return old.until
+        step = min(2 * old.step, MAX_MODEL_WAIT_SECONDS) if old and permit.model_wait else FIRST_MODEL_WAIT_SECONDS
+        since = (old.since if old else 0.0) or now
+        wait = ModelWait(now + min(jittered(step), MAX_MODEL_WAIT_SECONDS), step, secrets.token_hex(8), code, since)
+        self._write(f"RATE#MODEL#{model}", old, wait)
+        return wait.until
+
+    def lift(self, permit: Permit, model: str) -> None:
+        """A probe was good: lift exactly what it probed."""
+        for sk, probed in (("PAUSE", permit.pause), (f"RATE#MODEL#{model}", permit.model_wait)):
+            if probed is None:
+                continue
+            try:
+                self.call(
+                    "delete_item",
+                    Key=control_key(sk),
+                    ConditionExpression="nonce = :nonce",
+                    ExpressionAttributeValues={":nonce": {"S": probed.nonce}},
+                )
+            except ConditionFailedError:
+                continue  # another pause was written meanwhile; it has its own probe
+
+    def claim_probe(self, pause: Pause, now: float) -> Pause | None:
+        """The right to be the one call that tries whether a pause is over; None if it is not time, or another's."""
+        if now < pause.next_probe:
+            return None
+        step = pause.step
+        if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
+            step = TOKEN_PROBE_LATER_SECONDS
+        probing = replace(pause, next_probe=now + step, step=step)
+        return probing if self._replace("PAUSE", pause, probing) else None
+
+    def pass_pause(self, pause: Pause | None, call_for: CallKind, now: float) -> Pause | Denied | None:
+        """None: no pause in the way; a pause: this call is its probe."""
+        if pause is None or (pause.until is not None and now >= pause.until):
+            return None
+        if call_for is CallKind.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
+            return None
+        look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
+        if probing := self.claim_probe(pause, now):
+            return probing
+        return Denied(min(look, max(pause.next_probe, now + 1)) + random.uniform(1, 10), paused=True)  # noqa: S311
+
+    def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
+        """None: no wait in the way; a wait: this call is its probe."""
+        if wait is None:
+            return None
+        if now >= wait.until:
+            probing = replace(wait, until=now + MODEL_PROBE_SECONDS)
+            if self._replace(f"RATE#MODEL#{model}", wait, probing):
+                return probing
+        return Denied(max(wait.until, now) + random.uniform(1, 15), paused=False)  # noqa: S311
+
+    def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
+        """Write `new` if the item is still exactly the one we saw; its nonce and its next time say so."""
+        moment = "next_probe" if isinstance(old, Pause) else "until"
+        return self._put_if(
+            sk,
+            new,
+            ConditionExpression="nonce = :nonce AND #moment = :seen",
+            ExpressionAttributeNames={"#moment": moment},
+            ExpressionAttributeValues={":nonce": {"S": old.nonce}, ":seen": attribute(getattr(old, moment))},
+        )
+
+    def _write(self, sk: str, old: Pause | ModelWait | None, new: Pause | ModelWait) -> None:
+        """Write `new` over what we saw; if somebody else wrote meanwhile, theirs is as good."""
+        if old is None:
+            self._put_if(sk, new, ConditionExpression="attribute_not_exists(pk)")
+        else:
+            condition = {
+                "ConditionExpression": "nonce = :nonce",
+                "ExpressionAttributeValues": {":nonce": {"S": old.nonce}},
+            }
+            self._put_if(sk, new, **condition)
+
+    def _put_if(self, sk: str, new: Pause | ModelWait, **condition: Any) -> bool:  # noqa: ANN401 - boto3's own arguments
+        try:
+            self.call("put_item", Item={**control_key(sk), **attributes(new)}, **condition)
+        except ConditionFailedError:
+            return False
+        return True
+
+
+def control_key(sk: str) -> dict[str, Any]:
+    """Key of a control item."""
+    return {"pk": {"S": "CONTROL"}, "sk": {"S": sk}}
+
+
+def _next_midnight(now: float) -> float:
+    """00:00 UTC of the next day, when Cloudflare's daily allocation is new."""
+    return (now // 86_400 + 1) * 86_400
+
+
+def jittered(seconds: float) -> float:
+    """A time within a fifth of the given one, so that waits that began together do not end together."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
