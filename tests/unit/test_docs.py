@@ -1,0 +1,170 @@
+"""The documents: links lead somewhere, files and functions they name exist, tables agree with template and code."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shared.pacing.budget import PauseReason
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
+FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
+SOURCES = [path for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py")]
+ERROR_TYPES = {"ErrorDetail", "UploadError", "UnsendableRecord", "BadRecord"}
+"""Classes whose first argument is a code that users see."""
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page):
+    """The anchors that a host makes of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def table(page, name):
+    """Rows of the table between two comments, as lists of cells."""
+    (text,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end of {name} -->", page.read_text("utf-8"), re.DOTALL)
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert rows, f"{page} has no table {name}"
+    return rows
+
+
+def codes_in(name):
+    return [row[0].strip("`") for row in table(ROOT / "docs" / "results.md", f"codes of {name}")]
+
+
+@cache
+def names_in(path):
+    """Names of functions, classes, methods and constants that a module defines."""
+    tree = ast.parse(path.read_text("utf-8"))
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    targets = [
+        target for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for target in ast.walk(node)
+    ]
+    return defined | {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def choices(node):
+    """The string constants that an expression may come to."""
+    if isinstance(node, ast.IfExp):
+        return choices(node.body) | choices(node.orelse)
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+
+@cache
+def codes_in_code():
+    """Codes that the code gives to records and uploads: first arguments of its error classes, and `code=`."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            given = [word.value for word in node.keywords if word.arg == "code"]
+            given += node.args[:1] if name in ERROR_TYPES else []
+            found |= {one for value in given for one in choices(value)}
+    return {code for code in found if re.fullmatch(r"[a-z][a-z0-9_]+", code)}
+
+
+@cache
+def words_in_code():
+    """All string constants of the functions' code."""
+    trees = [ast.parse(path.read_text("utf-8")) for path in SOURCES]
+    return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+
+@each_page
+def test_every_relative_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target
+
+
+@each_page
+def test_every_file_that_a_page_names_exists(page):
+    for name in re.findall(r"`([\w./-]+)`", page.read_text("utf-8")):
+        if name.partition("/")[0] in FOLDERS and "/" in name:
+            assert (ROOT / name).exists(), name
+        elif name.endswith((".py", ".md")):
+            assert list(ROOT.glob(name)) or any(ROOT.glob(f"[a-z]*/**/{name}")), name
+
+
+@each_page
+def test_every_function_that_a_page_places_in_a_file_is_there(page):
+    for path, names in re.findall(r"`([\w./-]+\.py)`:((?:,? `\w+`)+)", page.read_text("utf-8")):
+        named = set(re.findall(r"`(\w+)`", names))
+        assert named <= names_in(ROOT / path), path
+
+
+@each_page
+def test_every_module_that_a_page_names_by_its_import_path_is_there(page):
+    for name in re.findall(r"`((?:functions|shared|local|bench|tests)(?:\.\w+)+)`", page.read_text("utf-8")):
+        parts = name.split(".")
+        module = next((n for n in range(len(parts), 1, -1) if ROOT.joinpath(*parts[:n]).with_suffix(".py").exists()), 0)
+        assert module, name
+        assert set(parts[module:]) <= names_in(ROOT.joinpath(*parts[:module]).with_suffix(".py")), name
+
+
+@each_page
+def test_every_verb_of_make_that_a_page_names_exists(page):
+    verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
+    assert set(named) <= verbs
+
+
+@each_page
+def test_a_page_says_first_what_it_is_for(page):
+    title, _, rest = page.read_text("utf-8").partition("\n")
+    first = rest.strip().partition("\n")[0]
+    assert title.startswith("# ")
+    assert re.match(r"[A-Z`]", first), f"after its title {page.name} begins with {first[:40]!r}"
+
+
+def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
+    class Loader(yaml.SafeLoader):
+        """Reads CloudFormation's tags as what stands behind them."""
+
+    Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+    parameters = yaml.load((ROOT / "template.yaml").read_text(), Loader)["Parameters"]
+    rows = table(ROOT / "docs" / "configuration.md", "parameters")
+
+    assert sorted(row[0].strip("`") for row in rows) == sorted(parameters)
+    for name, default, meaning in ((row[0].strip("`"), row[1].strip("`"), row[2]) for row in rows):
+        shown = {"none": None, "empty": ""}.get(default, default)
+        given = parameters[name].get("Default")
+        assert shown == (given if given is None else str(given)), name
+        for bound in ("MinValue", "MaxValue"):
+            value = parameters[name].get(bound)
+            if value is not None and "keeps them" not in meaning:
+                assert f"{value:,}" in meaning, f"{name}: {bound}"
+        assert all(
+            f"`{value}`" in meaning or value in {"yes", "no"} for value in parameters[name].get("AllowedValues", ())
+        )
+
+
+def test_every_code_that_users_can_see_is_documented_and_no_other():
+    documented = {*codes_in("records"), *codes_in("uploads")}
+    assert codes_in_code() <= documented
+    assert documented <= words_in_code()
+
+
+def test_every_reason_to_wait_is_documented_and_no_other():
+    documented = set(codes_in("waiting"))
+    assert {reason.value for reason in PauseReason} <= documented
+    assert documented <= words_in_code()
+    tree = ast.parse((ROOT / "functions" / "poll" / "waiting_for.py").read_text("utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert {
+        code for call in calls if getattr(call.func, "id", "") == "Waiting" for code in choices(call.args[0])
+    } <= documented
