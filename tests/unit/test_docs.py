@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shared.pacing.budget import PauseReason
+from shared.pacing.controls import PauseReason
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
