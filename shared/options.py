@@ -265,21 +265,6 @@ def named_options(options: Options) -> dict[str, Any]:
     return {member: value for member, value in every.items() if value is not None}
 
 
-def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
-    """A request with the defaults that it has no member of that name for, which follow its own members.
-
-    Args:
-        request: a JSON object, as sent.
-        defaults: values as JSON.
-    """
-    members = members_of(request) or {}
-    added = [b"%b:%b" % (_encode(name), value) for name, value in defaults.items() if name not in members]
-    if not added:
-        return request
-    end = request.rindex(b"}")
-    return b"%b%b%b%b" % (request[:end], b"," if members else b"", b",".join(added), request[end:])
-
-
 def _nearest(name: str, names: Sequence[str]) -> str:
     found = difflib.get_close_matches(name, names, 1, 0.5)
     return f" Did you mean {found[0]}?" if found else ""

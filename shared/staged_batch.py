@@ -1,13 +1,15 @@
-"""What a batch knows of its records beside the request body: where each lies, or why it cannot be sent.
+"""The staged object of a batch: `body | originals | index`, written in one put.
 
-A staged object is the body followed by its sidecar, one put, so that they can never disagree. Its metadata holds what
-a split needs that finds it already there. Knows the form of both, and neither S3 nor the ledger.
+The body is the exact request. The originals are the records as the user wrote them, kept only where what is sent
+differs; their sizes stand in the index. The index says where each record lies, or why it cannot be sent. The object's
+metadata holds what a split needs that finds it already there. Knows the form of all of them; knows no S3 and no ledger.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -34,8 +36,9 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         length: bytes in the body; 0 if it is not there.
         reference: its `external_reference` as JSON.
         code: why it cannot be sent, empty if it can.
-        message: words to the code.
-        request: for one that cannot be sent, what stands in `errors.jsonl`, as JSON.
+        message: the code's message.
+        request: for one that cannot be sent, what stands in `errors.jsonl`, as JSON; null to take the original.
+        original: bytes of the record as written, among the originals; 0 if it is not kept.
     """
 
     line: int | None
@@ -44,10 +47,11 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     code: str = ""
     message: str = ""
     request: msgspec.Raw = NO_REFERENCE
+    original: int = 0
 
 
 class UnsendableRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Why a record cannot be sent: code, words, and what stands in `errors.jsonl` for its request, as JSON."""
+    """Why a record cannot be sent: code, message, and what stands in `errors.jsonl` for its request, as JSON."""
 
     code: str
     message: str
@@ -62,27 +66,41 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
         lines: index and 1-based line of each record whose line does not follow the last one's; empty for a document.
         references: of each, its `external_reference` as JSON; empty if none has one.
         faults: by index, what cannot be sent.
+        originals: of each, bytes among the originals; empty if no original is kept.
     """
 
     lengths: list[int] = []
     lines: list[tuple[int, int]] = []
     references: list[msgspec.Raw] = []
     faults: dict[int, UnsendableRecord] = {}
+    originals: list[int] = []
 
-    def extend(self, lengths: list[int], line: int | None, references: list[msgspec.Raw]) -> None:
-        """Add records that lie together: their lengths, the first one's line, their references or none at all."""
+    def extend(self, lengths: list[int], line: int | None, references: list[msgspec.Raw], original: int = 0) -> None:
+        """Add records that lie together.
+
+        Args:
+            lengths: bytes of each in the body.
+            line: of the first one.
+            references: of each; empty if none has one.
+            original: bytes of the original, of a single record.
+        """
         count = len(self.lengths)
         if line is not None and line != self._line(count):
             self.lines.append((count, line))
         if self.references or any(one is not NO_REFERENCE for one in references):
             self.references = self.references or [NO_REFERENCE] * count
             self.references += references or [NO_REFERENCE] * len(lengths)
+        if self.originals or original:
+            self.originals = self.originals or [0] * count
+            self.originals += [original] * len(lengths)
         self.lengths += lengths
 
-    def add_unsendable(self, line: int | None, fault: UnsendableRecord) -> None:
+    def add_unsendable(
+        self, line: int | None, fault: UnsendableRecord, reference: msgspec.Raw = NO_REFERENCE, original: int = 0
+    ) -> None:
         """Add a record that cannot be sent."""
         self.faults[len(self.lengths)] = fault
-        self.extend([0], line, [])
+        self.extend([0], line, [reference], original)
 
     def references_sent(self) -> list[msgspec.Raw]:
         """The `external_reference` of each record that is in the body, as JSON."""
@@ -103,9 +121,11 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
 
     def __getitem__(self, index: int) -> RecordEntry:
         reference = self.references[index] if self.references else NO_REFERENCE
-        row = RecordEntry(self._line(index), self.lengths[index], reference)
-        fault = self.faults.get(index)
-        return row if fault is None else RecordEntry(row.line, 0, reference, fault.code, fault.message, fault.request)
+        original = self.originals[index] if self.originals else 0
+        line, fault = self._line(index), self.faults.get(index)
+        if fault is None:
+            return RecordEntry(line, self.lengths[index], reference, original=original)
+        return RecordEntry(line, 0, reference, fault.code, fault.message, fault.request, original)
 
     def section(self, begin: int, end: int) -> RecordIndex:
         """Some of them that follow each other."""
@@ -114,13 +134,15 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
 
 def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
     """The same rows by columns."""
-    found = RecordIndex()
+    index = RecordIndex()
     for row in rows:
+        reference = NO_REFERENCE if row.reference == NO_REFERENCE else row.reference
         if row.code:
-            found.add_unsendable(row.line, UnsendableRecord(row.code, row.message, row.request))
+            fault = UnsendableRecord(row.code, row.message, row.request)
+            index.add_unsendable(row.line, fault, reference, row.original)
         else:
-            found.extend([row.length], row.line, [] if row.reference == NO_REFERENCE else [row.reference])
-    return found
+            index.extend([row.length], row.line, [reference], row.original)
+    return index
 
 
 _decode = msgspec.json.Decoder(RecordIndex).decode
@@ -130,14 +152,15 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class StagedInfo:
-    """What the metadata of a staged object tells.
+    """What the metadata of a staged object says.
 
     Attributes:
         requests: records, sendable or not.
         sendable: records that the body holds.
         body_size: bytes of the body.
-        end: where the cut goes on after it; None for a part of a batch.
-        begin: where the cut of it began; None for a part of a batch, and for objects from before this was noted.
+        end: where the cut goes on after it; None for a piece of a batch.
+        begin: where the cut of it began; None for a piece of a batch, and for objects from before this was noted.
+        originals_size: bytes of the originals.
     """
 
     requests: int
@@ -145,6 +168,7 @@ class StagedInfo:
     body_size: int
     end: Checkpoint | None
     begin: Checkpoint | None = None
+    originals_size: int = 0
 
     def metadata(self) -> dict[str, str]:
         """As S3 keeps it."""
@@ -154,13 +178,15 @@ class StagedInfo:
             "body-size": str(self.body_size),
             "end": _written(self.end),
             **({"begin": _written(self.begin)} if self.begin else {}),
+            **({"originals-size": str(self.originals_size)} if self.originals_size else {}),
         }
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> StagedInfo:
         """From S3's metadata."""
         requests, sendable, body_size = (int(metadata[name]) for name in ("requests", "sendable", "body-size"))
-        return cls(requests, sendable, body_size, _place(metadata["end"]), _place(metadata.get("begin", "")))
+        begin, originals = _place(metadata.get("begin", "")), int(metadata.get("originals-size", "0"))
+        return cls(requests, sendable, body_size, _place(metadata["end"]), begin, originals)
 
 
 def _written(place: Checkpoint | None) -> str:
@@ -172,29 +198,29 @@ def _place(written: str) -> Checkpoint | None:
 
 
 def build_body(records: Sequence[bytes]) -> bytes:
-    """The request body of records as the user wrote them; empty if there are none."""
+    """The request body of records, as they are sent; empty if there are none."""
     return b"".join((OPENING, b",".join(records), CLOSING)) if records else b""
 
 
 def encode_index(rows: RecordIndex) -> bytes:
-    """The sidecar."""
+    """The index as it is staged."""
     return _encode(rows)
 
 
-def decode_index(sidecar: bytes) -> RecordIndex:
-    """The sidecar's rows, in record order; it may be a list of them, as batches that are still under way may have.
+def decode_index(index: bytes) -> RecordIndex:
+    """The index, in record order; of batches that an earlier version staged it is a list of rows.
 
     Raises:
-        msgspec.ValidationError: not a sidecar.
+        msgspec.ValidationError: it is none.
     """
-    return index_of(_decode_list(sidecar)) if sidecar.startswith(b"[") else _decode(sidecar)
+    return index_of(_decode_list(index)) if index.startswith(b"[") else _decode(index)
 
 
 _decode_ranges = msgspec.json.Decoder(list[int]).decode
 
 
 def encode_ranges(places: Sequence[int]) -> bytes:
-    """Behind the body of a later round: each record's place in the first round's body."""
+    """What follows the body of a later round: each record's place in the first round's body."""
     return _encode(places)
 
 
@@ -205,12 +231,18 @@ def decode_ranges(sidecar: bytes) -> list[int]:
 
 def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
     """Where each record lies in the body, as offset and length; (0, 0) for one that is not there."""
-    found = []
+    spans = []
     offset = len(OPENING)
     for length in rows.lengths:
         if length:
-            found.append((offset, length))
+            spans.append((offset, length))
             offset += length + 1
         else:
-            found.append((0, 0))
-    return found
+            spans.append((0, 0))
+    return spans
+
+
+def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
+    """Where each record lies among the originals, as offset and length; length 0 for one that is not kept."""
+    lengths = rows.originals or [0] * len(rows)
+    return [(end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)]

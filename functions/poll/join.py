@@ -1,7 +1,8 @@
-"""The join: a batch's records and the API's items become result lines, in record order. Pure: knows no S3, no ledger.
+"""The join: a batch's records and the API's items become result lines, in record order.
 
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
-its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`.
+its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. The lines of formats
+that keep records as written are made in `functions.poll.join_originals`. Pure: knows no S3, no ledger.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from shared.workers_ai.results import Answer
 
 MAX_MESSAGE_CHARACTERS = 1_000
-"""Characters of the API's words in an error line."""
+"""Characters of the API's message in an error line."""
 MAX_TOKENS = 2**53 - 1
-"""A usage beyond this is not believed: JSON's readers could not tell it from its neighbours."""
+"""A larger usage is ignored: JSON readers could not tell it from its neighbours."""
 
 _NULL = b"null"
-_LF, _CR = b"\n\r"  # numbers: looked for at a fraction of what `in` costs with bytes
+_LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 _RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
 _MAX_ID_CHARACTERS = 18
 
@@ -45,9 +46,9 @@ class Answers:
         items: the one item for each answered record, by its place in what was submitted.
         contradicted: places for which there is more than one answer, or one for another record.
         foreign: items that name no record of the batch.
-        repeated: items that say again what another said.
-        usage: as the reply tells it.
-        itemized: whether the usage is the sum of what the items tell, because the reply as a whole tells none.
+        repeated: items that repeat another.
+        usage: as the reply reports it.
+        itemized: whether the usage is the sum of what the items report, because the reply as a whole reports none.
     """
 
     items: dict[int, Item] = field(default_factory=dict)
@@ -92,7 +93,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
 def add_reply(answers: Answers, later: Answers) -> None:
     """Fill what is missing from an incomplete reply with what a later reply to the same records holds.
 
-    The first answer of a record counts. Usage that two replies as a whole tell is that of the same batch.
+    The first answer of a record counts. Usage that two replies report as a whole is that of the same batch.
     """
     added = {place: item for place, item in later.items.items() if place not in answers.items}
     answers.items.update(added)
@@ -108,23 +109,23 @@ def add_reply(answers: Answers, later: Answers) -> None:
 
 
 def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
-    """Put the answers of records that were tried again in the place of the failed ones."""
+    """Replace failed answers with those of the records that were tried again."""
     for at, item in later.items.items():
         answers.items[places[at]] = item
     answers.usage = answers.usage.plus(later.usage)
 
 
 def retryable_places(answers: Answers) -> list[int]:
-    """Places of records that failed because the service was short of something."""
+    """Places of records that failed for a lack of capacity or the like, so that a second try may succeed."""
     return sorted(
         place
         for place, item in answers.items.items()
-        if item.extra_members() and _result(item) is None and _error_message(item).partition(":")[0] in _RETRYABLE
+        if item.extra_members() and result_of(item) is None and error_text(item).partition(":")[0] in _RETRYABLE
     )
 
 
 class Failure(NamedTuple):
-    """A failed record: its output line, its error line, if it can be sent its request, and the code."""
+    """A failed record: its output line, its error line, its retry line (empty for none), and the code."""
 
     output: bytes
     error: bytes
@@ -139,50 +140,66 @@ def join(
     ending: tuple[str, str] | None,
     request_of: Callable[[int], bytes],
 ) -> Iterator[bytes | Failure]:
-    """One output line for each record, in order; more for a failed one.
+    """One output line for each record, in order; a failed one has more.
 
     Args:
-        rows: the sidecar.
+        rows: the batch's index.
         first_id: id of the first record.
         answers: what the API answered; None where no answer is to come.
-        ending: code and words for records without an answer.
-        request_of: gives a row's request on one line; asked only for records that failed.
+        ending: code and message for records without an answer.
+        request_of: gives a record's request on one line; called only for records that were sent and failed.
     """
     place = -1
     items = answers.items if answers else {}
-    for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905
+    for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905 - endless
         if index in rows.faults:
             row = rows[index]
-            yield _failed(first_id + index, row, row.code, row.message, bytes(row.request), b"")
+            output = failed_line(first_id + index, row, row.code, row.message)
+            yield Failure(output, error_line(output, row, bytes(row.request)), b"", row.code)
             continue
         place += 1
         item = items.get(place)
-        if item is not None and (result := _result(item)) is not None:
-            head = b'{"id":%d,"external_reference":' % (first_id + index)
-            yield b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
+        if item is not None and (result := result_of(item)) is not None:
+            yield answered_line(first_id + index, reference, item, result)
             continue
-        if item is not None:
-            code, words = "inference_failed", _error_message(item) or "Workers AI gave no reason."
-        elif answers and place in answers.contradicted:
-            code, words = "missing_response", "Workers AI sent answers that contradict each other."
-        else:
-            code, words = ending or ("missing_response", "Workers AI sent no answer for this record.")
-        request = request_of(index)
-        yield _failed(first_id + index, rows[index], code, words, request, request)
+        code, message = why_failed(answers, place, ending)
+        request, row = request_of(index), rows[index]
+        output = failed_line(first_id + index, row, code, message)
+        yield Failure(output, error_line(output, row, request), request + b"\n", code)
+
+
+def why_failed(answers: Answers | None, place: int, ending: tuple[str, str] | None) -> tuple[str, str]:
+    """Code and message of a record that was sent and has no good answer."""
+    item = answers.items.get(place) if answers else None
+    if item is not None:
+        return "inference_failed", error_text(item) or "Workers AI gave no reason."
+    if answers and place in answers.contradicted:
+        return "missing_response", "Workers AI sent answers that contradict each other."
+    return ending or ("missing_response", "Workers AI sent no answer for this record.")
+
+
+def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -> bytes:
+    """The native output line of a record with a good answer."""
+    head = b'{"id":%d,"external_reference":' % id_
+    return b"".join((head, reference, b',"success":true,"result":', result, _rest(item), b"}\n"))
+
+
+def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
+    """The native output line of a failed record."""
+    error = _encode({"code": code, "message": message[:MAX_MESSAGE_CHARACTERS]})
+    return b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
+
+
+def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
+    """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
+    line = _NULL if row.line is None else b"%d" % row.line
+    return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, request)
 
 
 def one_line(raw: msgspec.Raw | bytes) -> bytes:
     """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
     json = bytes(raw)
     return msgspec.json.format(json, indent=-1) if _LF in json or _CR in json else json
-
-
-def _failed(id_: int, row: RecordEntry, code: str, message: str, request: bytes, retry: bytes) -> Failure:
-    error = _encode({"code": code, "message": message[:MAX_MESSAGE_CHARACTERS]})
-    told = b'{"id":%d,"external_reference":%b,"success":false,"error":%b' % (id_, row.reference, error)
-    line = _NULL if row.line is None else b"%d" % row.line
-    with_request = b'%b,"line":%b,"request":%b}\n' % (told, line, request)
-    return Failure(told + b"}\n", with_request, retry + b"\n" if retry else b"", code)
 
 
 def _rest(item: Item) -> bytes:
@@ -196,24 +213,24 @@ def _rest(item: Item) -> bytes:
 
 def _place(item: Item) -> int | None:
     """The place of the record that an item names."""
-    for told in (item.id, item.index):
-        if type(told) is int:
-            return told
-        if type(told) is str and told.isascii() and told.isdigit() and len(told) <= _MAX_ID_CHARACTERS:
-            return int(told)
+    for name in (item.id, item.index):
+        if type(name) is int:
+            return name
+        if type(name) is str and name.isascii() and name.isdigit() and len(name) <= _MAX_ID_CHARACTERS:
+            return int(name)
     return None
 
 
 def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
     """Whether both references are strings, and not the same."""
-    told, wanted = bytes(item.external_reference), bytes(ours)
-    if not (told.startswith(b'"') and wanted.startswith(b'"')):
+    theirs, sent = bytes(item.external_reference), bytes(ours)
+    if not (theirs.startswith(b'"') and sent.startswith(b'"')):
         return False
-    return bool(decode_member(told) != decode_member(wanted))
+    return bool(decode_member(theirs) != decode_member(sent))
 
 
-def _result(item: Item) -> bytes | None:
-    """A good item's result on one line; None for a failed item, and for one whose bytes are no text."""
+def result_of(item: Item) -> bytes | None:
+    """A good item's result on one line; None for a failed item, and for one that is not UTF-8."""
     if item.success is not True:
         return None
     result = bytes(item.result)
@@ -223,7 +240,7 @@ def _result(item: Item) -> bytes | None:
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line; None if its bytes are no text: msgspec looks at those only that it makes values of."""
+    """A member on one line; None if it is not UTF-8, which msgspec checks only in what it makes values of."""
     json = one_line(raw)
     if not json.isascii():
         try:
@@ -233,8 +250,8 @@ def _text(raw: msgspec.Raw | bytes) -> bytes | None:
     return json
 
 
-def _error_message(item: Item) -> str:
-    """The words of a failed item, with its code; the API's place for them is not documented."""
+def error_text(item: Item) -> str:
+    """The message of a failed item, with its code; where the API puts it is not documented."""
     others = item.extra_members()
     for name in ("error", "errors", "message"):
         value = decode_member(others.get(name, _NULL))
@@ -242,8 +259,8 @@ def _error_message(item: Item) -> str:
             value = value[0]
         if isinstance(value, dict):
             code = value.get("code") if value.get("code") is not None else value.get("internalCode")
-            words = str(value.get("message") or value.get("description") or "")
-            return f"{code}: {words}" if re.fullmatch("[0-9]{1,9}", str(code)) else words
+            message = str(value.get("message") or value.get("description") or "")
+            return f"{code}: {message}" if re.fullmatch("[0-9]{1,9}", str(code)) else message
         if isinstance(value, str) and value:
             return value
     return ""
@@ -255,8 +272,8 @@ def _usage(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
     value = decode_member(raw)
     if not isinstance(value, dict):
         return Usage()
-    told = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
-    return Usage(**{name: tokens for name, tokens in told.items() if 0 <= tokens <= MAX_TOKENS})
+    reported = {name: value[name] for name in Usage.__slots__ if type(value.get(name)) is int}
+    return Usage(**{name: tokens for name, tokens in reported.items() if 0 <= tokens <= MAX_TOKENS})
 
 
 class _ResultUsage(msgspec.Struct):
@@ -267,7 +284,7 @@ _decode_result_usage = msgspec.json.Decoder(_ResultUsage).decode
 
 
 def _item_usage(item: Item) -> Usage:
-    """Usage inside one item's result, as chat models tell it."""
+    """Usage inside one item's result, as chat models report it."""
     if bytes(memoryview(item.result)[:1]) != b"{":
         return Usage()
     return _usage(_decode_result_usage(item.result).usage)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared.formats.base import FileNames, Target
+from shared.formats.base import FileNames, Target, one_line
 from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
+from shared.formats.native import NativeReader
 from shared.formats.openai import OpenAIReader, OpenAIWriter
 from shared.formats.tables import Columns, TableReader, TableWriter
 from shared.formats.text import TextReader, text_request
@@ -25,10 +26,10 @@ DELIMITERS = {"csv": b",", "tsv": b"\t"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What has to be known of a file beside its format.
+    """A file's format, and what its format has to be told.
 
     Attributes:
-        format: one of `FORMATS`, but `native`.
+        format: one of `FORMATS`.
         header: a table's first row, without BOM and line end; empty for others.
     """
 
@@ -71,6 +72,7 @@ def reader_of(form: Form, target: Target) -> Reader:
 
 
 _READERS: dict[str, Callable[[Target], Reader]] = {
+    "native": NativeReader,
     "openai": OpenAIReader,
     "bedrock": BedrockReader,
     "text": TextReader,
@@ -89,7 +91,9 @@ def writer_of(form: Form, target: Target) -> Writer | None:
 def describer_of(form: Form) -> Callable[[bytes], bytes]:
     """What gives a record as JSON on one line, for `errors.jsonl`."""
     writer = writer_of(form, target_of(""))
-    return writer.request if writer else text_request
+    if writer is None:
+        return text_request if form.format == "text" else one_line
+    return writer.request
 
 
 def file_names(form: Form, upload_key: str) -> FileNames:

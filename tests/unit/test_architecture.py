@@ -34,7 +34,7 @@ ROOMS = {
 PURE = {
     "functions.submit.records.cut",
     "functions.submit.records.framing",
-    "functions.submit.records.detect_format",
+    "functions.submit.records.detect_form",
     "functions.submit.records.decompress",
     "functions.poll.join",
     "functions.poll.running_sha256",

@@ -11,7 +11,7 @@ from functions.submit.batch_limits import max_records
 from functions.submit.records import cut as module
 from functions.submit.records import framing as windows
 from functions.submit.records.cut import cut
-from functions.submit.records.detect_format import detect_format
+from functions.submit.records.detect_form import detect_form
 from shared.errors import UploadError
 from shared.models import Checkpoint, SplitPlan
 from shared.staged_batch import StagedInfo, decode_index, encode_index, record_spans
@@ -207,7 +207,7 @@ def test_lines_cut_on_from_any_end_give_the_same_remaining_cuts(upload, last_lin
 @given(first=sound, rest=st.lists(sound, max_size=3))
 def test_a_byte_order_mark_belongs_to_no_record(first, rest):
     data = b"\xef\xbb\xbf" + b"\n".join([first, *rest])
-    form, start = detect_format(data, complete=True)
+    form, start = detect_form(data, complete=True)
     (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
     assert [record for _, record in records_in(one)] == [first, *rest]
 
@@ -398,7 +398,7 @@ def documents(draw):
 
 
 def start_of(data, form):
-    found, start = detect_format(data, complete=True)
+    found, start = detect_form(data, complete=True)
     assert found == form
     return start
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import UploadError
+from shared.formats.native import merge_defaults
 from shared.options import (
     MAX_OPTIONS_BYTES,
     Options,
     decode_options,
     encode_options,
     file_options,
-    merge_defaults,
     metadata_options,
     named_options,
     options_keys,

@@ -1,8 +1,8 @@
-"""The cut: a stream of unpacked bytes becomes batches of records. Pure: knows no S3, no ledger, no clock.
+"""The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
 
-Bytes are spliced: a record is decoded once to see that it is sound, then passed on as the user wrote it. Where a cut
-falls depends on the bytes, the plan and the batch's number alone, so that every run cuts alike. Nothing here grows with
-the upload.
+Bytes are spliced: a record is decoded once to validate it, then passed on as it is. Where a cut falls depends on the
+bytes, the plan and the batch's number alone, so that every run cuts alike. Nothing here grows with the upload. Records
+that are not sent as written are cut in `functions.submit.records.convert`. Pure: knows no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.models import SplitPlan
 
 MIN_RECORDS = 16
-"""So few records are not worth being taken together, where one among them is not sound."""
+"""Records up to which a run with an invalid one is validated one by one instead of being divided again."""
 
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -53,6 +53,7 @@ class Cut:
         body: the exact request body; empty if no record can be sent.
         sendable: records that the body holds.
         end: where the next cut goes on.
+        originals: the records as written, where what is sent differs.
     """
 
     first_id: int
@@ -60,11 +61,12 @@ class Cut:
     body: bytes
     sendable: int
     end: Checkpoint
+    originals: bytes = b""
 
     @property
     def staged(self) -> StagedInfo:
-        """What the staged object's metadata tells."""
-        return StagedInfo(len(self.rows), self.sendable, len(self.body), self.end)
+        """What the staged object's metadata says."""
+        return StagedInfo(len(self.rows), self.sendable, len(self.body), self.end, None, len(self.originals))
 
 
 def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]) -> Iterator[Cut]:
@@ -87,7 +89,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
         for run in _runs(plan, start, blocks):
             taken, whole = 0, len(run.weights)
             while taken < whole:
-                fitting, weight = _that_fit(run.weights[taken : taken + most - len(rows)], room - size)
+                fitting, weight = _fit(run.weights[taken : taken + most - len(rows)], room - size)
                 if not (fitting or len(rows)):
                     fitting, weight = 1, run.weights[taken] + 1  # travels alone
                 if fitting:
@@ -108,7 +110,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
         raise problem
 
 
-def _that_fit(weights: list[int], room: int) -> tuple[int, int]:
+def _fit(weights: list[int], room: int) -> tuple[int, int]:
     """How many of these records fit in so many bytes, each with a comma, and how many bytes they take."""
     weight = sum(weights) + len(weights)
     if weight <= room:
@@ -122,12 +124,12 @@ def _that_fit(weights: list[int], room: int) -> tuple[int, int]:
 
 
 class _Run(NamedTuple):
-    """Records that lie together without a blank line between them: many sound ones, or one that cannot be sent.
+    """Records that lie together without a blank line between them: valid ones, or one that cannot be sent.
 
     Attributes:
         raws: the records as the body takes them; none for one that cannot be sent.
-        references: their `external_reference`s as JSON; none if nobody has one.
-        weights: bytes by which each counts towards the batch's limit: of sound ones, their lengths.
+        references: their `external_reference`s as JSON; empty if none has one.
+        weights: bytes by which each counts towards the batch's limit: of valid ones, their lengths.
         line: the first one's; None in a document.
         start: where the first begins.
         steps: bytes from each one's beginning to its end.
@@ -163,7 +165,7 @@ def _rest_of(start: Checkpoint, steps: list[int], gap: int, records: int) -> Che
 
 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
-    """All records of an upload. Sound ones are taken together; where that fails, ever fewer, in the end one by one."""
+    """All records of an upload: valid ones together; a run with an invalid one is divided, in the end into records."""
     place, gap = start, 0 if plan.is_document else 1
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         spans = [(0, len(window.records))]
@@ -171,9 +173,9 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
             begin, end = spans.pop()
             records = window.records[begin:end]
             steps = window.steps[begin:end] if window.steps else list(map(len, records))
-            sound = _valid(window, records)
-            if sound:
-                raws, references = sound
+            valid = _valid(window, records)
+            if valid:
+                raws, references = valid
                 weights = list(map(len, raws)) if window.returns or plan.is_document else steps
                 line = None if plan.is_document else place.line + 1
                 yield _Run(raws, references, weights, line, place, steps, gap)
@@ -194,21 +196,21 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
 
 
 def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[bytes], list[msgspec.Raw]] | None:
-    """Records each of which can be sent, without the CR of a CRLF, and their references; None if one may not be.
+    """Records that all can be sent, without the CR of a CRLF, and their references; None if one may not be.
 
-    Each is decoded by itself, so that it is judged by its own bytes alone; what `judge` would say of it is the same.
-    It is only that lists and `map` cost a fraction of a loop, and values that are let go at once a fraction of others.
+    Each is decoded by itself, with the same outcome as `validate_record`. Lists and `map` cost a fraction of a loop,
+    and values that are dropped immediately a fraction of others.
     """
     if sum(map(len, records)) >= API_BODY_LIMIT - WRAPPER_BYTES:
-        return None  # perhaps one is too large, and an Overlong is
+        return None  # One may be too large; an OverlongRecord is.
     raws: list[bytes] = records  # type: ignore[assignment]
     references: list[msgspec.Raw] = []
     try:
         values = map(_decode_object, raws)
         if window.referring:
-            told = [value.get("external_reference") for value in values]
-            if told.count(None) < len(told):
-                references = list(map(_reference, told, raws))
+            found = [value.get("external_reference") for value in values]
+            if found.count(None) < len(found):
+                references = list(map(_reference, found, raws))
         else:
             deque(values, maxlen=0)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -220,7 +222,7 @@ def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[
 
 
 class _Sendable(NamedTuple):
-    """A sound record as the body takes it, and its `external_reference` as JSON."""
+    """A valid record as the body takes it, and its `external_reference` as JSON."""
 
     raw: bytes
     reference: msgspec.Raw
@@ -234,14 +236,15 @@ def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable 
         line: its 1-based line; None for a document's element.
     """
     if isinstance(raw, OverlongRecord) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES:
-        return _too_large(raw, line)
+        beginning = raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
+        return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None
     try:
         value = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _unreadable(raw, line, error)
     if type(value) is not dict:
-        words = "The record is JSON, but no object. Write one request object."
-        return UnsendableRecord("not_an_object", _placed(line, words), msgspec.Raw(one_line(raw)))
+        message = "The record is JSON, but no object. Write one request object."
+        return UnsendableRecord("not_an_object", located(line, message), msgspec.Raw(one_line(raw)))
     return _Sendable(raw.removesuffix(b"\r"), _reference(value.get("external_reference"), raw))
 
 
@@ -259,12 +262,10 @@ def one_line(json: bytes) -> bytes:
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
-def _too_large(raw: bytes | OverlongRecord, line: int | None) -> UnsendableRecord | None:
-    beginning = raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
-    if not beginning:
-        return None
-    words = f"The record has {len(raw):,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
-    return _invalid(line, "too_large", words, beginning)
+def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:
+    """A record whose request reaches the limit of a body; `request` is how it begins, as JSON."""
+    message = f"The record has {length:,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
+    return UnsendableRecord("too_large", located(line, message), request)
 
 
 def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRecord | None:
@@ -273,25 +274,18 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRec
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:
-        return _invalid(
-            line,
-            "invalid_utf8",
-            f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8.",
-            raw[:EXCERPT_BYTES],
-        )
-    words = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-    return _invalid(
-        line,
-        "invalid_json",
-        f"The record is not valid JSON ({words}). Write one JSON object a line.",
-        raw[:EXCERPT_BYTES],
-    )
+        code, message = "invalid_utf8", f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."
+    else:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
+        code, message = "invalid_json", f"The record is not valid JSON ({reason}). Write one JSON object a line."
+    return UnsendableRecord(code, located(line, message), excerpt_json(raw))
 
 
-def _invalid(line: int | None, code: str, message: str, beginning: bytes) -> UnsendableRecord:
-    request = _encode(beginning.removesuffix(b"\r").decode(errors="replace"))
-    return UnsendableRecord(code, _placed(line, message), msgspec.Raw(request))
+def excerpt_json(text: bytes) -> msgspec.Raw:
+    """How a record begins that cannot be read, as a JSON string."""
+    return msgspec.Raw(_encode(text[:EXCERPT_BYTES].removesuffix(b"\r").decode(errors="replace")))
 
 
-def _placed(line: int | None, message: str) -> str:
+def located(line: int | None, message: str) -> str:
+    """A message with the record's line, if it has one."""
     return message if line is None else f"Line {line}: {message}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from functions.submit.records.detect_format import end_of_value
+from functions.submit.records.detect_form import end_of_value
 from shared.errors import UploadError
 from shared.settings import API_BODY_LIMIT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format
-from functions.submit.records.detect_format import HEAD_BYTES, detect_format
+from functions.submit.records.detect_form import HEAD_BYTES, detect_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +126,7 @@ def detect(store: ObjectStore, upload: Upload, check: Callable[[], None] = lambd
             complete = False
             break
     reject_foreign_format(bytes(head[:16]))
-    form, start = detect_format(bytes(head), complete=complete)
+    form, start = detect_form(bytes(head), complete=complete)
     return packing, form, start
 
 

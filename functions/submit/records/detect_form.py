@@ -27,7 +27,7 @@ _SCALAR = re.compile(rb"[^,{}\[\]\"\s]++")
 _decode = msgspec.json.Decoder().decode
 
 
-def detect_format(head: bytes, *, complete: bool) -> tuple[str, int]:
+def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
     """The form of an upload and the offset at which its records begin.
 
     Args:

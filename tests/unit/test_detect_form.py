@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit.records.detect_format import HEAD_BYTES, detect_format, end_of_value
+from functions.submit.records.detect_form import HEAD_BYTES, detect_form, end_of_value
 
 BOM = b"\xef\xbb\xbf"
 
@@ -28,7 +28,7 @@ BOM = b"\xef\xbb\xbf"
     ],
 )
 def test_an_object_with_a_requests_array_as_the_only_value_is_a_document(text):
-    form, start = detect_format(text, complete=True)
+    form, start = detect_form(text, complete=True)
     assert form == "object"
     assert text[:start].rstrip().endswith(b"[")
     assert text[:start].count(b'"requests"') >= 1
@@ -46,7 +46,7 @@ def test_an_object_with_a_requests_array_as_the_only_value_is_a_document(text):
     ],
 )
 def test_a_lone_array_of_objects_is_a_document_without_its_wrapper(text):
-    form, start = detect_format(text, complete=True)
+    form, start = detect_form(text, complete=True)
     assert (form, start) == ("array", text.index(b"[") + 1)
 
 
@@ -81,11 +81,11 @@ def test_a_lone_array_of_objects_is_a_document_without_its_wrapper(text):
     ],
 )
 def test_everything_else_is_json_lines_from_the_beginning_on(text):
-    assert detect_format(text, complete=True) == ("jsonl", 0)
+    assert detect_form(text, complete=True) == ("jsonl", 0)
 
 
 def test_json_lines_begin_behind_a_byte_order_mark():
-    assert detect_format(BOM + b'{"text":"a"}\n', complete=True) == ("jsonl", len(BOM))
+    assert detect_form(BOM + b'{"text":"a"}\n', complete=True) == ("jsonl", len(BOM))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_json_lines_begin_behind_a_byte_order_mark():
     ],
 )
 def test_the_head_of_a_large_upload_tells_its_form(head, form):
-    assert detect_format(head, complete=False)[0] == form
+    assert detect_form(head, complete=False)[0] == form
 
 
 def test_the_head_holds_more_than_the_largest_record():
@@ -109,7 +109,7 @@ def test_the_head_holds_more_than_the_largest_record():
 
 
 def test_a_nest_too_deep_to_read_is_json_lines_and_no_crash():
-    assert detect_format(b'{"a":' + b"[" * 100_000, complete=True) == ("jsonl", 0)
+    assert detect_form(b'{"a":' + b"[" * 100_000, complete=True) == ("jsonl", 0)
 
 
 values = st.recursive(
@@ -145,6 +145,6 @@ def test_a_raw_line_feed_in_a_string_ends_it_only_when_not_strict():
 
 @given(head=st.binary(max_size=40), complete=st.booleans())
 def test_any_bytes_have_a_form(head, complete):
-    form, start = detect_format(head, complete=complete)
+    form, start = detect_form(head, complete=complete)
     assert form in {"jsonl", "object", "array"}
     assert 0 <= start <= len(head)

@@ -1,0 +1,89 @@
+"""The join of formats that keep records as written: lines in the upload's shape, retry lines as the user wrote them.
+
+Pure: knows no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from functions.poll.join import (
+    MAX_MESSAGE_CHARACTERS,
+    Failure,
+    answered_line,
+    error_line,
+    failed_line,
+    result_of,
+    why_failed,
+)
+from shared.formats.base import UNREADABLE_CODES, Outcome
+from shared.staged_batch import NO_REFERENCE, original_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from functions.poll.join import Answers
+    from shared.formats.base import BatchFacts, Writer
+    from shared.staged_batch import RecordEntry, RecordIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Originals:
+    """A batch's records as the user wrote them.
+
+    Attributes:
+        content: all that are kept, one after another.
+        describe: gives a record as JSON on one line, for `errors.jsonl`.
+    """
+
+    content: bytes
+    describe: Callable[[bytes], bytes]
+
+
+def join_originals(
+    rows: RecordIndex,
+    first_id: int,
+    answers: Answers | None,
+    ending: tuple[str, str] | None,
+    originals: Originals,
+    writer: Writer | None,
+    facts: BatchFacts,
+) -> Iterator[bytes | Failure]:
+    """One output line for each record, in order; a failed one has more.
+
+    Args:
+        rows: the batch's index.
+        first_id: id of the first record.
+        answers: what the API answered; None where no answer is to come.
+        ending: code and message for records without an answer.
+        originals: the records as written.
+        writer: makes the output lines; None where they are as the native format's.
+        facts: what output lines say of the batch.
+    """
+    place = -1
+    for index, (start, length) in enumerate(original_spans(rows)):
+        row, id_ = rows[index], first_id + index
+        record = originals.content[start : start + length]
+        if row.code:
+            code, message = row.code, row.message
+        else:
+            place += 1
+            item = answers.items.get(place) if answers else None
+            if item is not None and (result := result_of(item)) is not None:
+                if writer:
+                    yield writer.line(facts, Outcome(id_, row.reference, record, result))
+                else:
+                    yield answered_line(id_, row.reference, item, result)
+                continue
+            code, message = why_failed(answers, place, ending)
+        message = message[:MAX_MESSAGE_CHARACTERS]
+        native = failed_line(id_, row, code, message)
+        output = writer.line(facts, Outcome(id_, row.reference, record, None, code, message)) if writer else native
+        retry = record + b"\n" if record and code not in UNREADABLE_CODES else b""
+        yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
+
+
+def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:
+    """What stands in `errors.jsonl` for a record's request."""
+    return originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)

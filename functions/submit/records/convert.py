@@ -1,0 +1,218 @@
+"""The cut of formats whose records are not sent as written: each is converted, and kept as the user wrote it.
+
+As in `functions.submit.records.cut`, where a cut falls depends on the bytes, the plan, the batch's number and the job's
+pinned options alone, so that every run cuts alike. Pure: knows no S3, no ledger, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from functions.submit.batch_limits import max_records
+from functions.submit.records.cut import Cut, excerpt_json, located, too_large, validate_record
+from functions.submit.records.framing import OverlongRecord, elements, lines
+from shared.errors import UploadError
+from shared.formats.base import UNREADABLE_CODES, RecordFault
+from shared.formats.csv_rows import LongRow, read_rows
+from shared.formats.registry import DELIMITERS
+from shared.models import Checkpoint
+from shared.settings import API_BODY_LIMIT
+from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import msgspec
+
+    from shared.formats.base import Reader
+    from shared.models import SplitPlan
+
+_LINE_SPACE = b" \t\r"
+
+
+class _Record(NamedTuple):
+    """One record, judged and converted.
+
+    Attributes:
+        request: as it is sent; empty for one that cannot be sent.
+        original: as it was written; empty if it is not kept.
+        reference: its reference as JSON.
+        line: 1-based; None in a document.
+        end: where the next one begins.
+        fault: why it cannot be sent.
+    """
+
+    request: bytes
+    original: bytes
+    reference: msgspec.Raw
+    line: int | None
+    end: Checkpoint
+    fault: UnsendableRecord | None = None
+
+    @property
+    def weight(self) -> int:
+        """Bytes by which it counts towards the limit of a body."""
+        return len(memoryview(self.fault.request)) if self.fault else len(self.request)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records gathered for the next batch."""
+
+    rows: RecordIndex = field(default_factory=RecordIndex)
+    requests: list[bytes] = field(default_factory=list)
+    originals: list[bytes] = field(default_factory=list)
+    size: int = 0
+    originals_size: int = 0
+
+    def add(self, record: _Record) -> None:
+        self.size += record.weight + 1
+        self.originals_size += len(record.original)
+        self.originals.append(record.original)
+        if record.fault:
+            self.rows.add_unsendable(record.line, record.fault, record.reference, len(record.original))
+        else:
+            self.requests.append(record.request)
+            self.rows.extend([len(record.request)], record.line, [record.reference], len(record.original))
+
+    def cut(self, first_id: int, end: Checkpoint) -> Cut:
+        body = build_body(self.requests)
+        return Cut(first_id, self.rows, body, len(self.requests), end, b"".join(self.originals))
+
+
+def cut_converted(
+    plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes], reader: Reader
+) -> Iterator[Cut]:
+    """Cut an upload's records into batches, each converted by its format's reader.
+
+    Args:
+        plan: form, format and limits.
+        start: where to go on; the stream begins at its offset.
+        number: of the first batch that is cut.
+        blocks: unpacked bytes.
+        reader: converts records.
+
+    Raises:
+        UploadError: `broken_document`, when the records before it have been yielded.
+    """
+    room = plan.max_bytes - WRAPPER_BYTES + 1
+    first_id, end, batch = start.record, start, _Batch()
+    problem: UploadError | None = None
+    try:
+        for record in _records(plan, start, blocks, reader):
+            is_full = len(batch.rows) == max_records(plan, number)
+            too_many_bytes = (
+                batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
+            )
+            if len(batch.rows) and (is_full or too_many_bytes):  # a record that is larger than both travels alone
+                yield batch.cut(first_id, end)
+                first_id, batch, number = end.record, _Batch(), number + 1
+            batch.add(record)
+            end = record.end
+    except UploadError as error:
+        problem = error
+    if len(batch.rows):
+        yield batch.cut(first_id, end)
+    if problem:
+        raise problem
+
+
+# ── records, some of them at a time ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _Window(NamedTuple):
+    """Records that lie together.
+
+    Attributes:
+        records: their bytes, without line ends.
+        steps: bytes from each one's beginning to the next one's.
+        lines: lines that each takes; 0 in a document.
+    """
+
+    records: list[bytes | OverlongRecord]
+    steps: list[int]
+    lines: list[int]
+
+
+def _windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Window]:
+    if plan.format in DELIMITERS:
+        for rows in read_rows(blocks, DELIMITERS[plan.format], start.line):
+            records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
+            yield _Window(records, rows.steps, rows.lines)
+    elif plan.is_document:
+        for window in elements(plan, start, blocks):
+            yield _Window(window.records, window.steps, [0] * len(window.records))
+    else:
+        for window in lines(blocks):
+            yield _Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+
+
+def _records(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader) -> Iterator[_Record]:
+    judge = _JUDGES.get(plan.format, validate_json)
+    place = start
+    for window in _windows(plan, start, blocks):
+        judged: list[bytes | UnsendableRecord | None] = []
+        line = place.line
+        for raw, taken in zip(window.records, window.lines, strict=True):
+            judged.append(judge(raw, None if plan.is_document else line + 1))
+            line += taken
+        converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
+        for raw, step, taken in zip(judged, window.steps, window.lines, strict=True):
+            line_number = None if plan.is_document else place.line + 1
+            end = Checkpoint(place.offset + step, place.line + taken, place.record + (raw is not None))
+            if isinstance(raw, UnsendableRecord):
+                yield _Record(b"", b"", NO_REFERENCE, line_number, end, raw)
+            elif raw is not None:
+                yield _converted(next(converted), raw, line_number, end)
+            place = end
+
+
+def _converted(
+    found: tuple[bytes, msgspec.Raw] | RecordFault, raw: bytes, line: int | None, end: Checkpoint
+) -> _Record:
+    if isinstance(found, RecordFault):
+        request = excerpt_json(raw) if found.code in UNREADABLE_CODES else NO_REFERENCE
+        fault = UnsendableRecord(found.code, located(line, found.message), request)
+        return _Record(b"", raw, _normal(found.reference), line, end, fault)
+    request, reference = found
+    if len(request) >= API_BODY_LIMIT - WRAPPER_BYTES:
+        fault = too_large(len(request), line, excerpt_json(raw))
+        return _Record(b"", b"", _normal(reference), line, end, fault)
+    return _Record(request, raw, _normal(reference), line, end)
+
+
+def _normal(reference: msgspec.Raw) -> msgspec.Raw:
+    """The reference; of a record without one, the very object that the index leaves out."""
+    return NO_REFERENCE if reference == NO_REFERENCE else reference
+
+
+# ── what a reader can be given ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def validate_json(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
+    """A JSON object as it was written; why it is none; None for a blank line."""
+    judged = validate_record(raw, line)
+    return judged if judged is None or isinstance(judged, UnsendableRecord) else judged.raw
+
+
+def validate_row(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
+    """A table's row as it was written; None for an empty line."""
+    if isinstance(raw, OverlongRecord):
+        return too_large(len(raw), line, excerpt_json(raw.beginning))
+    return raw or None
+
+
+def validate_line(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
+    """A line of text as it was written; None for a blank one."""
+    if isinstance(raw, OverlongRecord):
+        return too_large(len(raw), line, excerpt_json(raw.beginning)) if raw.beginning else None
+    return raw.removesuffix(b"\r") if raw.strip(_LINE_SPACE) else None
+
+
+_JUDGES: dict[str, Callable[[bytes | OverlongRecord, int | None], bytes | UnsendableRecord | None]] = {
+    "csv": validate_row,
+    "tsv": validate_row,
+    "text": validate_line,
+}
+"""Formats whose records are not JSON objects."""
