@@ -28,7 +28,14 @@ from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
-from shared.staged_batch import StagedInfo, build_body, decode_index, encode_index, record_spans
+from shared.staged_batch import (
+    StagedInfo,
+    build_body,
+    decode_index,
+    encode_index,
+    original_spans,
+    record_spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,8 +201,8 @@ def _split(services: Services, batch: Batch) -> None:
     """Stage and create all pieces, then make the batch `halved` and send the pieces' first messages."""
     ledger, store = services.ledger, services.store
     key = keys.staged(batch.job_id, batch.number)
-    rows = decode_index(store.get(key, batch.body_size))
-    places = record_spans(rows)
+    rows = decode_index(store.get(key, batch.index_offset))
+    places, kept = record_spans(rows), original_spans(rows)
     bounds = boundaries(rows, batch.pieces)
     now = services.now()
     turns = services.budget.isolation_turns(len(bounds), now)
@@ -205,9 +212,15 @@ def _split(services: Services, batch: Batch) -> None:
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece lie together in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
-        held = StagedInfo(end - begin, len(sent), len(body), batch.end if end == len(rows) else None)
+        start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
+        originals = store.get(key, batch.body_size + start, size)
+        held = StagedInfo(
+            end - begin, len(sent), len(body), batch.end if end == len(rows) else None, originals_size=size
+        )
         store.put_if_absent(
-            keys.staged(batch.job_id, number), body + encode_index(rows.section(begin, end)), held.metadata()
+            keys.staged(batch.job_id, number),
+            body + originals + encode_index(rows.section(begin, end)),
+            held.metadata(),
         )
         piece = Batch(
             job_id=batch.job_id,
@@ -221,6 +234,8 @@ def _split(services: Services, batch: Batch) -> None:
             end=held.end,
             due_at=turn + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
+            schema=batch.schema,
+            originals_size=size,
         )
         ledger.create_batch(piece)
     if ledger.halve(batch, services.now()):

@@ -67,7 +67,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
         msgspec.MsgspecError: an earlier round's reply is not what it was taken for.
     """
-    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.body_size))
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     references = rows.references_sent()
     with ExitStack() as kept:
         replies = Replies(services, batch, references, kept)
@@ -112,7 +112,7 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
     """
     if batch.round == MAX_RETRIES:
         return False
-    rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.body_size))
+    rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset))
     with ExitStack() as kept:
         replies = Replies(services, batch, rows.references_sent(), kept)
         answers, latest = replies.read()

@@ -85,7 +85,7 @@ def put_ahead(
         if cut is None:
             break
         key, ours = keys.staged(job_id, f"{number:08d}"), replace(cut.staged, begin=begin)
-        body = cut.body + encode_index(cut.rows)
+        body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
         found = threads.submit(_put, store, key, body, ours)
         waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
         number, begin = number + 1, cut.end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shared.aws.attribute_values import attributes, read
+from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
@@ -83,6 +83,8 @@ class Batches(Table):
     def create_batch(self, batch: Batch) -> Batch | None:
         """Write a new batch; None when an item with its number is there already."""
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
+        if batch.work:
+            item["work"] = attribute(batch.work.key(batch.schema))
         return batch if self.create(item) else None
 
     def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
@@ -286,6 +288,8 @@ class Batches(Table):
         changes: Mapping[str, object],
         remove: Sequence[str] = (),
     ) -> Batch | None:
+        if isinstance(work := changes.get("work"), DueKind):
+            changes = {**changes, "work": work.key(batch.schema)}
         return self.update(batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
-from shared.models import BatchState, DueKind, JobState
+from shared.models import SCHEMAS, BatchState, DueKind, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 class DueItems(Table):
     """What is due in the one table."""
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
-        """What of one kind is due, oldest first, and when the next of it will be.
+        """What of one kind is due, oldest first, and when the next of it will be; of all schemas.
 
         The index may lag, so every claim checks the item itself.
 
@@ -30,22 +31,16 @@ class DueItems(Table):
         Returns:
             What is due, at most `limit`; and when the first entry behind it is due: None if there is none.
         """
-        page = self.call(
-            "query",
-            IndexName="due",
-            KeyConditionExpression="#work = :work",
-            ExpressionAttributeNames={"#work": "work"},
-            ExpressionAttributeValues={":work": {"S": work.value}},
-            Limit=limit + 1,
-        )
-        times = [float(item["due_at"]["N"]) for item in page["Items"]]
+        pages = (self.call("query", **_of_kind(work, schema), Limit=limit + 1)["Items"] for schema in SCHEMAS)
+        items = sorted(chain.from_iterable(pages), key=_due_at)
+        times = [_due_at(item) for item in items]
         entries = [
             DueEntry(
                 item["pk"]["S"].removeprefix("JOB#"),
                 item["sk"]["S"].removeprefix("BATCH#") if item["sk"]["S"] != "META" else "",
                 at,
             )
-            for item, at in zip(page["Items"], times, strict=True)
+            for item, at in zip(items, times, strict=True)
         ]
         due = sum(at <= now for at in times[:limit])
         return entries[:due], times[due] if due < len(times) else None
@@ -53,42 +48,31 @@ class DueItems(Table):
     def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
         """Items of one kind of work by their job, due or not, counted up to about `most`."""
         counted: Counter[str] = Counter()
-        position: dict[str, Any] = {}
-        while counted.total() < most:
-            page = self.call(
-                "query",
-                IndexName="due",
-                KeyConditionExpression="#work = :work",
-                ExpressionAttributeNames={"#work": "work"},
-                ExpressionAttributeValues={":work": {"S": work.value}},
-                ProjectionExpression="pk",
-                **position,
-            )
+        for page in self._pages(work, {"ProjectionExpression": "pk"}):
             counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
-            if "LastEvaluatedKey" not in page:
+            if counted.total() >= most:
                 break
-            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
         return counted
 
     def count_open(self, work: DueKind, most: int) -> int:
         """Items of one kind of work, due or not, counted up to about `most`."""
         counted = 0
-        position: dict[str, Any] = {}
-        while counted < most:
-            page = self.call(
-                "query",
-                IndexName="due",
-                KeyConditionExpression="#work = :work",
-                ExpressionAttributeNames={"#work": "work"},
-                ExpressionAttributeValues={":work": {"S": work.value}},
-                Select="COUNT",
-                **position,
-            )
+        for page in self._pages(work, {"Select": "COUNT"}):
             counted += page["Count"]
-            if "LastEvaluatedKey" not in page:
+            if counted >= most:
                 break
-            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
         return counted
+
+    def _pages(self, work: DueKind, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Pages of the index with all items of one kind of work, of all schemas."""
+        for schema in SCHEMAS:
+            position: dict[str, Any] = {}
+            while True:
+                page = self.call("query", **_of_kind(work, schema), **wanted, **position)
+                yield page
+                if "LastEvaluatedKey" not in page:
+                    break
+                position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def claims_of(self, due: DueEntry) -> int:
         """How often an item was claimed, whatever else it holds; 0 where it does not say."""
@@ -142,6 +126,20 @@ class DueItems(Table):
         except ConditionFailedError:
             return False  # it was worked on meanwhile
         return True
+
+
+def _of_kind(work: DueKind, schema: str) -> dict[str, Any]:
+    """The partition of the index that holds one kind of work of items of one schema."""
+    return {
+        "IndexName": "due",
+        "KeyConditionExpression": "#work = :work",
+        "ExpressionAttributeNames": {"#work": "work"},
+        "ExpressionAttributeValues": {":work": {"S": work.key(schema)}},
+    }
+
+
+def _due_at(item: Mapping[str, Any]) -> float:
+    return float(item["due_at"]["N"])
 
 
 def _claims(item: Mapping[str, Any]) -> int:

@@ -40,7 +40,7 @@ class Jobs(Table):
 
     def create_job(self, job: Job) -> Job | None:
         """Write a new job; None when an item with its id is there already."""
-        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB.value)}
+        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB.key(job.schema))}
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
@@ -66,8 +66,9 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at}, remove=TOO_LARGE)
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was learned of the upload's form."""
-        return self._change_job(job.job_id, {"state": JobState.SPLITTING}, {"plan": job.plan})
+        """Pin what was detected of the upload, and the schema that its format needs."""
+        changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.JOB.key(job.schema)}
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float) -> Job | None:
         """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""

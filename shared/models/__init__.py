@@ -8,8 +8,10 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
+    CONVERTED_SCHEMA,
     FINAL_JOB_STATES,
     SCHEMA,
+    SCHEMAS,
     BatchState,
     Checkpoint,
     DueKind,
@@ -19,6 +21,7 @@ from shared.models.common import (
 )
 from shared.models.jobs import (
     MAX_JOB_SECONDS,
+    PAST_DEADLINE,
     TOO_OLD_CODE,
     Isolation,
     Job,
@@ -30,9 +33,12 @@ from shared.models.jobs import (
 )
 
 __all__ = [
+    "CONVERTED_SCHEMA",
     "FINAL_JOB_STATES",
     "MAX_JOB_SECONDS",
+    "PAST_DEADLINE",
     "SCHEMA",
+    "SCHEMAS",
     "TOO_OLD_CODE",
     "Batch",
     "BatchState",

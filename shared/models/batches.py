@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.models.common import BatchState, Checkpoint, DueKind, ErrorDetail, Usage
+from shared.models.common import SCHEMA, BatchState, Checkpoint, DueKind, ErrorDetail, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Batch:
         first_id: id of the first record.
         requests: records, sendable or not.
         sendable: records that the body holds.
-        body_size: bytes of the body, first in the staged object; its sidecar follows.
+        body_size: bytes of the body, first in the staged object.
         end: where the cut went on after this batch; None for every piece of a batch but the last.
         ordinal: how many batches with a sendable record the job has before this one; None where nobody counted.
         work: which kind of due work it is; None in a final state.
@@ -108,6 +108,11 @@ class Batch:
         pieces: how many pieces the batch is split into, decided once; 0 before that.
         last_word: how its records end if the ids it has bring no answer: nothing more is submitted.
         ending: how all its records end, when no answer is to come.
+        schema: version of its item's schema, as its job's.
+        originals_size: bytes of the records as written, which follow the body in the staged object; 0 where they are
+            sent as written.
+        estimate: of its cost, in billionths of a US dollar; 0 unless the job has a `max_cost`.
+        estimated_before: sum of the estimates of the batches before it.
     """
 
     job_id: str
@@ -153,6 +158,15 @@ class Batch:
     ending: ErrorDetail | None = None
     part: Part | None = None
     completed_at: float | None = None
+    schema: str = SCHEMA
+    originals_size: int = 0
+    estimate: int = 0
+    estimated_before: int = 0
+
+    @property
+    def index_offset(self) -> int:
+        """Where the index begins in the staged object."""
+        return self.body_size + self.originals_size
 
     @property
     def submit_work(self) -> DueKind:

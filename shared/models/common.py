@@ -7,6 +7,9 @@ from enum import StrEnum
 
 SCHEMA = "v1"
 """Version of the items' schema; part of the `due` index's partition key, so that newer items are left alone."""
+CONVERTED_SCHEMA = "v2"
+"""Schema of jobs, and their batches, that the first version cannot work on: formats that are converted, options."""
+SCHEMAS = (SCHEMA, CONVERTED_SCHEMA)
 
 
 class JobState(StrEnum):
@@ -39,6 +42,16 @@ class DueKind(StrEnum):
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
     JOB = f"{SCHEMA}#job"
+
+    @classmethod
+    def _missing_(cls, value: object) -> DueKind | None:
+        """The kind of an item of another known schema."""
+        schema, _, name = str(value).partition("#")
+        return next((kind for kind in cls if kind.name.lower() == name), None) if schema in SCHEMAS else None
+
+    def key(self, schema: str) -> str:
+        """The partition key of items of a schema."""
+        return f"{schema}#{self.name.lower()}"
 
 
 @dataclass(frozen=True, slots=True)

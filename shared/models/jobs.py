@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.models.common import ErrorDetail, JobState, Usage
+from shared.models.common import SCHEMA, ErrorDetail, JobState, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before staging, after 60 days, and items are deleted."""
@@ -13,6 +13,7 @@ MAX_JOB_SECONDS = 50 * 86_400
 TOO_OLD_CODE = ErrorDetail(
     "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to go on."
 )
+PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,15 @@ class SplitPlan:
         max_requests: records in a batch, at most.
         max_bytes: bytes of a batch's body.
         account: the Cloudflare account the job is submitted to.
-        form: `jsonl`, `object` (the API's document) or `array` (one without its wrapper); empty until it is known.
+        form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or `array` (one without
+            its wrapper); empty until it is known.
         packing: `plain`, `gzip` or `zstd`; empty until it is known.
         start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
         first_requests: records in the first batches, at most; later ones grow up to `max_requests`. 0: all have
             `max_requests` (jobs created before batches grew).
+        format: one of `shared.formats.registry.FORMATS`; empty in jobs from before there were others than `native`.
+        start_line: lines before the first record's: those of a table's header.
+        converts: whether what is sent differs from the records as written, which are staged too then.
     """
 
     model: str
@@ -39,6 +44,9 @@ class SplitPlan:
     packing: str = ""
     start: int = 0
     first_requests: int = 0
+    format: str = ""
+    start_line: int = 0
+    converts: bool = False
 
     @property
     def is_document(self) -> bool:
@@ -86,7 +94,12 @@ class ResultFileProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """What the batches up to the output's mark amount to; `batches` are leaves: a halved one counts as its halves."""
+    """What the batches up to the output's mark amount to.
+
+    Attributes:
+        batches: leaves: a split batch counts as its pieces.
+        body_size: bytes of the bodies of batches with an answer.
+    """
 
     batches: int = 0
     succeeded: int = 0
@@ -94,6 +107,7 @@ class JobTotals:
     errors_size: int = 0
     retry_size: int = 0
     usage: Usage = field(default_factory=Usage)
+    body_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,13 @@ class Job:
         told_failed: records that it counted as failed.
         bytes_read: stored bytes of the upload that split has read.
         trouble: what one of its batches is tried against in vain.
+        schema: version of its items' schema.
+        deadline_at: when its records end without an answer; None without the option `deadline_hours`.
+        max_failed_fraction: of its answered records, 0 to 1, beyond which it fails; None without the option.
+        max_cost: billionths of a US dollar; None without the option.
+        tags: the user's own pairs.
+        retry_of: key of the manifest of the job whose failed records it tries again; or empty.
+        ended_at: when its end was first written, which its last files and their later writes name.
     """
 
     job_id: str
@@ -177,6 +198,13 @@ class Job:
     bytes_read: int = 0
     trouble: LastingError | None = None
     completed_at: float | None = None
+    schema: str = SCHEMA
+    deadline_at: float | None = None
+    max_failed_fraction: float | None = None
+    max_cost: int | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    retry_of: str = ""
+    ended_at: float | None = None
 
     def believes(self, cause: str) -> bool:
         """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""
@@ -185,3 +213,7 @@ class Job:
     def is_too_old(self, now: float) -> bool:
         """Whether it has to end, because what it needs will soon be deleted."""
         return now - self.created_at > MAX_JOB_SECONDS
+
+    def is_past_deadline(self, now: float) -> bool:
+        """Whether nothing more of it is submitted, because its `deadline_hours` are over."""
+        return self.deadline_at is not None and now >= self.deadline_at

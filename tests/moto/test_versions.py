@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import functions.poll.handler
 from shared.aws.attribute_values import read
 from shared.aws.queues import PollMessage, SplitMessage, SubmitMessage, decode_message
-from shared.models import SCHEMA, Batch, BatchState, DueKind, Job, JobState, Submission
+from shared.models import CONVERTED_SCHEMA, SCHEMA, Batch, BatchState, DueKind, Job, JobState, Submission
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded/first-version.json").read_text())
 M2M = "@cf/meta/m2m100-1.2b"
@@ -55,3 +56,20 @@ def test_a_job_that_the_first_version_left_in_flight_is_brought_to_its_end(start
 
     assert world.manifest()["counts"] == {"total": 5, "succeeded": 5, "failed": 0}
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1, 1, 1]
+
+
+def test_items_of_a_later_schema_are_left_alone_and_those_of_both_known_ones_are_due(world):
+    ledger = functions.poll.handler.services().ledger
+    for schema in (SCHEMA, CONVERTED_SCHEMA, "v3"):
+        key = {"pk": {"S": f"JOB#{schema}"}, "sk": {"S": "BATCH#00000000"}}
+        due_at = {"N": "5" if schema == SCHEMA else "4"}
+        world.dynamodb.put_item(TableName="ledger", Item={**key, "work": {"S": f"{schema}#poll"}, "due_at": due_at})
+
+    due, following = ledger.due(DueKind.POLL, 6.0, 10)
+
+    assert [entry.job_id for entry in due] == [CONVERTED_SCHEMA, SCHEMA]
+    assert following is None
+    assert ledger.due(DueKind.POLL, 6.0, 1) == (due[:1], 5.0)
+    assert ledger.due(DueKind.POLL, 4.5, 10) == (due[:1], 5.0)
+    assert ledger.count_open(DueKind.POLL, 100) == 2
+    assert ledger.count_by_job(DueKind.POLL, 100) == {SCHEMA: 1, CONVERTED_SCHEMA: 1}

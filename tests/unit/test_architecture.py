@@ -32,11 +32,13 @@ ROOMS = {
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
 PURE = {
+    "functions.submit.records.convert",
     "functions.submit.records.cut",
     "functions.submit.records.framing",
     "functions.submit.records.detect_form",
     "functions.submit.records.decompress",
     "functions.poll.join",
+    "functions.poll.join_originals",
     "functions.poll.running_sha256",
     "shared.pacing.poll_schedule",
     "shared.cost",
@@ -48,6 +50,7 @@ PURE = {
     "shared.formats.csv_rows",
     "shared.formats.detect",
     "shared.formats.messages",
+    "shared.formats.native",
     "shared.formats.openai",
     "shared.formats.openai_objects",
     "shared.formats.registry",

@@ -13,7 +13,7 @@ from functions.submit.batch_limits import max_records
 from functions.submit.records.cut import Cut, excerpt_json, located, too_large, validate_record
 from functions.submit.records.framing import OverlongRecord, elements, lines
 from shared.errors import UploadError
-from shared.formats.base import UNREADABLE_CODES, RecordFault
+from shared.formats.base import UNREADABLE_CODES, RecordFault, compact
 from shared.formats.csv_rows import LongRow, read_rows
 from shared.formats.registry import DELIMITERS
 from shared.models import Checkpoint
@@ -158,13 +158,13 @@ def _records(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader
             judged.append(judge(raw, None if plan.is_document else line + 1))
             line += taken
         converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
-        for raw, step, taken in zip(judged, window.steps, window.lines, strict=True):
+        for one, step, taken in zip(judged, window.steps, window.lines, strict=True):
             line_number = None if plan.is_document else place.line + 1
-            end = Checkpoint(place.offset + step, place.line + taken, place.record + (raw is not None))
-            if isinstance(raw, UnsendableRecord):
-                yield _Record(b"", b"", NO_REFERENCE, line_number, end, raw)
-            elif raw is not None:
-                yield _converted(next(converted), raw, line_number, end)
+            end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
+            if isinstance(one, UnsendableRecord):
+                yield _Record(b"", b"", NO_REFERENCE, line_number, end, one)
+            elif one is not None:
+                yield _converted(next(converted), one, line_number, end)
             place = end
 
 
@@ -175,11 +175,11 @@ def _converted(
         request = excerpt_json(raw) if found.code in UNREADABLE_CODES else NO_REFERENCE
         fault = UnsendableRecord(found.code, located(line, found.message), request)
         return _Record(b"", raw, _normal(found.reference), line, end, fault)
-    request, reference = found
-    if len(request) >= API_BODY_LIMIT - WRAPPER_BYTES:
-        fault = too_large(len(request), line, excerpt_json(raw))
+    sent, reference = found
+    if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
+        fault = too_large(len(sent), line, excerpt_json(raw))
         return _Record(b"", b"", _normal(reference), line, end, fault)
-    return _Record(request, raw, _normal(reference), line, end)
+    return _Record(sent, raw, _normal(reference), line, end)
 
 
 def _normal(reference: msgspec.Raw) -> msgspec.Raw:
@@ -191,9 +191,11 @@ def _normal(reference: msgspec.Raw) -> msgspec.Raw:
 
 
 def validate_json(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
-    """A JSON object as it was written; why it is none; None for a blank line."""
+    """A JSON object as it was written, on one line; why it is none; None for a blank line."""
     judged = validate_record(raw, line)
-    return judged if judged is None or isinstance(judged, UnsendableRecord) else judged.raw
+    if judged is None or isinstance(judged, UnsendableRecord):
+        return judged
+    return compact(judged.raw) if line is None else judged.raw
 
 
 def validate_row(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
