@@ -91,7 +91,7 @@ clean: ## remove what the other verbs made, environments included
 # ---------------------------------------------------------------------------------------------------------------------
 
 install = { [ -x .venv/bin/uv ] && \
-	.venv/bin/uv pip sync --quiet --no-config --python $(1)/bin/python --require-hashes $(2); } || \
+	.venv/bin/uv pip sync --quiet --no-config --compile-bytecode --python $(1)/bin/python --require-hashes $(2); } || \
 	$(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r $(2)
 
 new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Dropbatch needs Python 3.11 or later; this is " + sys.version)'

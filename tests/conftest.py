@@ -5,6 +5,7 @@ Hypothesis tries the same examples on every machine and in every run, keeps noth
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -39,5 +40,6 @@ class _OneProcessForAStack(LoadScopeScheduling):
         return path if path.startswith(SHARED) else nodeid
 
 
+@pytest.hookimpl(optionalhook=True)  # there is no such hook under `-p no:xdist`
 def pytest_xdist_make_scheduler(config, log):
     return _OneProcessForAStack(config, log)
