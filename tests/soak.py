@@ -1,8 +1,9 @@
 """The soak: `python -m tests.soak`, or `make soak`. Hours of trouble in minutes, on a deployed stack of its own.
 
 Uploads of every size and form arrive for SOAK_MINUTES (30) while 5 % of the functions' AWS calls and 5 % of the API's
-answers go wrong and function processes are killed. Then all is let finish, and every line of every job is compared with
-what it must be. Ends by itself, with a summary, its figures in docs/reliability.md, and an error if anything was lost.
+answers go wrong and function processes are killed. A firewall blocks the text of some records, one model stalls, and
+an item of the table cannot be read. Then every job is let finish, and every line of every job is compared with what it
+must be. Ends by itself, with a summary, its figures in docs/reliability.md, and an error if anything was lost.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from tests.support.fault_table import ROOT, write_between_marks
 from tests.support.stack import Stack, running_stack
 
 BGE, M2M = "@cf/baai/bge-small-en-v1.5", "@cf/meta/m2m100-1.2b"
+STALLED = "@cf/baai/bge-large-en-v1.5"
+STALLED_SECONDS = 900
+"""How much longer than others the stalled model takes for each batch."""
+BLOCKED = "a text that the firewall blocks"
 LARGEST = 20_000
 """Records of the largest uploads; those of over `LONG` ask for short answers, since a local S3 keeps all in memory."""
 LONG = 500
@@ -64,10 +69,19 @@ class Upload:
     count: int
     form: str
     bad: bool
+    stalled: bool
+    blocked: bool
+    """Whether one of its records holds a text that the firewall blocks."""
+    dropped_at: float
 
     @property
     def model(self) -> str:
+        if self.stalled:
+            return STALLED
         return M2M if self.count > LONG else BGE
+
+    def is_blocked(self, number: int) -> bool:
+        return self.blocked and number == self.count // 2
 
     @property
     def path(self) -> str:
@@ -77,7 +91,8 @@ class Upload:
         """One record; None for a line that cannot be read."""
         if self.bad and number % 97 == 5:
             return None
-        text = {"text": f"upload {self.number} record {number}", "external_reference": f"{self.number}/{number}"}
+        content = f"upload {self.number} record {number}{f', {BLOCKED}' if self.is_blocked(number) else ''}"
+        text = {"text": content, "external_reference": f"{self.number}/{number}"}
         return text | ({"target_lang": "es"} if self.model == M2M else {})
 
     def body(self) -> bytes:
@@ -102,6 +117,10 @@ class Seen:
     """Records whose batch was twice submitted into silence: they end `submit_unknown`, as promised."""
     again: int = 0
     unknowable: int = 0
+    blocked: int = 0
+    """Records that the firewall blocked: they end `rejected`, alone."""
+    seconds: list[float] = field(default_factory=list)
+    """From upload to manifest, of jobs of at most `LONG` records on a model that does not stall."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     memory: dict[str, list[int]] = field(default_factory=dict)
     """By function: bytes its largest process held, look by look."""
@@ -111,6 +130,8 @@ class Seen:
         ids = Counter(line["id"] for line in lines)
         self.uploads += 1
         self.records += upload.count
+        if upload.count <= LONG and not upload.stalled and not upload.blocked:
+            self.seconds.append(time.time() - upload.dropped_at)
         self.lost += len(set(range(upload.count)) - set(ids))
         self.twice += len(lines) - len(ids)
         told = [batch["unknowable_submits"] for batch in manifest["batches"]]
@@ -125,7 +146,9 @@ class Seen:
             self.wrong.append(f"{upload.path}: {manifest['state']}, {len(lines)} of {upload.count} lines")
         for line in lines:
             fault = wrong(line, upload.record(line["id"]), upload.model)
-            if fault == "submit_unknown" and line["id"] in silent:
+            if upload.is_blocked(line["id"]) and fault == "rejected":
+                self.blocked += 1
+            elif fault == "submit_unknown" and line["id"] in silent:
                 self.unknown += 1
             elif fault:
                 self.wrong.append(f"{upload.path} line {line['id']}: {fault}")
@@ -162,11 +185,24 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
     next_kill = next_look + 10
     stack.local("behaviour", "PUT", {"latency": 5.0, "latency_kind": "lognormal", "fault_rates": API_FAULTS})
     stack.local("faults", "POST", {"kind": "missing", "share": 0.0003, "first": 1, "times": 0})
+    stack.local("faults", "POST", {"kind": "stuck", "model": STALLED, "seconds": STALLED_SECONDS, "times": 0})
+    stack.local("faults", "POST", {"kind": "html", "on": "submit", "status": 403, "contains": BLOCKED, "times": 0})
+    put_unreadable_items(stack)
     stack.break_aws(*AWS_FAULTS)
     for number in range(1_000_000):
         form = chance.choice(["jsonl", "jsonl", "jsonl.gz", "json"])
         count = round(LARGEST ** chance.random())
-        upload = Upload(number, count, form, bad=form != "json" and chance.random() < 0.3)
+        kind = chance.random()
+        stalled = kind < 0.06
+        upload = Upload(
+            number,
+            min(count, 50) if stalled else count,
+            form,
+            bad=form != "json" and chance.random() < 0.3,
+            stalled=stalled,
+            blocked=kind > 0.94,
+            dropped_at=time.time(),
+        )
         stack.drop(upload.path, upload.body())
         waiting[upload.path] = upload
         next_upload = time.monotonic() + chance.uniform(2, 14)
@@ -180,6 +216,21 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
                 look(stack, seen, waiting)
                 next_look = now + 5
             time.sleep(0.2)
+
+
+def put_unreadable_items(stack: Stack) -> None:
+    """A job and a batch that no version can read, due at once, in front of all others."""
+    for sort_key, work in (("META", "v1#job"), ("BATCH#00000000", "v1#submit"), ("BATCH#00000001", "v1#poll")):
+        stack.dynamodb.put_item(
+            TableName=stack.table,
+            Item={
+                "pk": {"S": "JOB#unreadable"},
+                "sk": {"S": sort_key},
+                "work": {"S": work},
+                "due_at": {"N": "1"},
+                "state": {"S": "no such state"},
+            },
+        )
 
 
 def kill_one(stack: Stack, chance: random.Random, seen: Seen) -> None:
@@ -250,6 +301,7 @@ def main() -> int:
 
 def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) -> int:
     """Print the summary; keep it in the document if all is well. The process's exit code."""
+    waits = f"median {median(seen.seconds):.0f}, at most {max(seen.seconds):.0f}" if seen.seconds else ""
     memory = "; ".join(f"{name}: {memory_told(samples)}" for name, samples in sorted(seen.memory.items()))
     row = {
         "minutes": f"{minutes:g}, and {max(took / 60 - minutes, 0):.1f} to finish",
@@ -257,6 +309,8 @@ def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) ->
         "records": f"{seen.records:,}",
         **other_side,
         "functions killed": f"{seen.killed:,}",
+        "records that the firewall blocked, ended `rejected`": f"{seen.blocked:,}",
+        "seconds from upload to manifest, small jobs": waits,
         "lost": f"{seen.lost:,}",
         "answered twice": f"{seen.twice:,}",
         "submits beyond one per batch": f"{seen.again:,}, of {seen.unknowable:,} unknowable ones told in manifests",
@@ -265,7 +319,7 @@ def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) ->
         "memory of functions": memory,
     }
     for name, value in row.items():
-        print(f"{name:30} {value}", flush=True)
+        print(f"{name:50} {value}", flush=True)
     for fault in seen.wrong[:20]:
         print(f"WRONG: {fault}", flush=True)
     if seen.wrong or seen.lost or seen.twice:

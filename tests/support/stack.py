@@ -34,6 +34,8 @@ class Stack:
     queues: dict[str, str]
     """URLs by the name of their output, without `Url`: `UploadQueue`, `UploadDeadLetterQueue` …"""
     poll_function: str
+    dynamodb: Any
+    table: str
     api: str
     proxy: str
 
@@ -160,11 +162,8 @@ def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> I
             )
 
         outputs = client("cloudformation").describe_stacks(StackName=aws.STACK_NAME)["Stacks"][0]["Outputs"]
-        queues = {
-            one["OutputKey"].removesuffix("Url"): one["OutputValue"]
-            for one in outputs
-            if one["OutputKey"].endswith("QueueUrl")
-        }
+        values = {one["OutputKey"]: one["OutputValue"] for one in outputs}
+        queues = {name.removesuffix("Url"): value for name, value in values.items() if name.endswith("QueueUrl")}
         made = Stack(
             home,
             client("s3"),
@@ -173,6 +172,8 @@ def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> I
             told["bucket"],
             queues,
             told["poll_function"],
+            client("dynamodb"),
+            values["TableName"],
             told["workers_ai_base_url"].removesuffix("/client/v4"),
             told.get("fault_proxy_url", ""),
         )
