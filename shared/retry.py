@@ -1,7 +1,12 @@
-"""Insist: a step that must not be left to a later message, done again and again while the invocation has time."""
+"""Retries and back-off: how long to wait before something is tried again, and a step that is retried in place.
+
+How long an item waits that is claimed again and again without progress is `shared.claims`; pauses of the whole account
+and of one model are `shared.pacing.controls`.
+"""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import StorageError
@@ -14,28 +19,61 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RESERVE_SECONDS = 10.0
-"""Time that is left to the caller when the step never succeeded."""
+"""Seconds of the invocation that are left to the caller when the step never succeeded."""
+FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
+"""Seconds between two tries of a step."""
+FIRST_SUBMIT_SECONDS, MAX_SUBMIT_SECONDS = 10.0, 900.0
+"""Seconds between two submits of a batch that was rejected for no reason of its own."""
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 5.0, 900.0
+"""Seconds between two polls of a batch without an answer."""
+MAX_DOUBLINGS = 30
+
+
+def exponential(first: float, times: int, longest: float) -> float:
+    """Seconds to wait after a number of failures: `first` after none, doubled by each, at most `longest`."""
+    return min(first * 2.0 ** min(times, MAX_DOUBLINGS), longest)
+
+
+def jittered(seconds: float, fraction: float = 0.2) -> float:
+    """A wait that differs by at most `fraction`, so that waits that began together do not end together."""
+    return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311 - spreads load, guards nothing
+
+
+def soon_after(moment: float, within: float) -> float:
+    """A time after a moment, by up to `within` seconds, so that not all who wait for it come together."""
+    return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing
+
+
+def submit_back_off(refusals: int) -> float:
+    """Seconds until a batch is submitted again after a number of rejections in a row."""
+    return jittered(exponential(FIRST_SUBMIT_SECONDS, refusals, MAX_SUBMIT_SECONDS), 0.3)
+
+
+def poll_back_off(age: float) -> float:
+    """Seconds until a batch is polled again when there was no answer: half of its age since it was accepted."""
+    return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)
 
 
 def retry_until_deadline(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
-    """Do a step until no AWS service stands in its way.
+    """Run a step until no AWS service fails in it.
 
     Args:
-        step: may be done more than once.
+        step: may be run more than once.
         services: the process's clients and settings.
         remaining: seconds this invocation has left.
 
     Raises:
         StorageError: the time is over.
     """
-    wait = 0.2
+    tries = 0
     while True:
         before = remaining()
         try:
             return step()
         except StorageError:
+            wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
             left = remaining()
             if left < RESERVE_SECONDS + wait + (before - left):  # what hung is likely to hang as long again
                 raise
             services.sleep(wait)
-            wait = min(2 * wait, 5.0)
+            tries += 1

@@ -33,6 +33,7 @@ from shared.errors import InvariantError, LeaseLostError
 from shared.job_status import JSON_TYPE, build_status, encode_status, iso_time, status_digest
 from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, BatchState, ErrorDetail, Isolation, Job, JobState, Usage
 from shared.observability import count, logger
+from shared.retry import exponential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,6 +291,6 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
             keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
         )
     quiet = 0 if changed else job.quiet + 1
-    due = now + min(MIN_VISIT_SECONDS * 2.0**quiet, MAX_VISIT_SECONDS)
+    due = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS)
     told = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
     services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **told)

@@ -18,7 +18,6 @@ Before the decision the job item grants the submits that the pieces will cost, a
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
+from shared.retry import jittered
 from shared.staged_batch import (
     StagedInfo,
     build_body,
@@ -124,7 +124,7 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
 def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> None:
     root = known.causes.get(batch.cause, "")[:8]
     wait = LOOK_SECONDS if batch.number.startswith(root) else LOOK_LATER_SECONDS
-    services.ledger.postpone(batch, now + wait * random.uniform(0.8, 1.2), claims=0)  # noqa: S311
+    services.ledger.postpone(batch, now + jittered(wait), claims=0)
 
 
 def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:

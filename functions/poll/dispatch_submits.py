@@ -8,13 +8,13 @@ off, does not count towards its expiry.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from functions.poll.due_items import DueItem, in_parallel, isolated, load
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
+from shared.retry import soon_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,8 @@ def needs_no_call(found: DueItem) -> bool:
 def _postpone(services: Services, found: DueItem, until: float) -> None:
     """Move a batch that cannot be tried now out of the others' way; one that has ids is polled meanwhile."""
     batch, now = found.batch, services.now()
-    wait = max(until - now, 1.0) * random.uniform(1.0, 1.1)  # noqa: S311 - spreads load, guards nothing
+    wait = max(until - now, 1.0)
+    wait = soon_after(wait, wait / 10)
     if batch.waits_anew:
         services.ledger.poll_on(batch, now + wait)
         return

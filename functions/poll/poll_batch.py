@@ -1,32 +1,29 @@
-"""Ask: one claimed batch, one poll of the API, and what its reply leads to.
+"""Poll one batch: claim it, poll the API, and process the reply.
 
-The poll that finds a batch finished carries its whole result and may be the only one that ever does: its bytes are in
-S3, under a key that holds the poll's ordinal, before any state says so. A claim that found another claim dead looks
-there first.
+The poll that finds a batch finished carries its whole result and may be the only one that ever does. So the reply is
+stored in S3, under a key that holds the poll's ordinal, before any state says so. A claim that follows one that died
+looks there first.
 """
 
 from __future__ import annotations
 
-import random
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from functions.poll.bisect_batch import give_up, isolate
-from functions.poll.collect import StoredReply, collect, try_missing_again
+from functions.poll.collect import StoredReply, collect
+from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, submit_again
 from shared import s3_keys as keys
-from shared.api_messages import attach_api_message
 from shared.aws.object_store import ObjectNotFoundError
-from shared.aws.queues import SubmitMessage
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
-from shared.pacing.poll_schedule import MAX_SECONDS, MIN_SECONDS
 from shared.rejections import classify_rejection
-from shared.retry import retry_until_deadline
+from shared.retry import poll_back_off, retry_until_deadline, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
@@ -39,20 +36,17 @@ if TYPE_CHECKING:
 POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
 COLLECT_SECONDS = 25.0
-"""Time kept after it to store and join."""
+"""Seconds kept after it to store and join."""
 MIN_POLL_SECONDS = 15.0
-"""No poll is begun with less time: it could break off the only reply that holds the results."""
-MAX_SUBMITS = 3
+"""Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
 MISSES, MISSES_OVER = 5, 60.0
 """Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
-"""Likewise for polls answered with one and the same 5xx code; with any other code it is `MISSES_OVER`."""
+"""Likewise for polls answered with the same 5xx code; for any other code it is `MISSES_OVER`."""
 DOUBTED_SECONDS = 15.0
-"""Seconds to the next poll after one that is to be believed after several only."""
+"""Seconds to the next poll after a reply that is believed only when several say the same."""
 SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
-"""Refusals of a pause's probe that do not show that the pause is over."""
-LATE = ErrorDetail("expired", "Workers AI did not finish it in time.")
-MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
+"""Rejections of a pause's probe that do not show that the pause is over."""
 INTERNAL = ErrorDetail("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
 
 
@@ -73,10 +67,10 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
 def poll_batch(
     services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]
 ) -> PollOutcome:
-    """Claim a batch and bring it on.
+    """Claim a batch and advance it.
 
     Raises:
-        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+        StorageError: an AWS service failed; the batch is due again by its `due_at`.
     """
     if needs_call(job, batch, services.now()) and remaining() < MIN_POLL_SECONDS + COLLECT_SECONDS:
         return PollOutcome(job.job_id, done=False)  # it stays due
@@ -94,18 +88,18 @@ def poll_batch(
 
 
 def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> bool:
-    """Write down what is known already, else ask the API; whether the batch is done by it."""
+    """Process what is known already, else poll the API; whether the batch is done by it."""
     if batch.ending is not None:
         return collect(services, job, batch, None)
     if batch.halving is not None:
         ended = isolate(services, batch)
         return ended is not None and collect(services, job, ended, None)
     if job.is_too_old(services.now()):
-        return _end(services, job, batch, batch.last_word or TOO_OLD_CODE)
+        return end(services, job, batch, batch.last_word or TOO_OLD_CODE)
     candidates = batch.pollable
     submission = candidates[-1 - (batch.polls - 1) % len(candidates)]
-    with ExitStack() as kept:
-        stored = _stored_reply(services, batch, submission, kept)
+    with ExitStack() as stack:
+        stored = _stored_reply(services, batch, submission, stack)
         if stored is not None:
             return collect(services, job, batch, stored)
     now = services.now()
@@ -115,7 +109,7 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
     ) as reply:
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
-            # The API may never give this answer again; that S3 is slow must not lose it.
+            # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
             retry_until_deadline(lambda: services.store.put_if_absent(key, reply.body), services, remaining)
             clear_lasting_error(services, job, batch)
             done = collect(services, job, batch, StoredReply(key, reply))
@@ -130,28 +124,28 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
-    """The records end `internal`; or the batch without a line, if they cannot be written either.
+    """End the records `internal`; or the batch without a line, if they cannot be written either.
 
-    Its job cannot finish then, and ends by the same law. All that was answered stays in staging.
+    The job cannot finish then, and ends by the same law. All that was answered stays in staging.
     """
     if batch.pieces:
         give_up(services, batch)
         return False
     if batch.ending is None:
-        return _end(services, job, batch, batch.last_word or batch.halving or INTERNAL)
+        return end(services, job, batch, batch.last_word or batch.halving or INTERNAL)
     return services.ledger.abandon(batch, services.now()) is not None
 
 
-def _stored_reply(services: Services, batch: Batch, submission: Submission, kept: ExitStack) -> StoredReply | None:
-    """A reply that lies in S3 already: the submit's own, or that of a poll whose function died then."""
+def _stored_reply(services: Services, batch: Batch, submission: Submission, stack: ExitStack) -> StoredReply | None:
+    """A reply that is in S3 already: the submit's own, or that of a poll whose function died after it."""
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
-        return StoredReply(key, parse_answer(services.store.spool(key, kept)))
+        return StoredReply(key, parse_answer(services.store.spool(key, stack)))
     for ordinal in range(batch.polls - 1, batch.polls_settled, -1):
         for attempt in {one.attempt for one in batch.of_round}:
             key = keys.raw(batch.job_id, batch.number, attempt, ordinal)
             try:
-                return StoredReply(key, parse_answer(services.store.spool(key, kept)))
+                return StoredReply(key, parse_answer(services.store.spool(key, stack)))
             except ObjectNotFoundError:
                 continue
     return None
@@ -166,7 +160,7 @@ def _not_finished(
     verdict: ErrorClass | None,
     permit: Permit,
 ) -> bool:
-    """What a reply without results leads to; whether the batch is done by it."""
+    """Process a reply without results; whether the batch is done by it."""
     match reply:
         case Pending(status):
             return _still_pending(services, job, batch, submission, status)
@@ -206,25 +200,25 @@ def _rejected(
             services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
             ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
         case ErrorClass.HOLD:
-            until = services.budget.hold(now, reply.retry_after) + random.uniform(0, 10)  # noqa: S311
+            until = soon_after(services.budget.hold(now, reply.retry_after), 10)
             ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
         case ErrorClass.UNKNOWN_ID:
             return _missed(services, job, batch, submission)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
             ledger.fail_job(job.job_id, ErrorDetail("unknown_model", words), now)
-            return _end(services, job, batch, ErrorDetail("rejected", words))
+            return end(services, job, batch, ErrorDetail("rejected", words))
         case _ if verdict is ErrorClass.BATCH_FAILED or over is not None:
             _failed(services, job, batch, submission, reply.code, reply.message)
         case _:
-            if reply.enveloped and _overdue(services, batch, now):
-                return _submit_again(services, job, batch, LATE, {})
+            if reply.enveloped and is_overdue(services, batch, now):
+                return submit_again(services, job, batch, LATE, {})
             _unanswered(services, job, batch, submission, code)
     return False
 
 
 def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
-    """Seconds over which several polls must be answered so; None where one is enough, or none ever are."""
+    """Seconds over which several polls must get this reply; None where one is enough, or none ever are."""
     if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL}:
         return MISSES_OVER
     is_server_error = reply.enveloped and reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -232,17 +226,17 @@ def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
 
 
 def _unanswered(services: Services, job: Job, batch: Batch, submission: Submission, code: int) -> None:
-    """No answer: the claim counts, so that a reply that never becomes readable comes to its end."""
+    """No answer: the claim counts, so that a batch whose replies are never readable ends."""
     now = services.now()
-    wait = back_off(batch, now) if _is_latest(batch, submission) else DOUBTED_SECONDS
+    wait = poll_back_off(now - (batch.accepted_at or now)) if _is_latest(batch, submission) else DOUBTED_SECONDS
     since = note_lasting_error(services, job, batch, code, polling=True)
     services.ledger.schedule_poll(batch, now + claim_seconds(batch.claims, wait), claims=batch.claims, vain_since=since)
 
 
 def _is_believed(services: Services, batch: Batch, submission: Submission, code: int, over: float) -> bool:
-    """Whether what a poll said is to be believed: only if several in a row did, over so many seconds.
+    """Whether a reply is believed: only if several in a row say the same, over `over` seconds.
 
-    If not, it is written down. Claims count, so that polls that say now this and now that come to their end.
+    If not, it is counted. Claims count too, so that a batch whose replies keep changing ends.
     """
     now = services.now()
     if not _is_latest(batch, submission):
@@ -265,7 +259,7 @@ def _is_believed(services: Services, batch: Batch, submission: Submission, code:
 
 
 def _missed(services: Services, job: Job, batch: Batch, submission: Submission) -> bool:
-    """The API does not know the id: believed after several polls; whether the batch is done by it."""
+    """The API does not know the id, which is believed after several polls; whether the batch is done by it."""
     now = services.now()
     if not _is_latest(batch, submission):
         _give_up_earlier(services, batch, submission, certain=False)
@@ -273,7 +267,7 @@ def _missed(services: Services, job: Job, batch: Batch, submission: Submission) 
     since = batch.missed_at if batch.misses else now
     counted: dict[str, object] = {"misses": batch.misses + 1, "missed_at": since, "failures": 0}
     if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
-        return _submit_again(
+        return submit_again(
             services, job, batch, ErrorDetail("expired", "Workers AI no longer knew the batch."), counted
         )
     due_at = now + claim_seconds(batch.claims, DOUBTED_SECONDS)
@@ -282,17 +276,17 @@ def _missed(services: Services, job: Job, batch: Batch, submission: Submission) 
 
 
 def _failed(services: Services, job: Job, batch: Batch, submission: Submission, code: int | None, message: str) -> None:
-    """A batch failed after acceptance; an earlier id only leaves it to the latest."""
+    """A batch failed after acceptance; of an earlier id, only that id is given up."""
     if _is_latest(batch, submission):
-        _bisect(services, job, batch, code, message)
+        isolate_or_end(services, job, batch, code, message)
     else:
         _give_up_earlier(services, batch, submission, certain=True)
 
 
 def _give_up_earlier(services: Services, batch: Batch, submission: Submission, *, certain: bool) -> None:
-    """Count a poll against an earlier id of a batch that was submitted again, which alone is given up by it.
+    """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
-    What is counted of the latest id stays as it is: it alone decides what becomes of the batch.
+    The counts of the latest id stay: it alone decides what becomes of the batch.
     """
     now = services.now()
     since = submission.missed_at if submission.misses else now
@@ -314,62 +308,8 @@ def _with(batch: Batch, submission: Submission, changed: Submission) -> tuple[Su
     return tuple(changed if one is submission else one for one in batch.submissions)
 
 
-def _overdue(services: Services, batch: Batch, now: float) -> bool:
-    accepted = batch.accepted_at or now
-    return now - accepted - batch.paused > services.settings.batch_deadline_hours * 3_600
-
-
-def _submit_again(services: Services, job: Job, batch: Batch, fault: ErrorDetail, learned: dict[str, object]) -> bool:
-    """Overdue or lost: submit again while that is allowed, else its records end here; whether it is done.
-
-    While a submit could not be sent anyhow, its ids are polled on, and `learned` is kept.
-    """
-    if batch.is_partly_answered:
-        return _end_missing(services, job, batch)
-    now = services.now()
-    submits = len(batch.of_round) + batch.unknowable
-    if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
-        return _end(services, job, batch, batch.last_word or fault)
-    if not services.budget.can_submit(job.plan.model, now):
-        services.ledger.schedule_poll(batch, now + _next_poll(services, job, batch), **learned)
-    elif services.ledger.resubmit(batch, now):
-        logger.warning("batch submitted again", **batch_log_fields(batch), reason=fault.message)
-        services.queues.send(SubmitMessage(job.job_id, batch.number))
-    return False
-
-
-def _end_missing(services: Services, job: Job, batch: Batch) -> bool:
-    """A reply lacked items, and no other will come: submit only these again, else end them; whether it is done."""
-    submits = len(batch.submissions) + batch.unknowable
-    allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
-    if allowed and try_missing_again(services, batch):
-        return False
-    return _end(services, job, batch, batch.last_word or MISSING)
-
-
-def _end(services: Services, job: Job, batch: Batch, fault: ErrorDetail) -> bool:
-    ended = services.ledger.end_without_answer(batch, fault, services.now())
-    return ended is not None and collect(services, job, ended, None)
-
-
-def _bisect(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
-    """Failed after acceptance: bad records in it are isolated, and a record that stands alone fails by itself."""
-    if batch.is_partly_answered:
-        _end_missing(services, job, batch)
-        return
-    words = "Workers AI accepted this request and then failed it"
-    reason = attach_api_message(
-        services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
-    )
-    now = services.now()
-    if batch.sendable == 1 or batch.round:
-        services.ledger.end_without_answer(batch, reason, now, cause=cause_of(code))
-    else:
-        services.ledger.begin_halving(batch, reason, cause_of(code), now)
-
-
 def _still_pending(services: Services, job: Job, batch: Batch, submission: Submission, status: str) -> bool:
-    """Pending, perhaps for too long; whether the batch is done by it."""
+    """Process a pending reply, perhaps of an overdue batch; whether the batch is done by it."""
     now = services.now()
     count("OldestPendingAge", now - (batch.accepted_at or now))
     clear_lasting_error(services, job, batch)
@@ -378,26 +318,14 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
         learned |= {"misses": 0, "failures": 0}
     elif submission.misses:
         learned |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
-    if _overdue(services, batch, now):
-        return _submit_again(services, job, batch, LATE, learned)
-    services.ledger.schedule_poll(batch, now + _next_poll(services, job, batch), **learned)
+    if is_overdue(services, batch, now):
+        return submit_again(services, job, batch, LATE, learned)
+    services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **learned)
     return False
 
 
-def _next_poll(services: Services, job: Job, batch: Batch) -> float:
-    """Seconds until a pending batch is asked after next."""
-    now = services.now()
-    return services.times.next_poll(job.plan.model, now - (batch.accepted_at or now), now)
-
-
 def _note_completion_time(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """Remember how long a batch took, where it is plain since when, and when that was first seen."""
+    """Remember how long a batch took, if it was accepted once and its first complete reply is known."""
     if len(batch.of_round) == 1 and not batch.missing_asks:
         accepted = batch.of_round[0].at
         services.times.note(job.plan.model, batch.number, max(batch.pending_at - accepted, 0.0), now - accepted, now)
-
-
-def back_off(batch: Batch, now: float) -> float:
-    """Seconds until a batch is asked after again when there was no answer: half of its age, whatever was learned."""
-    age = now - (batch.accepted_at or now)
-    return min(max(age * 0.5, MIN_SECONDS), MAX_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311

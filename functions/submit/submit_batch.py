@@ -7,7 +7,6 @@ receipt or a reply of that attempt before it calls the outcome unknown.
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from shared.models import TOO_OLD_CODE, Batch, BatchState, DueKind, ErrorDetail,
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.rejections import classify_rejection, token_state
-from shared.retry import retry_until_deadline
+from shared.retry import retry_until_deadline, soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
@@ -232,9 +231,9 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
     match verdict:
         case ErrorClass.MODEL_WAITS:
             until = budget.delay_model(job.plan.model, now, str(code), permit)
-            ledger.refuse(batch, until + random.uniform(0, 15))  # noqa: S311
+            ledger.refuse(batch, soon_after(until, 15))
         case ErrorClass.HOLD:
-            until = budget.hold(now, reply.retry_after) + random.uniform(0, 10)  # noqa: S311
+            until = soon_after(budget.hold(now, reply.retry_after), 10)
             ledger.refuse(batch, until, paused=batch.paused + until - now)
         case ErrorClass.QUOTA:
             budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit)
@@ -251,7 +250,7 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
             _isolate_or_end(services, batch, code, FIREWALL if is_firewall else reply.message)
         case _:
             since = note_lasting_error(services, job, batch, code, polling=False)
-            ledger.refuse(batch, now + back_off(batch.refusals), refusals=batch.refusals + 1, vain_since=since)
+            ledger.refuse(batch, now + submit_back_off(batch.refusals), refusals=batch.refusals + 1, vain_since=since)
 
 
 def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
@@ -280,7 +279,7 @@ def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -
             "Whether Workers AI took this request could not be known, so it was not sent again.",
         )
         return _end(services, batch, ending, unknowable=times)
-    return services.ledger.refuse(batch, now + back_off(0), unknowable=times)
+    return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
 
 
 def _end(services: Services, batch: Batch, ending: ErrorDetail, **learned: object) -> Batch | None:
@@ -313,8 +312,3 @@ def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
     if pause.reason is PauseReason.TOKEN_REFUSED:
         return reached and verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
     return pause.reason is PauseReason.OUTAGE and reached
-
-
-def back_off(times: int) -> float:
-    """Seconds to wait after so many refusals in a row: 10 and doubling, up to 15 minutes, with jitter."""
-    return min(10.0 * 2.0 ** min(times, 10), 900.0) * random.uniform(0.7, 1.3)  # noqa: S311

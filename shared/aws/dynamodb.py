@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from shared.aws.attribute_values import attribute, plain, read
-from shared.errors import StorageError
+from shared.aws.client_errors import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,10 +151,10 @@ def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> d
         ConditionFailedError: the condition did not hold.
         StorageError: DynamoDB failed.
     """
-    try:
-        answer: dict[str, Any] = getattr(client, operation)(**arguments)
-    except client.exceptions.ConditionalCheckFailedException as error:
-        raise ConditionFailedError(sent_again=error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0) from error
-    except (ClientError, BotoCoreError) as error:
-        raise StorageError(f"DynamoDB {operation}: {error}") from error
-    return answer
+    with storage_errors(f"DynamoDB {operation}"):
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(**arguments)
+        except client.exceptions.ConditionalCheckFailedException as error:
+            sent_again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
+            raise ConditionFailedError(sent_again=sent_again) from error
+        return answer

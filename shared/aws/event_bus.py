@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError
 
+from shared.aws.client_errors import storage_errors
 from shared.errors import StorageError
 
 if TYPE_CHECKING:
@@ -46,10 +46,8 @@ class EventBus:
             "Detail": msgspec.json.encode(detail).decode(),
             "Time": datetime.fromtimestamp(at, UTC),
         }
-        try:
+        with storage_errors("EventBridge put_events"):
             answer = self.client().put_events(Entries=[entry])  # type: ignore[list-item]
-        except (ClientError, BotoCoreError) as error:
-            raise StorageError(f"EventBridge put_events: {error}") from error
         if answer["FailedEntryCount"]:
             refused = answer["Entries"][0]
             raise StorageError(

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from botocore.exceptions import (
-    BotoCoreError,
     ClientError,
     HTTPClientError,
     IncompleteReadError,
     ReadTimeoutError,
 )
 
+from shared.aws.client_errors import storage_errors
 from shared.errors import StorageError, UploadError
 from shared.spool import spool
 
@@ -276,20 +276,20 @@ class ObjectStore:
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         client = self.copying() if operation in _COPYING else self.client
-        try:
-            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)
-        except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if "IfNoneMatch" in arguments and code in {"PreconditionFailed", "412"}:
-                raise ObjectExistsError from error
-            if code in {"ConditionalRequestConflict", "409"}:
-                raise WriteConflictError(f"S3 {operation} {arguments['Key']}: {error}") from error
-            if code in _GONE:
-                raise ObjectNotFoundError(f"S3 {operation} {arguments['Key']}: {error}") from error
-            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
-        except BotoCoreError as error:
-            raise StorageError(f"S3 {operation} {arguments['Key']}: {error}") from error
-        return answer
+        call = f"S3 {operation} {arguments['Key']}"
+        with storage_errors(call):
+            try:
+                answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if "IfNoneMatch" in arguments and code in {"PreconditionFailed", "412"}:
+                    raise ObjectExistsError from error
+                if code in {"ConditionalRequestConflict", "409"}:
+                    raise WriteConflictError(f"{call}: {error}") from error
+                if code in _GONE:
+                    raise ObjectNotFoundError(f"{call}: {error}") from error
+                raise
+            return answer
 
 
 class ObjectNotFoundError(StorageError):

@@ -1,4 +1,4 @@
-"""The work queues: SQS. Messages make things prompt; the ledger makes them certain."""
+"""The work queues: SQS. Messages make work start soon; the ledger makes it certain."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError
 
+from shared.aws.client_errors import storage_errors
 from shared.errors import StorageError
 
 if TYPE_CHECKING:
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 FAST_START_BATCHES = 20
-"""Batches of a job asked after, or ended, by message, so that small jobs are quick; a tick looks after the others."""
+"""The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
 
 SUBMIT_GRACE_SECONDS = 60.0
-"""Seconds that a batch's first message has to come true before a tick sends another."""
+"""Seconds that a batch's first message has to be processed before a tick sends another."""
 POLL_GRACE_SECONDS = 10.0
-"""Seconds by which a message to ask may be late before a tick asks in its place: two polls at once are one too many."""
+"""Seconds that a message to poll may be late before a tick polls in its place: two polls at the same time waste one."""
 
 MAX_DELAY_SECONDS = 900
-"""Seconds SQS can hold a message back."""
+"""The longest that SQS can delay a message."""
 
 
 class SplitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="split"):
-    """Go on splitting a job's upload."""
+    """Continue to split a job's upload."""
 
     job_id: str
 
@@ -41,13 +41,13 @@ class SubmitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
 
 
 class PollMessage(msgspec.Struct, frozen=True, tag_field="do", tag="ask"):
-    """Ask after batches of any jobs, given as pairs of job id and number."""
+    """Poll batches of any jobs, given as pairs of job id and number."""
 
     batches: tuple[tuple[str, str], ...]
 
 
 class AdvanceMessage(msgspec.Struct, frozen=True, tag_field="do", tag="visit"):
-    """Join what is ready of a job, and finish it if everything is."""
+    """Join the batches of a job that are done, and finish it if all are."""
 
     job_id: str
 
@@ -75,10 +75,10 @@ class Queues:
 
         Args:
             messages: all to the same queue.
-            delays: of each, seconds from now; empty to send all at once.
+            delays: of each, seconds from now; empty for none.
 
         Raises:
-            StorageError: SQS refused one; the items' `due_at` will bring the work up again.
+            StorageError: SQS did not take all of them; the items are due again by their `due_at`.
         """
         for start in range(0, len(messages), 10):
             chosen = messages[start : start + 10]
@@ -92,36 +92,30 @@ class Queues:
                     zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
                 )
             ]
-            try:
+            with storage_errors("SQS send_message_batch"):
                 answer = self.client.send_message_batch(QueueUrl=self._url(chosen[0]), Entries=entries)  # type: ignore[arg-type]
-            except (ClientError, BotoCoreError) as error:
-                raise StorageError(f"SQS send_message_batch: {error}") from error
             if answer.get("Failed"):
                 raise StorageError(
                     f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
                 )
 
     def hide(self, url: str, receipt: str, seconds: float) -> None:
-        """Choose when a message that was received comes again, unless it is deleted by then.
+        """Choose when a message that was received is delivered again, unless it is deleted by then.
 
         Raises:
-            StorageError: SQS refused or broke off.
+            StorageError: SQS failed.
         """
-        try:
+        with storage_errors("SQS change_message_visibility"):
             self.client.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds))
-        except (ClientError, BotoCoreError) as error:
-            raise StorageError(f"SQS change_message_visibility: {error}") from error
 
     def waiting(self, url: str) -> int:
-        """About how many messages of a queue nobody has taken yet; SQS may be up to a minute behind.
+        """About how many messages of a queue are not in flight; SQS may be up to a minute behind.
 
         Raises:
-            StorageError: SQS refused or broke off.
+            StorageError: SQS failed.
         """
-        try:
+        with storage_errors("SQS get_queue_attributes"):
             answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
-        except (ClientError, BotoCoreError) as error:
-            raise StorageError(f"SQS get_queue_attributes: {error}") from error
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
     def _url(self, message: Message) -> str:

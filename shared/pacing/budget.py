@@ -12,7 +12,6 @@ batches of jobs, which may use all.
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,8 @@ from shared.pacing.controls import (
     Permit,
     Rate,
     control_key,
-    jittered,
 )
+from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -221,7 +220,7 @@ class Budget(ControlItems):
     def _held(self, rate: Rate, tokens: int, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
         if rate.hold_until > now:
-            return Denied(rate.hold_until + random.uniform(0, 10), paused=True)  # noqa: S311
+            return Denied(soon_after(rate.hold_until, 10), paused=True)
         if self._free(rate, burst, now) < tokens:
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return None

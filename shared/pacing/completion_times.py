@@ -17,6 +17,7 @@ from shared.aws.dynamodb import call_dynamodb
 from shared.errors import StorageError
 from shared.observability import logger
 from shared.pacing import poll_schedule as cadence
+from shared.pacing.controls import control_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -82,4 +83,4 @@ class CompletionTimes:
 
 
 def _key(model: str) -> dict[str, dict[str, str]]:
-    return {"pk": {"S": "CONTROL"}, "sk": {"S": f"RATE#TIMES#{model}"}}
+    return control_key(f"RATE#TIMES#{model}")

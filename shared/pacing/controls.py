@@ -11,7 +11,6 @@ by `shared.pacing.budget`.
 
 from __future__ import annotations
 
-import random
 import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +18,7 @@ from typing import Any
 
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
+from shared.retry import jittered, soon_after
 
 PAUSED_LOOK_SECONDS = 300.0
 """Paused items look this often, so that deleting the pause is noticed."""
@@ -226,7 +226,7 @@ class ControlItems(Table):
         look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
         if probing := self.claim_probe(pause, now):
             return probing
-        return Denied(min(look, max(pause.next_probe, now + 1)) + random.uniform(1, 10), paused=True)  # noqa: S311
+        return Denied(soon_after(min(look, max(pause.next_probe, now + 1)) + 1, 9), paused=True)
 
     def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
         """None: no wait in the way; a wait: this call is its probe."""
@@ -236,7 +236,7 @@ class ControlItems(Table):
             probing = replace(wait, until=now + MODEL_PROBE_SECONDS)
             if self._replace(f"RATE#MODEL#{model}", wait, probing):
                 return probing
-        return Denied(max(wait.until, now) + random.uniform(1, 15), paused=False)  # noqa: S311
+        return Denied(soon_after(max(wait.until, now) + 1, 14), paused=False)
 
     def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
         """Write `new` if the item is still exactly the one we saw; its nonce and its next time say so."""
@@ -276,8 +276,3 @@ def control_key(sk: str) -> dict[str, Any]:
 def _next_midnight(now: float) -> float:
     """00:00 UTC of the next day, when Cloudflare's daily allocation is new."""
     return (now // 86_400 + 1) * 86_400
-
-
-def jittered(seconds: float) -> float:
-    """A time within a fifth of the given one, so that waits that began together do not end together."""
-    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.workers_ai.results import Answer, parse_answer
+from shared.workers_ai.results import Answer, begins, parse_answer
 from shared.workers_ai.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -206,13 +206,9 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 def _unwrapped(outer: _Body) -> _Body:
     """The body without its envelope; bare bodies are their own."""
-    if not _begins(outer.result, b"{") or _begins(outer.responses, b"[") or _begins(outer.results, b"["):
+    if not begins(outer.result, b"{") or begins(outer.responses, b"[") or begins(outer.results, b"["):
         return outer
     return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-
-
-def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
-    return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:

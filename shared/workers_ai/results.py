@@ -132,10 +132,10 @@ def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.R
     """The same where something is not of the type it should be, say an item that is no object: in four passes."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
-    if not (_begins(outer.responses, b"[") or _begins(outer.results, b"[")) and _begins(outer.result, b"{"):
+    if not (begins(outer.responses, b"[") or begins(outer.results, b"[")) and begins(outer.result, b"{"):
         inner = _decode_unusual_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
-    array = inner.responses if _begins(inner.responses, b"[") else inner.results
-    if not _begins(array, b"[") or outer.success is False:
+    array = inner.responses if begins(inner.responses, b"[") else inner.results
+    if not begins(array, b"[") or outer.success is False:
         raise msgspec.ValidationError("a reply without responses or results")
     return [_members_of(raw) for raw in _decode_raws(array)], inner.usage  # type: ignore[arg-type]
 
@@ -159,7 +159,8 @@ def _item_of(members: Members) -> Item:
     return item
 
 
-def _begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
+    """Whether a member is there and its JSON begins with a byte; it distinguishes objects, arrays and strings."""
     return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 

@@ -15,10 +15,8 @@ ROOMS = {
     "boto3": {"shared.bootstrap"},
     "botocore": {
         "shared.bootstrap",
-        "shared.aws.dynamodb",
-        "shared.aws.event_bus",
+        "shared.aws.client_errors",
         "shared.aws.object_store",
-        "shared.aws.queues",
     },
     "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.running_sha256"},
@@ -92,7 +90,7 @@ IMPURE = {
     "shared.observability",
 }
 
-TOO_LONG = {"functions.poll.poll_batch", "functions.poll.result_files"}
+TOO_LONG = {"functions.poll.result_files"}
 """Modules that are still to be divided."""
 
 

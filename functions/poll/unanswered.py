@@ -1,0 +1,81 @@
+"""Batches whose ids bring no answer: they are submitted again, bad records in them are isolated, or they end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from functions.poll.collect import collect, try_missing_again
+from shared.api_messages import attach_api_message
+from shared.aws.queues import SubmitMessage
+from shared.models import Batch, ErrorDetail, Job, cause_of
+from shared.observability import batch_log_fields, logger
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+
+MAX_SUBMITS = 3
+"""Submits of a batch or one of its rounds, those with an unknown outcome included."""
+LATE = ErrorDetail("expired", "Workers AI did not finish it in time.")
+MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
+
+
+def is_overdue(services: Services, batch: Batch, now: float) -> bool:
+    """Whether a batch has been pending for longer than the stack's deadline; pauses come off."""
+    accepted = batch.accepted_at or now
+    return now - accepted - batch.paused > services.settings.batch_deadline_hours * 3_600
+
+
+def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
+    """Submit an overdue or lost batch again if that is allowed, else end its records; whether it is done.
+
+    While no submit could be sent, its ids are polled on, and `updates` are written.
+    """
+    if batch.is_partly_answered:
+        return end_missing(services, job, batch)
+    now = services.now()
+    submits = len(batch.of_round) + batch.unknowable
+    if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
+        return end(services, job, batch, batch.last_word or error)
+    if not services.budget.can_submit(job.plan.model, now):
+        services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
+    elif services.ledger.resubmit(batch, now):
+        logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
+        services.queues.send(SubmitMessage(job.job_id, batch.number))
+    return False
+
+
+def end_missing(services: Services, job: Job, batch: Batch) -> bool:
+    """Submit the records that a reply lacked again, or end them; whether the batch is done."""
+    submits = len(batch.submissions) + batch.unknowable
+    allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
+    if allowed and try_missing_again(services, batch):
+        return False
+    return end(services, job, batch, batch.last_word or MISSING)
+
+
+def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:
+    """End all records of a batch without an answer; whether the batch is done."""
+    ended = services.ledger.end_without_answer(batch, error, services.now())
+    return ended is not None and collect(services, job, ended, None)
+
+
+def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None, message: str) -> None:
+    """Isolate bad records of a batch that failed after acceptance; a record that was alone in it fails."""
+    if batch.is_partly_answered:
+        end_missing(services, job, batch)
+        return
+    words = "Workers AI accepted this request and then failed it"
+    reason = attach_api_message(
+        services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
+    )
+    now = services.now()
+    if batch.sendable == 1 or batch.round:
+        services.ledger.end_without_answer(batch, reason, now, cause=cause_of(code))
+    else:
+        services.ledger.begin_halving(batch, reason, cause_of(code), now)
+
+
+def next_poll(services: Services, job: Job, batch: Batch) -> float:
+    """Seconds until a pending batch is polled next."""
+    now = services.now()
+    return services.times.next_poll(job.plan.model, now - (batch.accepted_at or now), now)
