@@ -135,7 +135,7 @@ COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --g
 RUNTIME_BRINGS := boto3 botocore s3transfer urllib3 python-dateutil six
 
 lock: .venv/.stamp ## make the requirements files again from pyproject.toml
-	$(COMPILE) pyproject.toml $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements.txt
+	$(COMPILE) --group functions $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements.txt
 	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group aws -o requirements-local.txt
 	$(COMPILE) --group sam -o requirements-sam.txt

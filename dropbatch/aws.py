@@ -1,0 +1,86 @@
+"""AWS clients, and messages for botocore's errors. The only module that imports boto3."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dropbatch.errors import CommandError, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DENIED = {"AccessDenied", "AccessDeniedException", "403", "AccessDeniedFault", "UnauthorizedOperation", "Forbidden"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+_UNKNOWN_KEY = {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"}
+_NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
+
+
+def session(endpoint_url: str = "", region: str = "") -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    """A factory of clients: `session()("s3")`.
+
+    Args:
+        endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
+        region: empty for the one that is configured.
+    """
+    import boto3
+
+    if not endpoint_url:
+        made = boto3.session.Session(region_name=region or None)
+        return made.client
+    made = boto3.session.Session("test", "test", region_name=region)
+    return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
+
+
+@contextmanager
+def explained(*, retry: bool = False) -> Iterator[None]:
+    """Turn botocore's errors into messages that say what to do.
+
+    Args:
+        retry: suppress errors of a connection that broke, because the caller tries again.
+
+    Raises:
+        CommandError: for every other error of botocore.
+    """
+    from botocore import exceptions as botocore
+
+    try:
+        yield
+    except botocore.NoCredentialsError as error:
+        raise CommandError(
+            "No AWS credentials were found. Configure them as for the AWS CLI.", Exit.NOT_PERMITTED
+        ) from error
+    except botocore.NoRegionError as error:
+        raise CommandError(
+            "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.", Exit.USAGE
+        ) from error
+    except botocore.ProfileNotFound as error:
+        raise CommandError(f"{error}.", Exit.USAGE) from error
+    except botocore.ClientError as error:
+        raise _of_client(error) from error
+    except (botocore.ResponseStreamingError, botocore.IncompleteReadError, botocore.ReadTimeoutError) as error:
+        if not retry:
+            raise CommandError(f"The connection to AWS broke: {error}") from error
+    except botocore.BotoCoreError as error:
+        raise CommandError(f"AWS could not be reached: {error}") from error
+
+
+def _of_client(error: Any) -> CommandError:  # noqa: ANN401
+    code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+    operation = error.operation_name
+    if code in _DENIED:
+        advice = "Attach the policy in the stack's output UserPolicyArn; operators' verbs need OperatorPolicyArn."
+        return CommandError(f"AWS denied {operation}: {message.rstrip('.')}. {advice}", Exit.NOT_PERMITTED)
+    if code in _EXPIRED:
+        return CommandError("The AWS credentials have expired. Sign in again.", Exit.NOT_PERMITTED)
+    if code in _UNKNOWN_KEY:
+        return CommandError(f"AWS does not know these credentials ({code}).", Exit.NOT_PERMITTED)
+    if code in _NOT_FOUND:
+        return CommandError(f"{operation}: {message or code}", Exit.NOT_FOUND)
+    return CommandError(f"AWS refused {operation}: {code}: {message}")
+
+
+def is_not_found(error: Exception) -> bool:
+    """Whether an error of a client says that an object, a bucket or another thing does not exist."""
+    response = getattr(error, "response", {})
+    return response.get("Error", {}).get("Code", "") in _NOT_FOUND

@@ -1,0 +1,99 @@
+"""Downloading results. Each file is checked against the manifest's SHA-256; an interrupted download is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dropbatch import aws
+from dropbatch.errors import CommandError
+from dropbatch.jobs import manifest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dropbatch.jobs import Job
+    from dropbatch.stack import Stack
+
+CHUNK_BYTES = 1 << 20
+MAX_ATTEMPTS = 5
+"""Attempts to read a file whose connection breaks."""
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """A file on this machine; `fetched` is how many of its bytes were downloaded now."""
+
+    path: Path
+    size: int
+    fetched: int
+
+
+def download(stack: Stack, job: Job, folder: Path, progress: Callable[[str, int, int], None]) -> list[Downloaded]:
+    """Download a job's files, its manifest last.
+
+    Args:
+        stack: the stack.
+        job: must be over.
+        folder: created if it does not exist.
+        progress: called with a file's name, the bytes on this machine, and its size.
+
+    Raises:
+        CommandError: the job is not over, or a file is not what the manifest says.
+    """
+    manifest = manifest_of(stack, job)
+    folder.mkdir(parents=True, exist_ok=True)
+    done = [download_file(stack, job, folder, entry, progress) for entry in manifest["files"]]
+    target = folder / "manifest.json"
+    target.write_text(json.dumps(manifest, indent=1) + "\n")
+    return [*done, Downloaded(target, target.stat().st_size, 0)]
+
+
+def download_file(
+    stack: Stack, job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
+) -> Downloaded:
+    """Download one file of a manifest, unless it is there already.
+
+    Raises:
+        CommandError: it is not what the manifest says.
+    """
+    name, size = entry["name"], entry["bytes"]
+    if "/" in name or name in {"", ".", ".."}:
+        raise CommandError(f"The manifest of job {job.id} names a file {name!r}, which is no name of a result.")
+    target, partial = folder / name, folder / f"{name}.part"
+    if target.exists() and target.stat().st_size == size and _sha256(target).hexdigest() == entry["sha256"]:
+        progress(name, size, size)
+        return Downloaded(target, size, 0)
+    there = partial.stat().st_size if partial.exists() else 0
+    if there > size:
+        partial.unlink()
+        there = 0
+    partial.touch()
+    digest = _sha256(partial)
+    held = there
+    for attempt in range(MAX_ATTEMPTS):
+        if held >= size:
+            break
+        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS), partial.open("ab") as file:
+            answer = stack.s3.get_object(Bucket=stack.bucket, Key=job.folder + name, Range=f"bytes={held}-")
+            for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
+                file.write(chunk)
+                digest.update(chunk)
+                held += len(chunk)
+                progress(name, held, size)
+    if digest.hexdigest() != entry["sha256"]:
+        partial.unlink()
+        raise CommandError(
+            f"{job.folder}{name} is not what the manifest says: its SHA-256 is {digest.hexdigest()}, expected "
+            f"{entry['sha256']}. It was deleted here. Run the command again; if it fails again, the object was changed."
+        )
+    partial.replace(target)
+    return Downloaded(target, size, size - there)
+
+
+def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")

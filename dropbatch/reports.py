@@ -1,0 +1,95 @@
+"""Report pages of jobs, and the reports of validations."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from dropbatch import aws
+from dropbatch.downloads import CHUNK_BYTES
+from dropbatch.errors import CommandError, Exit
+from dropbatch.jobs import job_of_upload, manifest_of, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dropbatch.jobs import Job
+    from dropbatch.stack import Stack
+    from dropbatch.uploads import Uploaded
+
+VALIDATION_SECONDS = 3_600.0
+READ_SECONDS = 1.0
+
+
+def save_report(stack: Stack, job: Job, path: Path) -> Path:
+    """Download a finished job's report page.
+
+    Raises:
+        CommandError: the job is not over, or has no report.
+    """
+    from botocore.exceptions import ClientError
+
+    manifest_of(stack, job)
+    with aws.explained():
+        try:
+            body = stack.s3.get_object(Bucket=stack.bucket, Key=f"{job.folder}report.html")["Body"]
+        except ClientError as error:
+            if not aws.is_not_found(error):
+                raise
+            raise CommandError(
+                f"Job {job.id} has no report: it ended before reports were written.", Exit.NOT_FOUND
+            ) from error
+        with path.open("wb") as file:
+            for chunk in body.iter_chunks(CHUNK_BYTES):
+                file.write(chunk)
+    return path
+
+
+def wait_for_validation(stack: Stack, uploaded: Uploaded) -> dict[str, Any]:
+    """The report of a validation, as soon as it exists.
+
+    Raises:
+        CommandError: it does not after an hour.
+    """
+    deadline = time.monotonic() + VALIDATION_SECONDS
+    while time.monotonic() < deadline:
+        job = job_of_upload(stack, uploaded.path, uploaded.version, uploaded.etag, folder="validate")
+        if job and (report := read_json(stack, f"{job.folder}report.json")):
+            return report
+        time.sleep(READ_SECONDS)
+    raise CommandError(f"There is no report of {uploaded.path} yet. `dropbatch doctor` looks for the cause.")
+
+
+def validation_lines(report: dict[str, Any]) -> Iterator[str]:
+    """A validation's report as text."""
+    if error := report.get("error"):
+        yield f"{error['code']}: {error['message']}"
+        return
+    yield f"format   {report['format']}"
+    yield f"model    {report['model']}"
+    yield f"records  {report['records']:,}"
+    yield f"bad      {report['bad']:,}"
+    yield f"batches  {report['batches']:,}, {report['calls']:,} calls"
+    yield f"longest  {_longest(report['longest'])}"
+    yield f"estimate {_estimate(report.get('estimate'))}"
+    if report.get("repeated"):
+        yield f"repeated references: {report['repeated']:,}"
+    for bad in report["bad_first"]:
+        yield f"line {bad['line']}: {bad['code']}: {bad['message']}"
+
+
+def _longest(longest: Any) -> str:  # noqa: ANN401 - JSON
+    if isinstance(longest, dict):
+        return ", ".join(
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in longest.items()
+        )
+    return f"{longest:,} bytes" if isinstance(longest, int) else str(longest)
+
+
+def _estimate(estimate: Any) -> str:  # noqa: ANN401 - JSON
+    if not isinstance(estimate, dict):
+        return "none"
+    return ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in estimate.items()
+    )

@@ -1,0 +1,90 @@
+"""The stack that a command works on: its name, its outputs, and clients for its services."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dropbatch import aws
+from dropbatch.errors import CommandError, Exit
+
+DEFAULT_NAME = "dropbatch"
+LOCAL_FILE = Path(".local/stack.json")
+ENVIRONMENT = "DROPBATCH_LOCAL"
+
+
+@dataclass
+class Stack:
+    """A deployed stack.
+
+    Attributes:
+        name: in CloudFormation.
+        bucket: of uploads and results.
+        outputs: the stack's outputs by name.
+        client: makes a client of a service.
+        is_local: whether `make up` runs it on this machine.
+    """
+
+    name: str
+    bucket: str
+    outputs: dict[str, str]
+    client: Any = field(repr=False)
+    is_local: bool = False
+
+    @cached_property
+    def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+        """A client of S3."""
+        return self.client("s3")
+
+
+def find_stack(name: str, *, local: bool) -> Stack:
+    """The stack that the options name.
+
+    Args:
+        name: in CloudFormation.
+        local: take the one that `make up` left running instead.
+
+    Raises:
+        CommandError: there is none, or it may not be looked up.
+    """
+    with aws.explained():
+        client, name = _local_client() if local else (aws.session(), name)
+        outputs = _outputs(client, name)
+    if "BucketName" not in outputs:
+        raise CommandError(f'"{name}" is no stack of Dropbatch: it has no output BucketName.', Exit.NOT_FOUND)
+    return Stack(name, outputs["BucketName"], outputs, client, is_local=local)
+
+
+def _outputs(client: Any, name: str) -> dict[str, str]:  # noqa: ANN401
+    from botocore.exceptions import ClientError
+
+    try:
+        (found,) = client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":
+            raise CommandError(
+                f'There is no stack "{name}" in this account and region. Name it with --stack or DROPBATCH_STACK.',
+                Exit.NOT_FOUND,
+            ) from error
+        raise
+    return {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", [])}
+
+
+def _local_client() -> tuple[Any, str]:
+    """Clients of the local stack, and its name."""
+    path = Path(os.environ.get(ENVIRONMENT, LOCAL_FILE))
+    if path.is_dir():
+        path /= LOCAL_FILE
+    try:
+        described = json.loads(path.read_text())
+    except OSError as error:
+        raise CommandError(
+            f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
+            f"{ENVIRONMENT}.",
+            Exit.NOT_FOUND,
+        ) from error
+    return aws.session(described["endpoint_url"], described["region"]), described.get("stack", DEFAULT_NAME)

@@ -1,0 +1,298 @@
+"""The command line on a whole Dropbatch: what each verb does, prints and exits with."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.world import BUCKET, client
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+
+
+@pytest.fixture
+def command(world, monkeypatch, capsys):
+    return CommandLine(world, monkeypatch, capsys)
+
+
+@pytest.fixture
+def finished(command):
+    """A finished job: its id. One record of three failed."""
+    command.world.upload("reviews/july.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
+    command.settle()
+    return command.world.manifest()["job_id"]
+
+
+def file(tmp_path, content=GOOD, name="july.jsonl"):
+    path = tmp_path / name
+    path.write_text(content)
+    return path
+
+
+# ── put ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_put_uploads_and_says_where(command, tmp_path):
+    done = command.run("put", file(tmp_path), "--model", M2M, "--name", "reviews/")
+
+    assert (done.code, done.out) == (0, f"s3://{BUCKET}/inbox/reviews/july.jsonl\n")
+    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/reviews/july.jsonl")
+    assert head["Metadata"] == {"model": M2M}
+
+
+def test_put_wait_get_brings_every_answer_to_the_folder(command, tmp_path):
+    done = command.run("put", file(tmp_path, GOOD * 3), "--model", M2M, "--get", tmp_path / "out")
+
+    assert done.code == 0
+    assert len((tmp_path / "out/output.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["state"] == "completed"
+    assert "completed" in done.err
+
+
+def test_put_waits_for_the_job_of_its_own_version(command, tmp_path):
+    command.world.upload("july.jsonl", GOOD * 5, model=M2M)
+    command.settle()
+
+    done = command.run("put", file(tmp_path), "--model", M2M, "--wait", "--json")
+
+    assert done.json()[-1]["counts"]["total"] == 1
+
+
+@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
+def test_failed_records_are_an_exit_code_only_when_asked_for(command, tmp_path, strict, code):
+    done = command.run("put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict)
+
+    assert done.code == code
+
+
+def test_a_failed_job_exits_with_1_and_its_reason(command, tmp_path):
+    done = command.run("put", file(tmp_path), "--wait")
+
+    assert done.code == 1
+    assert "no_model" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--name", "_private/x.jsonl"), "begins with _"),
+        (("-o", "modle=x"), "Did you mean 'model'?"),
+        (("-o", "tags"), "NAME=VALUE"),
+        (("-o", "defaults=" + "x" * 2_100), "_options.json"),
+        (("--format", "xml"), "xml"),
+    ],
+)
+def test_what_cannot_be_uploaded_is_refused_before_anything_is_sent(command, tmp_path, arguments, says):
+    done = command.run("put", file(tmp_path), *arguments)
+
+    assert done.code == 2
+    assert says in done.err
+    assert command.world.objects("inbox/") == []
+
+
+def test_options_beyond_ascii_arrive_as_s3_tools_write_them(command, tmp_path):
+    command.run("put", file(tmp_path), "--template", "Résumé: {text}", "-o", "max_cost=1")
+
+    metadata = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.jsonl")["Metadata"]
+    assert metadata == {"template": "=?utf-8?b?UsOpc3Vtw6k6IHt0ZXh0fQ==?=", "max-cost": "1"}
+
+
+# ── ls, status, wait ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ls_lists_jobs_oldest_first(command, finished):
+    command.world.pass_time(60)
+    command.world.upload("later.jsonl", GOOD, model=M2M)
+    command.settle()
+
+    lines = command.run("ls").out.splitlines()
+
+    assert [line.split()[-1] for line in lines] == ["reviews/july.jsonl", "later.jsonl"]
+    assert lines[0].split()[:5] == [finished, "completed", "3", "1", "failed"]
+
+
+def test_ls_filters_by_state_and_time(command, finished):
+    assert command.run("ls", "--state", "failed").out == ""
+    assert [one["job_id"] for one in command.run("ls", "--json").json()] == [finished]
+    command.world.pass_time(8 * 86_400)
+    assert command.run("ls").out == ""
+    assert command.run("ls", "--since", "2w").out.startswith(finished)
+    assert command.run("ls", "--since", "2026-11-01").out.startswith(finished)
+    assert command.run("ls", "--since", "yesterday").code == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{id}",
+        "reviews/july.jsonl",
+        "inbox/reviews/july.jsonl",
+        "s3://{bucket}/results/reviews/july.jsonl/{id}/output.jsonl",
+    ],
+)
+def test_a_job_is_named_by_id_upload_or_result(command, finished, name):
+    done = command.run("status", name.format(id=finished, bucket=BUCKET))
+
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        f"{finished}  completed    [################] 100%  3 of 3 records  1 failed",
+        f"s3://{BUCKET}/results/reviews/july.jsonl/{finished}/",
+    ]
+
+
+@pytest.mark.parametrize("name", ["20261121T093000Z-00000000", "no/such.jsonl", "/"])
+def test_an_unknown_job_exits_with_5(command, name):
+    for verb in ("status", "wait", "get", "cancel", "retry", "report", "pause"):
+        done = command.run(verb, name)
+
+        assert (done.code, done.out) == (5, "")
+        assert name in done.err
+
+
+def test_status_says_what_a_job_waits_for(command, tmp_path):
+    command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
+    put = command.run("put", file(tmp_path), "--model", M2M)
+    assert put.code == 0
+    for _ in range(3):
+        command._sleep(61)
+
+    done = command.run("status", "july.jsonl")
+
+    assert "waiting: token_refused: " in done.out
+
+
+# ── get, report ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_get_downloads_and_verifies_what_the_manifest_lists(command, finished, tmp_path):
+    done = command.run("get", finished, "-o", tmp_path, "--json")
+
+    names = [one["path"].rpartition("/")[2] for one in done.json()]
+    assert names == ["output.jsonl", "errors.jsonl", "manifest.json"]
+    assert (tmp_path / "output.jsonl").read_bytes() == command.world.read(
+        f"results/reviews/july.jsonl/{finished}/output.jsonl"
+    )
+
+
+def test_get_fetches_only_what_is_missing(command, finished, tmp_path):
+    whole = command.world.read(f"results/reviews/july.jsonl/{finished}/output.jsonl")
+    (tmp_path / "output.jsonl.part").write_bytes(whole[:20])
+    first = command.run("get", finished, "-o", tmp_path, "--json").json()
+    again = command.run("get", finished, "-o", tmp_path, "--json").json()
+
+    assert first[0]["fetched"] == len(whole) - 20
+    assert (tmp_path / "output.jsonl").read_bytes() == whole
+    assert [one["fetched"] for one in again] == [0, 0, 0]
+
+
+def test_a_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path):
+    key = f"results/reviews/july.jsonl/{finished}/output.jsonl"
+    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=command.world.read(key).replace(b"true", b"True"))
+
+    done = command.run("get", finished, "-o", tmp_path)
+
+    assert done.code == 1
+    assert "is not what the manifest says" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_running_job_has_no_files_yet(command):
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+
+    done = command.run("get", "july.jsonl")
+
+    assert done.code == 5
+    assert "not over yet" in done.err
+
+
+# ── control ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "word"),
+    [
+        (("cancel", "{id}"), "control/jobs/{id}", b"cancel"),
+        (("cancel", "{id}", "--now"), "control/jobs/{id}", b"cancel now"),
+        (("pause", "{id}"), "control/jobs/{id}", b"pause"),
+        (("resume", "{id}"), "control/jobs/{id}", b"run"),
+        (("pause",), "control/stack", b"pause"),
+        (("resume",), "control/stack", b"run"),
+    ],
+)
+def test_control_verbs_write_one_word_in_one_object(command, finished, arguments, key, word):
+    done = command.run(*(one.format(id=finished) for one in arguments))
+
+    assert done.code == 0
+    assert command.world.objects("control/") == [key.format(id=finished)]
+    assert command.world.read(key.format(id=finished)) == word
+
+
+# ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_retry_uploads_the_failed_records_again(command):
+    command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
+    command.settle()
+
+    done = command.run("retry", "a.jsonl", "--wait", "--json")
+
+    made, manifest = done.json()
+    assert made["path"] == "a.retry.jsonl"
+    assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
+    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/a.retry.jsonl")
+    assert head["Metadata"]["model"] == M2M
+    assert head["Metadata"]["retry-of"].startswith("results%2Fa.jsonl%2F")
+
+
+def test_without_a_retry_file_there_is_nothing_to_retry(command, finished):
+    done = command.run("retry", finished)
+
+    assert done.code == 5
+    assert "none of its records can be tried again" in done.err
+
+
+# ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_redrive_sends_dead_letters_back(command):
+    queues = command.world.queues
+    for number in range(12):
+        command.world.sqs.send_message(QueueUrl=queues["SubmitQueue-dead"], MessageBody=f"message {number}")
+
+    done = command.run("redrive", "--json")
+
+    assert {one["queue"]: one["moved"] for one in done.json()} == {"Poll": 0, "Submit": 12, "Upload": 0}
+    assert "Messages" not in command.world.sqs.receive_message(QueueUrl=queues["SubmitQueue-dead"])
+
+
+# ── which stack ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wrong_stack_exits_with_5(command):
+    done = command.run("--stack", "dropbach", "ls")
+
+    assert done.code == 5
+    assert 'There is no stack "dropbach"' in done.err
+
+
+def test_a_stack_of_something_else_exits_with_5(command):
+    client("cloudformation").create_stack(
+        StackName="other", TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    )
+
+    done = command.run("--stack", "other", "ls")
+
+    assert done.code == 5
+    assert "no stack of Dropbatch" in done.err
+
+
+def test_without_a_local_stack_local_says_how_to_start_one(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    done = command.run("--local", "ls")
+
+    assert done.code == 5
+    assert "make up" in done.err

@@ -1,0 +1,140 @@
+"""The command line on a terminal: what a person sees there, and Ctrl-C in the middle of `wait` and `get`.
+
+The command runs in a child of this process, on a pseudo-terminal, with a copy of the world as it is.
+"""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import termios
+import time
+
+import click
+import pytest
+
+from dropbatch import bars, cli, downloads, waiting
+from tests.support.command_line import CommandLine
+
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+CTRL_C = b"\x03"
+
+
+@pytest.fixture
+def command(world, monkeypatch, capsys):
+    return CommandLine(world, monkeypatch, capsys)
+
+
+def on_terminal(monkeypatch, *arguments, columns=100, ctrl_c_after=None):
+    """Run a command on a terminal; its exit code and what the terminal showed.
+
+    Args:
+        monkeypatch: pytest's.
+        arguments: of the command.
+        columns: the terminal's width.
+        ctrl_c_after: press Ctrl-C once this was shown.
+    """
+    monkeypatch.setattr("sys.argv", ["dropbatch", *map(str, arguments)])
+    pid, terminal = pty.fork()
+    if pid == 0:
+        code = 1
+        try:
+            fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            out, err = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+            monkeypatch.setattr("sys.stdout", out)
+            monkeypatch.setattr("sys.stderr", err)
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            os._exit(code)
+    shown = b""
+    ends = time.perf_counter() + 30
+    while time.perf_counter() < ends:
+        if not select.select([terminal], [], [], 1)[0]:
+            continue
+        try:
+            shown += os.read(terminal, 65_536)
+        except OSError:  # The child has ended.
+            break
+        if ctrl_c_after is not None and ctrl_c_after in shown:
+            os.write(terminal, CTRL_C)
+            ctrl_c_after = None
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+def really_sleep(monkeypatch):
+    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: select.select([], [], [], min(seconds, 0.05)))
+
+
+def show_slowly(_bar, _name, held, _size):
+    click.echo(f"downloading {held}")
+    select.select([], [], [], 0.05)
+
+
+def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_goes_on(command, monkeypatch):
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    really_sleep(monkeypatch)
+
+    code, shown = on_terminal(monkeypatch, "wait", "july.jsonl", ctrl_c_after=b"\x1b[1F")
+
+    assert code == 130
+    assert "0 records" in shown
+    assert "The job goes on" in shown
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_before_the_job_exists_says_that_it_will_run(command, monkeypatch, tmp_path):
+    (tmp_path / "july.jsonl").write_text(GOOD)
+    really_sleep(monkeypatch)
+    monkeypatch.setattr(waiting, "job_of_upload", lambda *_: click.echo("looking"))
+
+    code, shown = on_terminal(monkeypatch, "put", tmp_path / "july.jsonl", "--wait", ctrl_c_after=b"looking")
+
+    assert code == 130
+    assert "its job will run" in shown
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_in_get_leaves_what_the_next_get_resumes(command, monkeypatch, tmp_path):
+    command.world.upload("july.jsonl", GOOD * 200, model=M2M)
+    command.settle()
+    whole = command.world.lines()
+    with monkeypatch.context() as slow:
+        slow.setattr(downloads, "CHUNK_BYTES", 100)
+        slow.setattr(bars.FilesBar, "show", show_slowly)
+        code, shown = on_terminal(slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300")
+
+    assert code == 130
+    assert "resumes the download" in shown
+    held = (tmp_path / "output.jsonl.part").stat().st_size
+    done = command.run("get", "july.jsonl", "-o", tmp_path, "--json")
+    assert done.json()[0]["fetched"] == done.json()[0]["bytes"] - held
+    assert len((tmp_path / "output.jsonl").read_text().splitlines()) == len(whole)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_line_is_wider_than_the_terminal(command, monkeypatch, columns):
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+    command.settle()
+
+    code, shown = on_terminal(monkeypatch, "wait", "july.jsonl", columns=columns)
+
+    assert code == 0
+    assert all(len(line.rstrip("\r\x1b[KJ")) <= columns for line in shown.split("\n"))
+
+
+def test_a_pipe_gets_plain_lines(command):
+    command.world.upload("july.jsonl", GOOD, model=M2M)
+
+    command.settle()
+    done = command.run("wait", "july.jsonl")
+
+    assert done.code == 0
+    assert "\x1b" not in done.err
+    assert "1 of 1 records" in done.err

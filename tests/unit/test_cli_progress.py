@@ -1,0 +1,126 @@
+"""How progress is shown: what fits on a terminal of any width, what a pipe gets, rates that are true."""
+
+import io
+
+import pytest
+
+from dropbatch import progress
+from dropbatch.progress import Progress, describe, duration
+
+NAME = "20261121T093000Z-5f3a9c1e"
+RUNNING = {
+    "state": "in_progress",
+    "counts": {"total": 20_000, "succeeded": 7_500, "failed": 12},
+    "fraction_done": 0.3756,
+    "pending": {"batches": 4},
+    "waiting_for": None,
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def on_terminal(monkeypatch, columns):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: type("Size", (), {"columns": columns}))
+    return Progress(io.StringIO(), on_terminal=True)
+
+
+def test_a_wide_line_says_everything():
+    (line,) = describe(NAME, RUNNING)
+
+    assert line == (
+        f"{NAME}  in_progress  [######..........]  37%  7,512 of 20,000 records  12 failed  4 batches pending"
+    )
+
+
+@pytest.mark.parametrize("width", [24, 30, 40, 60, 71, 72, 80, 120, 200])
+def test_a_line_never_exceeds_the_terminal_and_always_says_the_state(width):
+    (line,) = describe(NAME, RUNNING, width, 65.0)
+
+    assert len(line) <= width
+    assert "in_progress" in line
+
+
+def test_a_narrow_line_keeps_the_percentage():
+    assert describe(NAME, RUNNING, 40, 65.0) == ["5f3a9c1e  in_progress   37%  65 s"]
+
+
+def test_an_upload_that_is_being_read_says_how_far():
+    status = {"state": "splitting", "splitting": {"bytes_read": 250, "bytes": 1000}, "counts": {"total": None}}
+
+    assert describe(NAME, status) == [f"{NAME}  splitting    0 records  25% of the upload read"]
+
+
+def test_what_a_job_waits_for_has_a_line_of_its_own():
+    status = RUNNING | {"waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}}
+
+    assert describe(NAME, status)[1] == "  waiting: token_refused: Put a good token in the secret."
+
+
+def test_the_rate_counts_from_when_the_job_was_first_shown(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 10
+    shown.show(
+        {NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 8_500, "failed": 12}, "fraction_done": 0.4256}}
+    )
+
+    last = shown.out.getvalue().splitlines()[-2]
+    assert "100/s" in last
+    assert "about 2 min left" in last
+
+
+def test_a_slow_rate_is_told_by_the_minute(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 60
+    shown.show({NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 7_506, "failed": 12}}})
+
+    assert "6/min" in shown.out.getvalue().splitlines()[-2]
+
+
+def test_a_finished_job_has_no_rate(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 200)
+    shown.show({NAME: RUNNING})
+    clock[0] += 60
+    shown.show({NAME: RUNNING | {"state": "completed", "counts": {"total": 20_000, "succeeded": 20_000, "failed": 0}}})
+
+    assert "/s" not in shown.out.getvalue().splitlines()[-2]
+
+
+def test_a_terminal_sees_the_seconds_move_between_two_statuses(monkeypatch, clock):
+    shown = on_terminal(monkeypatch, 120)
+    shown.show({NAME: RUNNING})
+    before = shown.out.getvalue()
+    clock[0] += 1
+    shown.redraw()
+
+    assert "  0 s" in before
+    assert shown.out.getvalue()[len(before) :].startswith("\x1b[1F")  # The line above is written again.
+    assert "  1 s" in shown.out.getvalue()[len(before) :]
+
+
+def test_a_pipe_gets_a_line_for_each_change_of_state_and_now_and_then(clock):
+    shown = Progress(io.StringIO(), on_terminal=False)
+    for seconds in range(0, 62, 2):
+        clock[0] = 100.0 + seconds
+        shown.show({NAME: RUNNING})
+        shown.redraw()
+    shown.show({NAME: RUNNING | {"state": "completed"}})
+
+    lines = shown.out.getvalue().splitlines()
+    assert len(lines) == 4  # At once, after 30 and 60 seconds, and the end.
+    assert "\x1b" not in shown.out.getvalue()
+    assert lines[-1].startswith(f"{NAME}  completed")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
+)
+def test_durations_are_said_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
