@@ -64,7 +64,7 @@ class Deployed:
 
 def _object(resource):
     bucket, _, key = resource.rpartition(":::")[2].partition("/")
-    return {"Bucket": bucket, "Key": key.replace("*", "x")}
+    return {"Bucket": bucket, "Key": key.replace("*", "x").replace("?", "0")}
 
 
 def _table(resource):
@@ -120,6 +120,9 @@ CALLS = {
     "ReceiveMessage": lambda client, resource, deployed: client.receive_message(QueueUrl=_queue(resource, deployed)),
     "DeleteMessage": lambda client, resource, deployed: client.delete_message(
         QueueUrl=_queue(resource, deployed), ReceiptHandle="x"
+    ),
+    "ChangeMessageVisibility": lambda client, resource, deployed: client.change_message_visibility(
+        QueueUrl=_queue(resource, deployed), ReceiptHandle="x", VisibilityTimeout=0
     ),
     "GetQueueAttributes": lambda client, resource, deployed: client.get_queue_attributes(
         QueueUrl=_queue(resource, deployed)
