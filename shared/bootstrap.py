@@ -1,4 +1,4 @@
-"""The composition root: settings and clients become services, once for each process, on first use, never at import."""
+"""The composition root: builds the services of a process from its settings, once, on first use, never at import."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from shared.pacing.budget import Budget
 from shared.pacing.completion_times import CompletionTimes
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 SECRET_SECONDS = 300
-"""How long a token that was read is believed, unless the API refuses it."""
+"""How long a secret is used before it is read again. One that the API refuses is read again immediately."""
 
 
 class Waits(NamedTuple):
-    """How long one kind of AWS call may take: seconds to connect, seconds of silence, and tries."""
+    """How long one kind of AWS call may take: seconds to connect, seconds without data, and tries."""
 
     connect: float
     read: float
@@ -37,21 +38,21 @@ class Waits(NamedTuple):
 
     @property
     def longest(self) -> float:
-        """Seconds after which a call that gets no answer is given up; botocore waits up to 1, 2, 4 … between tries."""
+        """Seconds after which a call without an answer fails; botocore waits up to 1, 2, 4 … seconds between tries."""
         return self.tries * (self.connect + self.read) + float((1 << self.tries - 1) - 1)
 
 
 QUICK = Waits(connect=2, read=3, tries=3)
-"""Calls that answer within milliseconds: those of the table, the queues, the secret and the event bus."""
+"""Calls that answer within milliseconds: those of the table, the queues, the secrets and the event bus."""
 OBJECTS = Waits(connect=2, read=5, tries=3)
 """Calls of S3, whose first byte takes tens of milliseconds."""
 COPIES = Waits(connect=2, read=60, tries=2)
-"""Copies within S3, which answer when all bytes are copied."""
+"""Copies within S3, which answer once all bytes are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """All a use case needs; a test makes its own."""
+    """The settings and clients that use cases work with."""
 
     settings: Settings
     ledger: Ledger
@@ -67,7 +68,7 @@ class Services:
 
 @cache
 def services() -> Services:
-    """The services of this process.
+    """Return the services of this process.
 
     Raises:
         ConfigurationError: naming every bad environment variable.
@@ -95,9 +96,8 @@ def services() -> Services:
         Queues(client("sqs", QUICK), settings.upload_queue_url, settings.submit_queue_url, settings.poll_queue_url),
         WorkersAI(
             http_client(),
-            settings.workers_ai_base_url,
-            settings.cloudflare_account_id,
-            _token_reader(settings.cloudflare_api_token_secret_arn, cache(lambda: client("secretsmanager", QUICK))),
+            transport_of(settings),
+            _credentials_reader(settings, cache(lambda: client("secretsmanager", QUICK))),
         ),
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
@@ -105,8 +105,16 @@ def services() -> Services:
     )
 
 
-def _token_reader(secret_arn: str, client: Callable[[], SecretsManagerClient]) -> Callable[[bool], str]:
-    """Give a function that returns the token: read on first use, then every few minutes, and anew when asked to."""
+def _credentials_reader(
+    settings: Settings, client: Callable[[], SecretsManagerClient]
+) -> Callable[[bool], Credentials]:
+    """Return a function that reads the secrets of the transport.
+
+    They are read on first use and then every `SECRET_SECONDS`; with True, again. It raises `StorageError`.
+    """
+    uses_worker, uses_gateway = settings.transport == "worker", settings.transport == "gateway"
+    token_arn = settings.worker_secret_arn if uses_worker else settings.cloudflare_api_token_secret_arn
+    gateway_arn = settings.ai_gateway_token_secret_arn if uses_gateway else ""
 
     @cache
     def provider() -> SecretsProvider:
@@ -114,13 +122,17 @@ def _token_reader(secret_arn: str, client: Callable[[], SecretsManagerClient]) -
 
         return SecretsProvider(boto3_client=client())
 
-    def token(fresh: bool) -> str:  # noqa: FBT001 - the one question there is
-        # 100 ms that a warm call need not pay.
+    def read(arn: str, *, fresh: bool) -> str:
+        # Imported late: it takes 100 ms, which a warm call need not spend.
         from aws_lambda_powertools.utilities.parameters.exceptions import GetParameterError  # noqa: PLC0415
 
         try:
-            return str(provider().get(secret_arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
+            return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             raise StorageError(f"Secrets Manager: {error}") from error
 
-    return token
+    def credentials(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument
+        token = read(token_arn, fresh=fresh)
+        return Credentials(token, read(gateway_arn, fresh=fresh)) if gateway_arn else Credentials(token)
+
+    return credentials

@@ -1,12 +1,12 @@
-"""Environment to frozen settings. The only reader of environment variables; knows no service and no client.
+"""Environment variables to frozen settings. The only module that reads the environment.
 
-All bad variables are reported at once, so that one failed start tells everything there is to mend.
+All bad variables are reported together.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -24,14 +24,17 @@ MODEL_ID = re.compile(r"@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator chose, checked.
+    """The operator's settings, checked. Those with a default may be absent from the environment.
 
     Attributes:
-        max_requests_per_batch: records in a batch, at most.
-        max_batch_bytes: bytes of a batch's JSON body, at most; a larger record travels alone.
+        cloudflare_api_token_secret_arn: empty with `transport` worker, which needs no API token.
+        max_requests_per_batch: maximum number of records in a batch.
+        max_batch_bytes: maximum size of a batch's JSON body; a larger record travels alone.
         api_calls_per_minute: calls of the Cloudflare API by all functions together.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
-        ambiguous_submit: what becomes of a submit whose outcome cannot be known.
+        ambiguous_submit: what happens to a batch after a submit of unknown outcome.
+        transport: how the API is reached, see `shared.workers_ai.transports`.
+        ai_gateway_token_secret_arn: empty unless the gateway wants a token of its own.
     """
 
     bucket_name: str
@@ -48,10 +51,16 @@ class Settings:
     api_calls_per_minute: int
     batch_deadline_hours: float
     ambiguous_submit: Literal["resubmit", "fail"]
+    transport: Literal["rest", "gateway", "worker"] = "rest"
+    ai_gateway_base_url: str = "https://gateway.ai.cloudflare.com/v1"
+    ai_gateway_id: str = ""
+    ai_gateway_token_secret_arn: str = ""
+    worker_url: str = ""
+    worker_secret_arn: str = ""
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))
-"""Names of the variables that the template must give, one for each setting."""
+"""Names of the variables that the template sets, one for each setting."""
 
 
 def _text(value: str) -> str:
@@ -73,7 +82,7 @@ def _model(value: str) -> str:
 
 
 def _base_url(value: str) -> str:
-    """Refuse anything that could carry the token in the clear or to a host hidden behind user info."""
+    """Check that a URL carries the token neither in the clear nor to a host hidden behind user info."""
     parts = urlsplit(value)
     secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
     plain = value.isascii() and value.isprintable() and not set(value) & set(" @\\?#") and parts.port != 0
@@ -101,9 +110,22 @@ def _hours(value: str) -> float:
     return hours
 
 
-def _ambiguous(value: str) -> str:
-    if value not in {"resubmit", "fail"}:
-        raise ValueError("must be resubmit or fail")
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+        return value
+
+    return parse
+
+
+def _optional(parse: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda value: parse(value) if value else ""
+
+
+def _gateway_id(value: str) -> str:
+    if not re.fullmatch("[A-Za-z0-9_-]{1,64}", value):
+        raise ValueError("must be the name of an AI Gateway")
     return value
 
 
@@ -115,8 +137,22 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "max_batch_bytes": _whole(1_000, API_BODY_LIMIT - 1),
     "api_calls_per_minute": _whole(1, 240),
     "batch_deadline_hours": _hours,
-    "ambiguous_submit": _ambiguous,
+    "ambiguous_submit": _one_of("resubmit", "fail"),
+    "cloudflare_api_token_secret_arn": str,
+    "transport": _one_of("rest", "gateway", "worker"),
+    "ai_gateway_base_url": _base_url,
+    "ai_gateway_id": _optional(_gateway_id),
+    "ai_gateway_token_secret_arn": str,
+    "worker_url": _optional(_base_url),
+    "worker_secret_arn": str,
 }
+
+_NEEDS = {
+    "rest": ("cloudflare_api_token_secret_arn",),
+    "gateway": ("cloudflare_api_token_secret_arn", "ai_gateway_id"),
+    "worker": ("worker_url", "worker_secret_arn"),
+}
+"""Settings that must not be empty, by transport."""
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -131,12 +167,19 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         variable = field.name.upper()
         raw = environment.get(variable)
         if raw is None:
-            problems.append(f"{variable} is not set")
+            if field.default is MISSING:
+                problems.append(f"{variable} is not set")
             continue
         try:
             values[field.name] = _PARSERS.get(field.name, _text)(raw)
         except ValueError as error:
             problems.append(f"{variable} {error}")
+    transport = str(values.get("transport", "rest"))
+    problems += [
+        f"{name.upper()} must not be empty with TRANSPORT={transport}"
+        for name in _NEEDS[transport]
+        if not environment.get(name.upper()) and f"{name.upper()} is not set" not in problems
+    ]
     if problems:
         raise ConfigurationError("; ".join(problems))
     return Settings(**values)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP; decides nothing.
+"""The HTTP client of Cloudflare's Asynchronous Batch API. The only module that knows HTTP.
 
-A submit is never tried again here: the API has no idempotency key, so a second POST is a second bill. Replies are
-data, see `shared.workers_ai.replies`.
+It never retries a submit: the API has no idempotency key, so a second POST is a second bill. It returns replies as data
+(`shared.workers_ai.replies`). How the API is reached: `shared.workers_ai.transports`.
 """
 
 from __future__ import annotations
@@ -26,82 +26,83 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Generator, Iterator
 
+    from shared.workers_ai.transports import Credentials, Transport
+
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
-"""The longest silence within a reply."""
+"""Maximum silence within a reply."""
 TOKEN_CHECK_SECONDS = 10.0
-"""The longest the free call may take that checks the token: it may come after a submit."""
+"""Maximum duration of the free call that checks the token: it may follow a submit in the same invocation."""
 CHUNK_BYTES = 256 << 10
-"""Bytes of a body that are sent at a time."""
+"""Bytes of a request body sent at a time."""
 
 
 class TokenState(StrEnum):
-    """What the API says of the token."""
+    """Whether the API accepts the token."""
 
     GOOD = "good"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """No answer, or none of the API's own; or the secret holds another token by now, not tried yet."""
+    """No reply, or not one of the API; or the secret has changed and the new token has not been tried yet."""
 
 
 class WorkersAI:
     """The API for one account."""
 
-    def __init__(self, http: httpx.Client, base_url: str, account: str, token: Callable[[bool], str]) -> None:
+    def __init__(self, http: httpx.Client, transport: Transport, credentials: Callable[[bool], Credentials]) -> None:
         """Use a ready HTTP client (see `http_client`).
 
         Args:
             http: client without redirects and retries.
-            base_url: up to and including `/client/v4`.
-            account: account id.
-            token: gives the API token; asked with True it reads the secret anew.
+            transport: how the API is reached.
+            credentials: returns the secrets; called with True it reads them again. Raises `StorageError`.
         """
         self.http = http
-        self.base = f"{base_url}/accounts/{account}/ai"
-        self.token = token
+        self.transport = transport
+        self.credentials = credentials
 
     @contextlib.contextmanager
     def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
-        """Submit a batch: one POST; another only if that was surely refused for its token and the secret has changed.
+        """Submit a batch with one POST; with a second only if the first was refused for its token and the secret changed.
 
         Args:
             model: model id.
             body: the exact body.
-            seconds: until when the reply must have been read.
+            seconds: time in which the reply must have been read.
         """
         with self._post(model, body, seconds, submitting=True) as reply:
             yield reply
 
     @contextlib.contextmanager
     def poll(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
-        """Ask after a batch; a large answer lies on disk until the context ends."""
+        """Poll a batch. A large answer stays on disk until the context ends."""
         with self._post(model, msgspec.json.encode({"request_id": request_id}), seconds, submitting=False) as reply:
             yield reply
 
     def check_token(self) -> TokenState:
-        """What the API says of the token, by a call that costs nothing; takes about `TOKEN_CHECK_SECONDS` at most."""
+        """Whether the token is valid, by a call that costs nothing; takes at most about `TOKEN_CHECK_SECONDS`."""
         deadline = time.monotonic() + TOKEN_CHECK_SECONDS
         try:
-            token = self.token(False)  # noqa: FBT003 - the token's one question
+            credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError:
             return TokenState.UNKNOWN
-        state = self._state_of(token, deadline)
-        if state is TokenState.REFUSED and self._changed_token(token):
+        state = self._state_of(credentials, deadline)
+        if state is TokenState.REFUSED and self._changed(credentials):
             return TokenState.UNKNOWN
         return state
 
-    def _state_of(self, token: str, deadline: float) -> TokenState:
-        if not _can_be_sent(token):
+    def _state_of(self, credentials: Credentials, deadline: float) -> TokenState:
+        if not credentials.can_be_sent():
             return TokenState.REFUSED
-        url = f"{self.base}/models/search?per_page=1"
+        url, headers = self.transport.check_url, self.transport.check_headers(credentials)
         try:
             with (
-                contextlib.ExitStack() as kept,
+                contextlib.ExitStack() as stack,
                 _cut_off_at(deadline) as trace,
-                self.http.stream("GET", url, headers=_headers(token), extensions={"trace": trace}) as response,
+                self.http.stream("GET", url, headers=headers, extensions={"trace": trace}) as response,
             ):
                 status = response.status_code
-                content = _read(response, kept, deadline)
+                content = _read(response, stack, deadline)
                 if status == HTTPStatus.OK:
                     return TokenState.GOOD if says_success(content) else TokenState.UNKNOWN
                 reply = parse_reply(status, None, content, submitting=False)
@@ -117,30 +118,32 @@ class WorkersAI:
     def _post(self, model: str, body: bytes, seconds: float, *, submitting: bool) -> Iterator[Reply]:
         deadline = time.monotonic() + seconds
         try:
-            token = self.token(False)  # noqa: FBT003 - the token's one question
+            credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError as error:
             yield Rejected(0, None, f"no token: {error}")
             return
-        with self._exchange(model, body, token, deadline, submitting=submitting) as reply:
-            changed = self._changed_token(token) if _is_token_refused(reply) else None
+        with self._exchange(model, body, credentials, deadline, submitting=submitting) as reply:
+            changed = self._changed(credentials) if _is_token_refused(reply) else None
             if changed is None:
                 yield reply
                 return
         with self._exchange(model, body, changed, deadline, submitting=submitting) as reply:
             yield reply
 
-    def _changed_token(self, refused: str) -> str | None:
-        """The secret's token, read anew, if it is another than the refused one."""
+    def _changed(self, refused: Credentials) -> Credentials | None:
+        """The secrets, read again, if they differ from the refused ones."""
         try:
-            token = self.token(True)  # noqa: FBT003
+            credentials = self.credentials(True)  # noqa: FBT003
         except StorageError:
             return None
-        return token if token != refused else None
+        return credentials if credentials != refused else None
 
     @contextlib.contextmanager
-    def _exchange(self, model: str, body: bytes, token: str, deadline: float, *, submitting: bool) -> Iterator[Reply]:
+    def _exchange(
+        self, model: str, body: bytes, credentials: Credentials, deadline: float, *, submitting: bool
+    ) -> Iterator[Reply]:
         """One POST and its reply."""
-        if not _can_be_sent(token):
+        if not credentials.can_be_sent():
             yield Rejected(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
             return
         left = deadline - time.monotonic()
@@ -150,24 +153,24 @@ class WorkersAI:
         timeout = httpx.Timeout(
             connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=min(left, READ_SECONDS), pool=POOL_SECONDS
         )
-        with contextlib.ExitStack() as kept:
-            # Not the body itself: httpx's response and its stream hold each other, and with them the request, until
-            # the collector of cycles comes by, which a few large objects do not wake. Ten submits would be 100 MB.
+        with contextlib.ExitStack() as stack:
+            # Not the body itself: httpx's response and its stream form a reference cycle that holds the request. The
+            # garbage collector does not run for a few large objects, so ten submits would hold 100 MB.
             content_sent = _in_pieces(body, deadline)
-            kept.callback(content_sent.close)
+            stack.callback(content_sent.close)
             try:
                 with _cut_off_at(deadline) as trace:
-                    response = kept.enter_context(
+                    response = stack.enter_context(
                         self.http.stream(
                             "POST",
-                            f"{self.base}/run/{model}?queueRequest=true",
+                            self.transport.url(model),
                             content=content_sent,
-                            headers={**_headers(token), "content-length": str(len(body))},
+                            headers={**self.transport.request_headers(credentials), "content-length": str(len(body))},
                             timeout=timeout,
                             extensions={"trace": trace},
                         )
                     )
-                    content = _read(response, kept, deadline)
+                    content = _read(response, stack, deadline)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 yield Rejected(0, None, f"no connection: {type(error).__name__}")
                 return
@@ -182,10 +185,10 @@ class WorkersAI:
 
 @contextlib.contextmanager
 def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], None]]:
-    """End a request at its deadline, whatever it is doing: httpx's timeouts bound single reads and writes only.
+    """End a request at its deadline: httpx's own timeouts bound single reads and writes only.
 
-    A timer shuts the request's socket down, so that the blocked call returns. Gives the function for httpcore's
-    `trace` extension, which learns the socket; the request must open its own connection.
+    A timer shuts the request's socket down, and the blocked call returns. Yields the function for httpcore's `trace`
+    extension, which reports the socket; the request must open its own connection.
     """
     sockets: list[socket.socket] = []
 
@@ -218,24 +221,15 @@ def _in_pieces(body: bytes, deadline: float) -> Generator[bytes, None, None]:
         yield body[start : start + CHUNK_BYTES]
 
 
-def _headers(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}", "content-type": "application/json"}
-
-
-def _can_be_sent(token: str) -> bool:
-    """Whether it can stand in a header at all: what cannot is no token, and must not look like a lost POST."""
-    return bool(token) and token.isascii() and token.isprintable() and " " not in token
-
-
 def _is_token_refused(reply: Reply) -> bool:
     return isinstance(reply, Rejected) and reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """An HTTP client that neither follows redirects nor retries, and takes nothing from the environment.
+    """Return an HTTP client that neither follows redirects nor retries, and reads no proxy from the environment.
 
-    It keeps no connection. Lambda freezes a process between two calls, for which no clock is certain to account: a
-    request on a connection that died meanwhile would get no answer, and a submit without one may be billed twice.
+    It keeps no connection open. Lambda freezes a process between two calls: a request on a connection that died
+    meanwhile would get no answer, and a submit without an answer may be billed twice.
     """
     return httpx.Client(
         transport=transport,
@@ -247,12 +241,12 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
     )
 
 
-def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float) -> bytes | mmap.mmap:
+def _read(response: httpx.Response, stack: contextlib.ExitStack, deadline: float) -> bytes | mmap.mmap:
     """Read a body to its end.
 
     Raises:
         TimeoutError: the deadline passed.
-        TooManyBytesError: no reply may be as large.
+        TooLargeError: the reply is larger than any that is accepted.
     """
 
     def chunks() -> Iterator[bytes]:
@@ -261,4 +255,4 @@ def _read(response: httpx.Response, kept: contextlib.ExitStack, deadline: float)
                 raise TimeoutError
             yield chunk
 
-    return spool(chunks(), kept, MAX_REPLY_BYTES)
+    return spool(chunks(), stack, MAX_REPLY_BYTES)

@@ -53,6 +53,9 @@ _CODES: dict[int, ErrorClass] = {
     6003: ErrorClass.ACCOUNT,
     3023: ErrorClass.ACCOUNT,
     7003: ErrorClass.ACCOUNT,  # observed
+    2001: ErrorClass.ACCOUNT,  # AI Gateway, observed: no gateway of this name
+    2009: ErrorClass.ACCOUNT,  # AI Gateway, observed: its token is missing or wrong
+    2003: ErrorClass.HOLD,  # AI Gateway, observed: its own rate limit
     5007: ErrorClass.MODEL,
     3042: ErrorClass.MODEL,
     5016: ErrorClass.MODEL,

@@ -213,10 +213,11 @@ def _unwrapped(outer: _Body) -> _Body:
 
 def _problem(body: _Body) -> tuple[int | None, str]:
     """The first code and words of a body that tells of a failure; their places vary."""
-    found: list[Any] = body.errors if isinstance(body.errors, list) else []
+    errors: list[Any] = body.errors if isinstance(body.errors, list) else []
+    gateways: list[Any] = body.error if isinstance(body.error, list) else [body.error]  # AI Gateway's own form
     candidates = [
-        *found,
-        body.error,
+        *errors,
+        *gateways,
         {"code": body.code, "internalCode": body.internalCode, "message": body.message},
     ]
     for candidate in candidates:

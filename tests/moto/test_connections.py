@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.workers_ai import client as module
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
+from shared.workers_ai.transports import Credentials, rest
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Rejected
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
@@ -60,7 +62,7 @@ class Server:
 
     def client(self):
         base = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
-        return WorkersAI(http_client(), base, "account", lambda fresh: "token")
+        return WorkersAI(http_client(), rest(base, "account"), lambda fresh: Credentials("token"))
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_a_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypat
     server = serving(serve_tls)
     api = server.client()
     api.http = http_client(httpx.HTTPTransport(verify=at_client))
-    api.base = api.base.replace("http://", "https://")
+    api.transport = replace(api.transport, run_url=api.transport.run_url.replace("http://", "https://"))
     began = time.monotonic()
 
     assert isinstance(submit(api, seconds=0.5), OutcomeUnknown)

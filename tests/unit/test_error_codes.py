@@ -26,7 +26,12 @@ CODES = {
     ErrorClass.BATCH_FAILED: {3030},
     ErrorClass.TRY_LATER: {3007, 3008},
 }
-OBSERVED_ONLY = {3050: ErrorClass.MODEL_WAITS}
+OBSERVED_ONLY = {
+    3050: ErrorClass.MODEL_WAITS,
+    2001: ErrorClass.ACCOUNT,  # 2001, 2009 and 2003 are AI Gateway's own.
+    2009: ErrorClass.ACCOUNT,
+    2003: ErrorClass.HOLD,
+}
 """Seen in the field, and not in the design's table."""
 
 EVERY = [(code, verdict) for verdict, codes in CODES.items() for code in sorted(codes)]

@@ -21,6 +21,21 @@ GOOD = {
     "BATCH_DEADLINE_HOURS": "24",
     "AMBIGUOUS_SUBMIT": "resubmit",
 }
+OPTIONAL = {
+    "TRANSPORT",
+    "AI_GATEWAY_BASE_URL",
+    "AI_GATEWAY_ID",
+    "AI_GATEWAY_TOKEN_SECRET_ARN",
+    "WORKER_URL",
+    "WORKER_SECRET_ARN",
+}
+WORKER = {
+    "TRANSPORT": "worker",
+    "WORKER_URL": "https://dropbatch.example.workers.dev",
+    "WORKER_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker",
+    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "",
+}
+GATEWAY = {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "my-gateway"}
 
 
 def refusal(**changes):
@@ -37,7 +52,7 @@ def test_good_variables_make_settings():
 
 
 def test_the_variables_are_those_of_the_settings():
-    assert set(GOOD) == ENVIRONMENT
+    assert set(GOOD) | OPTIONAL == ENVIRONMENT
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
@@ -54,7 +69,7 @@ def test_an_empty_variable_is_named(name):
 def test_everything_that_is_wrong_is_told_at_once():
     with pytest.raises(ConfigurationError) as caught:
         read_settings({})
-    assert all(name in str(caught.value) for name in ENVIRONMENT)
+    assert all(name in str(caught.value) for name in GOOD)
 
 
 def test_what_is_missing_and_what_is_wrong_are_told_together():
@@ -166,3 +181,35 @@ def test_a_refusal_never_repeats_the_value():
 @pytest.mark.parametrize("model", ["@cf/baai/bge-m3", "@hf/a/b", "@cf/a.b/c_d-e"])
 def test_a_model_id_is_known_by_its_form(model):
     assert MODEL_ID.fullmatch(model)
+
+
+def test_the_api_is_reached_over_rest_unless_another_transport_is_chosen():
+    assert read_settings(GOOD).transport == "rest"
+    assert read_settings({**GOOD, **GATEWAY}).transport == "gateway"
+    assert read_settings({**GOOD, **WORKER}).worker_url == "https://dropbatch.example.workers.dev"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({**WORKER, "WORKER_URL": ""}, "WORKER_URL"),
+        ({**WORKER, "WORKER_SECRET_ARN": ""}, "WORKER_SECRET_ARN"),
+        ({"TRANSPORT": "gateway"}, "AI_GATEWAY_ID"),
+        ({**GATEWAY, "CLOUDFLARE_API_TOKEN_SECRET_ARN": ""}, "CLOUDFLARE_API_TOKEN_SECRET_ARN"),
+    ],
+)
+def test_what_a_transport_needs_is_named_when_it_is_missing(changes, name):
+    assert refusal(**changes) == f"{name} must not be empty with TRANSPORT={changes['TRANSPORT']}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"TRANSPORT": "carrier-pigeon"},
+        {**WORKER, "WORKER_URL": "http://worker.example"},
+        {**GATEWAY, "AI_GATEWAY_ID": "a/../b"},
+        {**GATEWAY, "AI_GATEWAY_BASE_URL": "http://gateway.example/v1"},
+    ],
+)
+def test_a_transport_cannot_send_a_secret_astray(changes):
+    assert " must be " in refusal(**changes)

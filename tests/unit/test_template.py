@@ -70,8 +70,18 @@ def _as_list(value):
     return value if isinstance(value, list) else [value]
 
 
+SECRETS = {"CloudflareApiToken", "AiGatewayToken", "WorkerSecret"}
+"""Parameters that nobody may read again."""
 ROLES = ("SubmitRole", "PollRole", "PollTickRole")
-CHOICES = {"MakesSecret": True, "UsesOwnKey": False, "ProtectsData": True}
+CHOICES = {
+    "MakesSecret": True,
+    "UsesOwnKey": False,
+    "ProtectsData": True,
+    "UsesWorker": False,
+    "MakesWorkerSecret": False,
+    "SendsGatewayToken": False,
+    "MakesGatewaySecret": False,
+}
 """The conditions that policies depend on, as the defaults make them."""
 
 
@@ -114,6 +124,14 @@ def test_parameters_are_those_of_the_design(source):
         "CloudflareApiToken",
         "CloudflareApiTokenSecretArn",
         "WorkersAiBaseUrl",
+        "Transport",
+        "AiGatewayId",
+        "AiGatewayToken",
+        "AiGatewayTokenSecretArn",
+        "AiGatewayBaseUrl",
+        "WorkerUrl",
+        "WorkerSecret",
+        "WorkerSecretArn",
         "DefaultModel",
         "BucketName",
         "MaxRequestsPerBatch",
@@ -137,7 +155,7 @@ def test_parameters_are_those_of_the_design(source):
     assert all(parameter["Description"] for parameter in told.values())
     defaults = [told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")]
     assert defaults == [5_000, 9_500_000, 200]
-    assert told["CloudflareApiToken"]["NoEcho"] is True
+    assert all(told[name]["NoEcho"] is True for name in SECRETS)
     for name, parameter in told.items():
         limits = {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
         assert limits & set(parameter), f"{name} takes anything"
@@ -180,7 +198,9 @@ def test_outputs_are_those_of_the_design(template):
     ],
 )
 def test_the_token_goes_over_https_or_stays_here(source, url, taken):
-    assert bool(re.search(source["Parameters"]["WorkersAiBaseUrl"]["AllowedPattern"], url)) is taken
+    for name in ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"):
+        optional = name == "WorkerUrl" and not url
+        assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (taken or optional), name
 
 
 @pytest.mark.parametrize(
@@ -199,6 +219,13 @@ def test_the_token_goes_over_https_or_stays_here(source, url, taken):
             "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token",
             False,
         ),
+        ("AiGatewayId", "my-gateway_1", True),
+        ("AiGatewayId", "a/b", False),
+        ("AiGatewayToken", "a b", False),
+        ("WorkerSecret", "a b", False),
+        ("WorkerSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf", True),
+        ("WorkerSecretArn", "worker", False),
+        ("AiGatewayTokenSecretArn", "gateway", False),
         ("DefaultModel", "", True),
         ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),
         ("DefaultModel", "@cf/../../x", False),
@@ -218,8 +245,14 @@ def test_parameters_are_checked_before_anything_is_made(source, name, value, tak
     assert bool(re.search(source["Parameters"][name]["AllowedPattern"], value)) is taken
 
 
-def test_a_token_or_a_secret_must_be_given(source):
-    assert "TokenIsGiven" in source["Rules"]
+def test_each_transport_must_be_given_what_it_needs(source):
+    rules = source["Rules"]
+    asked = {name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules}
+    assert asked == {
+        "TokenIsGiven": ["CloudflareApiToken", "CloudflareApiTokenSecretArn", "Transport"],
+        "GatewayIsNamed": ["AiGatewayId", "Transport"],
+        "WorkerIsGiven": ["Transport", "WorkerSecret", "WorkerSecretArn", "WorkerUrl"],
+    }
 
 
 def test_functions_get_exactly_the_settings_they_read(of_type):
@@ -229,7 +262,7 @@ def test_functions_get_exactly_the_settings_they_read(of_type):
 
 def test_no_token_is_in_the_environment(of_type):
     for function in of_type("AWS::Lambda::Function").values():
-        assert "CloudflareApiToken" not in re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"]))
+        assert not SECRETS & set(re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"])))
 
 
 def test_functions_are_what_the_makefile_packs_for(template, of_type, source):
@@ -299,7 +332,7 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(_resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(_resolved({"key": key})), name
-    assert len(keys) == 13
+    assert len(keys) == 15
 
 
 def test_the_owners_key_is_used_through_the_services_alone(of_type):
@@ -408,10 +441,17 @@ def test_submit_does_not_send_to_the_queue_of_uploads():
     assert "<UploadQueue.Arn>" not in _may("SubmitRole", "sqs:SendMessage")
 
 
-def test_one_secret_is_read_by_the_functions_alone():
-    for made, secret in ((True, "<ApiToken.Id>"), (False, "<CloudflareApiTokenSecretArn>")):
-        readers = {role: _may(role, "secretsmanager:GetSecretValue", MakesSecret=made) for role in ROLES}
-        assert readers == {"SubmitRole": {secret}, "PollRole": {secret}, "PollTickRole": set()}
+def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
+    for choices, secrets in (
+        ({"MakesSecret": True}, {"<ApiToken.Id>"}),
+        ({"MakesSecret": False}, {"<CloudflareApiTokenSecretArn>"}),
+        ({"UsesWorker": True, "MakesWorkerSecret": True}, {"<SharedSecret.Id>"}),
+        ({"UsesWorker": True}, {"<WorkerSecretArn>"}),
+        ({"SendsGatewayToken": True, "MakesGatewaySecret": True}, {"<ApiToken.Id>", "<GatewayToken.Id>"}),
+        ({"SendsGatewayToken": True}, {"<ApiToken.Id>", "<AiGatewayTokenSecretArn>"}),
+    ):
+        readers = {role: _may(role, "secretsmanager:GetSecretValue", **choices) for role in ROLES}
+        assert readers == {"SubmitRole": secrets, "PollRole": secrets, "PollTickRole": set()}
 
 
 def test_functions_reserve_what_their_queues_may_use_together(of_type):

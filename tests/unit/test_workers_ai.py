@@ -30,9 +30,11 @@ from shared.workers_ai.replies import (
     parse_reply,
 )
 from shared.workers_ai.results import Answer
+from shared.workers_ai.transports import Credentials, rest
 
 BASE = "https://api.cloudflare.com/client/v4"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
+REST = rest(BASE, ACCOUNT)
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'
 TOKEN = "secret-canary"
@@ -72,8 +74,9 @@ class Secret:
         return self.known
 
 
-def client(api, secret=None):
-    return WorkersAI(http_client(httpx.MockTransport(api)), BASE, ACCOUNT, secret or Secret(TOKEN))
+def client(api, secret=None, transport=REST):
+    read = secret or Secret(TOKEN)
+    return WorkersAI(http_client(httpx.MockTransport(api)), transport, lambda fresh: Credentials(read(fresh)))
 
 
 def submit(api, secret=None):

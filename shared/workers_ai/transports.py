@@ -1,0 +1,111 @@
+"""The three ways to the batch API: the address, the headers and the limits of each. Opens no connection.
+
+`rest` is Cloudflare's REST API. `gateway` is the same API behind an AI Gateway. `worker` is the Worker of `worker/`,
+which calls Workers AI through its AI binding. Replies and errors of all three are the same data, see
+`shared.workers_ai.replies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shared.settings import Settings
+
+
+class Credentials(NamedTuple):
+    """The secrets that the calls of one transport carry.
+
+    Attributes:
+        token: the API token, or the Worker's shared secret.
+        gateway_token: of an authenticated AI Gateway; empty where none is sent.
+    """
+
+    token: str
+    gateway_token: str = ""
+
+    def can_be_sent(self) -> bool:
+        """Whether they can stand in a header. What cannot is no token, and must not look like a lost POST."""
+        given = (self.token, self.gateway_token) if self.gateway_token else (self.token,)
+        return all(one and one.isascii() and one.isprintable() and " " not in one for one in given)
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """One way to the API.
+
+    Attributes:
+        run_url: address of a model's calls, to which the model id is added.
+        check_url: address of the free call that shows whether the token is valid.
+        headers: headers of every submit and poll, beside the credentials.
+    """
+
+    run_url: str
+    check_url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def url(self, model: str) -> str:
+        """Address of a model's submits and polls."""
+        return f"{self.run_url}{model}?queueRequest=true"
+
+    def request_headers(self, credentials: Credentials) -> dict[str, str]:
+        """Headers of a submit or a poll."""
+        gateway = credentials.gateway_token
+        authorized = {"cf-aig-authorization": f"Bearer {gateway}"} if gateway else {}
+        return {**self.check_headers(credentials), **authorized, **self.headers}
+
+    @staticmethod
+    def check_headers(credentials: Credentials) -> dict[str, str]:
+        """Headers of the free call."""
+        return {"authorization": f"Bearer {credentials.token}", "content-type": "application/json"}
+
+
+GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
+"""The body of each poll of a batch is the same, and so is that of a resubmitted batch: a cached reply would be an old one.
+And a gateway that retries would submit a batch twice."""
+
+
+def rest(base_url: str, account: str) -> Transport:
+    """The REST API.
+
+    Args:
+        base_url: up to and including `/client/v4`.
+        account: account id.
+    """
+    base = f"{base_url}/accounts/{account}/ai"
+    return Transport(f"{base}/run/", f"{base}/models/search?per_page=1")
+
+
+def gateway(base_url: str, account: str, gateway_url: str, gateway_id: str) -> Transport:
+    """The REST API behind an AI Gateway, which has no free call of its own: the token is checked without it.
+
+    Args:
+        base_url: of the REST API.
+        account: account id.
+        gateway_url: of AI Gateway, up to and including `/v1`.
+        gateway_id: name of the gateway.
+    """
+    run_url = f"{gateway_url}/{account}/{gateway_id}/workers-ai/"
+    return Transport(run_url, rest(base_url, account).check_url, GATEWAY_HEADERS)
+
+
+def worker(url: str) -> Transport:
+    """The Worker in front of the AI binding, at its address."""
+    return Transport(f"{url}/run/", f"{url}/check")
+
+
+_TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
+    "rest": lambda chosen: rest(chosen.workers_ai_base_url, chosen.cloudflare_account_id),
+    "gateway": lambda chosen: gateway(
+        chosen.workers_ai_base_url, chosen.cloudflare_account_id, chosen.ai_gateway_base_url, chosen.ai_gateway_id
+    ),
+    "worker": lambda chosen: worker(chosen.worker_url),
+}
+
+
+def transport_of(settings: Settings) -> Transport:
+    """The transport that an operator chose."""
+    return _TRANSPORTS[settings.transport](settings)

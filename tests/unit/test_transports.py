@@ -1,0 +1,150 @@
+"""The transports: what each sends where, and which secret goes along."""
+
+import contextlib
+
+import httpx
+import pytest
+
+from shared.errors import StorageError
+from shared.workers_ai.client import TokenState, WorkersAI, http_client
+from shared.workers_ai.replies import Accepted, Rejected
+from shared.workers_ai.transports import Credentials, gateway, rest, worker
+
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+MODEL = "@cf/baai/bge-small-en-v1.5"
+BASE = "https://api.cloudflare.com/client/v4"
+TRANSPORTS = {
+    "rest": rest(BASE, ACCOUNT),
+    "gateway": gateway(BASE, ACCOUNT, "https://gateway.ai.cloudflare.com/v1", "my-gateway"),
+    "worker": worker("https://dropbatch.example.workers.dev"),
+}
+RUN_URLS = {
+    "rest": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
+    "gateway": f"https://gateway.ai.cloudflare.com/v1/{ACCOUNT}/my-gateway/workers-ai/{MODEL}",
+    "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
+}
+ACCEPTED = {"status": "queued", "request_id": "id-1"}
+
+
+class Api:
+    """Answers each request by a function, and keeps the requests."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.requests = []
+
+    def __call__(self, request):
+        self.requests.append(request)
+        return self.answer(request)
+
+
+def client(name, api, *credentials):
+    given = list(credentials or [Credentials("secret")])
+
+    def read(fresh):
+        if fresh and len(given) > 1:
+            given.pop(0)
+        if isinstance(given[0], Exception):
+            raise given[0]
+        return given[0]
+
+    return WorkersAI(http_client(httpx.MockTransport(api)), TRANSPORTS[name], read)
+
+
+def call(ai, *, poll=False):
+    with ai.poll(MODEL, "id-1", 60) if poll else ai.submit(MODEL, b'{"requests":[]}', 60) as reply:
+        return reply
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+@pytest.mark.parametrize("poll", [False, True])
+def test_submits_and_polls_go_to_the_transports_own_address(name, poll):
+    api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
+    call(client(name, api), poll=poll)
+    (request,) = api.requests
+    assert str(request.url) == f"{RUN_URLS[name]}?queueRequest=true"
+    assert request.method == "POST"
+    assert request.headers["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_a_batch_is_accepted_with_and_without_the_envelope(name):
+    bare = Api(lambda request: httpx.Response(200, json=ACCEPTED))
+    enveloped = Api(lambda request: httpx.Response(200, json={"result": ACCEPTED, "success": True, "errors": []}))
+    assert call(client(name, bare)) == call(client(name, enveloped)) == Accepted("id-1")
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_a_gateway_neither_answers_from_its_cache_nor_sends_a_call_twice(poll):
+    api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
+    call(client("gateway", api), poll=poll)
+    (request,) = api.requests
+    assert request.headers["cf-aig-skip-cache"] == "true"
+    assert request.headers["cf-aig-max-attempts"] == "1"
+    assert "cf-aig-authorization" not in request.headers
+
+
+def test_only_the_gateway_gets_the_gateways_token():
+    api = Api(lambda request: httpx.Response(200, json={"success": True}))
+    ai = client("gateway", api, Credentials("secret", "gateway-secret"))
+    call(ai)
+    assert ai.check_token() is TokenState.GOOD
+    run, check = api.requests
+    assert run.headers["cf-aig-authorization"] == "Bearer gateway-secret"
+    assert check.url.host == "api.cloudflare.com"
+    assert "cf-aig-authorization" not in check.headers
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("rest", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
+        ("gateway", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
+        ("worker", "https://dropbatch.example.workers.dev/check"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (httpx.Response(200, json={"success": True}), TokenState.GOOD),
+        (httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}), TokenState.REFUSED),
+        (httpx.Response(404, text="There is nothing here yet"), TokenState.UNKNOWN),
+    ],
+)
+def test_the_free_call_says_whether_the_secret_is_good(name, url, answer, state):
+    api = Api(lambda request: answer)
+    assert client(name, api).check_token() is state
+    (request,) = api.requests
+    assert (request.method, str(request.url)) == ("GET", url)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (401, 2009, "Unauthorized"),
+        (400, 2001, "Please configure AI Gateway in the Cloudflare dashboard"),
+        (429, 2003, "Rate limited"),
+    ],
+)
+def test_an_error_in_the_gateways_own_form_is_read(status, code, message):
+    body = {"success": False, "result": [], "messages": [], "error": [{"code": code, "message": message}]}
+    api = Api(lambda request: httpx.Response(status, json=body))
+    assert call(client("gateway", api)) == Rejected(status, code, message, enveloped=True)
+
+
+def test_a_changed_gateway_token_is_read_again_and_the_call_repeated_once():
+    def answer(request):
+        good = request.headers["cf-aig-authorization"] == "Bearer new"
+        refused = {"success": False, "error": [{"code": 2009, "message": "Unauthorized"}]}
+        return httpx.Response(200, json=ACCEPTED) if good else httpx.Response(401, json=refused)
+
+    api = Api(answer)
+    assert call(client("gateway", api, Credentials("a", "old"), Credentials("a", "new"))) == Accepted("id-1")
+    assert len(api.requests) == 2
+
+
+@pytest.mark.parametrize("credentials", [Credentials(""), Credentials("a b"), Credentials("good", "bad\n")])
+def test_a_secret_that_no_header_can_hold_is_never_sent(credentials):
+    api = Api(lambda request: pytest.fail("it was sent"))
+    with contextlib.suppress(StorageError):
+        assert call(client("gateway", api, credentials)).status == 401
