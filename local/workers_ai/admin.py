@@ -1,7 +1,5 @@
 """The routes under `/_local/`, beside the API's own: the bill, the switches, the faults and the counts, over HTTP."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from local.workers_ai.api import WorkersAI
@@ -12,14 +10,8 @@ from local.workers_ai.reply import JSON, Reply
 PREFIX = "/_local/"
 
 
-def handle(api: WorkersAI, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:
-    """Answer one request, of a local route or of the API; the arguments are those of `WorkersAI.handle`."""
-    if path.startswith(PREFIX):
-        return _local(api, method, path, body)
-    return api.handle(method, path, query, headers, body)
-
-
-def _local(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
+def handle(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:
+    """Answer one request whose path begins with `PREFIX`."""
     try:
         match method, path.removeprefix(PREFIX):
             case "GET", "accepted" | "calls" | "struck" | "events" | "behaviour" | "faults" as asked:

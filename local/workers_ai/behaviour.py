@@ -47,6 +47,12 @@ class Behaviour:
     )
     route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
 
+    # AI Gateway
+    gateways: tuple[str, ...] = _switch((), "invented", "the only gateways there are; empty: any name")
+    gateway_token: str = _switch("", "observed", "token that the gateway wants in cf-aig-authorization; empty: none")
+    gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
+    gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")
+
     # Envelope
     envelope: bool = _switch(
         True, "documented", "REST envelope; false: bare bodies and the runtime's `internalCode` errors"

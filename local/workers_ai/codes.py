@@ -52,6 +52,10 @@ _TABLE = (
     ApiError(400, 5006, "AiError: Bad input"),
     ApiError(400, 5025, "AiError: This model does not support JSON Schema"),
     ApiError(400, 8007, "AiError: This model does not support request queuing"),
+    # AI Gateway, observed.
+    ApiError(400, 2001, "Please configure AI Gateway in the Cloudflare dashboard"),
+    ApiError(429, 2003, "Rate limited"),
+    ApiError(401, 2009, "Unauthorized"),
     # The API edge.
     ApiError(429, 971, "Please wait and consider throttling your request speed"),
     ApiError(400, 6003, "Invalid request headers"),

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 
-from local.workers_ai import admin
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.routes import Routes
 
 
 def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> httpx.MockTransport:
@@ -19,10 +19,11 @@ def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> h
     Silence longer than the client's read timeout is a `ReadTimeout` at once. Shorter silence takes no time,
     unless `sleep` is given (`time.sleep`, or what moves a test's clock).
     """
+    routes = Routes(api)
 
     def respond(request: httpx.Request) -> httpx.Response:
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
-        reply = admin.handle(api, request.method, path, query, request.headers, request.read())
+        reply = routes.handle(request.method, path, query, request.headers, request.read())
         patience = _patience(request)
         if reply.cut is Cut.REFUSE:
             raise httpx.ConnectError("[Errno 111] Connection refused", request=request)

@@ -12,9 +12,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from local.workers_ai import admin
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.routes import Routes
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -62,7 +62,7 @@ class App:
     """The ASGI application around one `WorkersAI`."""
 
     def __init__(self, api: WorkersAI, connections: _Connections) -> None:
-        self._api = api
+        self._routes = Routes(api)
         self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,8 +77,7 @@ class App:
                 break
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         reply = await asyncio.to_thread(
-            admin.handle,
-            self._api,
+            self._routes.handle,
             scope["method"],
             scope["raw_path"].decode("latin-1").partition("?")[0],
             scope["query_string"].decode("latin-1"),

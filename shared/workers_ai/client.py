@@ -63,7 +63,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
-        """Submit a batch with one POST; with a second only if the first was refused for its token and the secret changed.
+        """Submit a batch with one POST; a second only follows if the first was refused for its token and that changed.
 
         Args:
             model: model id.

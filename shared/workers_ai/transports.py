@@ -64,8 +64,8 @@ class Transport:
 
 
 GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
-"""The body of each poll of a batch is the same, and so is that of a resubmitted batch: a cached reply would be an old one.
-And a gateway that retries would submit a batch twice."""
+"""All polls of a batch have the same body, and so has a resubmitted batch: a cached reply would be an old one. And a
+gateway that retries would submit a batch twice."""
 
 
 def rest(base_url: str, account: str) -> Transport:

@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.support.world import World, make_world
+from tests.support.world import WAYS, World, make_world
 
 
 @pytest.fixture
@@ -19,13 +19,19 @@ def api() -> WorkersAI:
 
 
 @pytest.fixture
-def start(api: WorkersAI, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+def way() -> dict[str, str]:
+    """Settings of the transport by which the API is reached; a module that runs over several overrides it."""
+    return WAYS["rest"]
+
+
+@pytest.fixture
+def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     """Starts a Dropbatch whose settings differ from the template's defaults as given."""
     with ExitStack() as started:
 
         def begin(**settings: Any) -> World:
             started.enter_context(mock_aws())
-            return started.enter_context(contextmanager(make_world)(transport(api), monkeypatch, **settings))
+            return started.enter_context(contextmanager(make_world)(transport(api), monkeypatch, **{**way, **settings}))
 
         yield begin
 

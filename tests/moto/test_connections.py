@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.workers_ai import client as module
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
-from shared.workers_ai.transports import Credentials, rest
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Rejected
+from shared.workers_ai.transports import Credentials, rest
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'

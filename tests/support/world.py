@@ -42,6 +42,7 @@ REGION = "eu-west-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 AWS_ACCOUNT = "123456789012"
 TOKEN = "local-token"
+GATEWAY_TOKEN = "local-gateway-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
 QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
@@ -343,6 +344,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
     bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": arn}])
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
+    gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
     environment = {
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
@@ -350,7 +352,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
         "POLL_QUEUE_URL": urls["PollQueue"],
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-        "CLOUDFLARE_API_TOKEN_SECRET_ARN": secret,
+        **_secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret),
         "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
         "DEFAULT_MODEL": default("DefaultModel"),
         "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
@@ -362,7 +364,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    permissions = _permissions(secret)
+    permissions = _permissions(environment)
     real = botocore.client.BaseClient._make_api_call
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -384,7 +386,25 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     assert permissions.refused == []
 
 
-def _permissions(secret: str) -> Permissions:
+WORKER_URL = "https://dropbatch.example.workers.dev"
+WAYS: dict[str, dict[str, str]] = {
+    "rest": {},
+    "gateway": {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "local-gateway"},
+    "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
+}
+"""Settings of each transport: `start(**WAYS["worker"])`."""
+
+
+def _secrets(transport: str, token: str, gateway_token: str) -> dict[str, str]:
+    """The variables of a transport's secrets, as the template would set them."""
+    return {
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "" if transport == "worker" else token,
+        "AI_GATEWAY_TOKEN_SECRET_ARN": gateway_token if transport == "gateway" else "",
+        "WORKER_SECRET_ARN": token if transport == "worker" else "",
+    }
+
+
+def _permissions(environment: dict[str, str]) -> Permissions:
     """Both functions' roles, on this world's resources."""
     names = {
         "AWS::Partition": "aws",
@@ -392,10 +412,21 @@ def _permissions(secret: str) -> Permissions:
         "AWS::AccountId": AWS_ACCOUNT,
         "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
         "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
-        "ApiToken.Id": secret,
+        "ApiToken.Id": environment["CLOUDFLARE_API_TOKEN_SECRET_ARN"],
+        "GatewayToken.Id": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
+        "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
         "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
         "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
         **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
     }
-    conditions = {"MakesSecret": True, "UsesOwnKey": False}
+    transport = environment.get("TRANSPORT", "rest")
+    conditions = {
+        "UsesOwnKey": False,
+        "MakesSecret": True,
+        "MakesGatewaySecret": True,
+        "MakesWorkerSecret": True,
+        "SendsToken": transport != "worker",
+        "SendsGatewayToken": transport == "gateway",
+        "SendsWorkerSecret": transport == "worker",
+    }
     return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

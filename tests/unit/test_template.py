@@ -77,12 +77,17 @@ CHOICES = {
     "MakesSecret": True,
     "UsesOwnKey": False,
     "ProtectsData": True,
-    "UsesWorker": False,
+    "SendsToken": True,
+    "SendsWorkerSecret": False,
     "MakesWorkerSecret": False,
     "SendsGatewayToken": False,
     "MakesGatewaySecret": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
+
+
+WORKER = {"SendsToken": False, "SendsWorkerSecret": True}
+"""The conditions that differ with `Transport` worker."""
 
 
 class _Names(dict):
@@ -445,8 +450,8 @@ def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
     for choices, secrets in (
         ({"MakesSecret": True}, {"<ApiToken.Id>"}),
         ({"MakesSecret": False}, {"<CloudflareApiTokenSecretArn>"}),
-        ({"UsesWorker": True, "MakesWorkerSecret": True}, {"<SharedSecret.Id>"}),
-        ({"UsesWorker": True}, {"<WorkerSecretArn>"}),
+        (WORKER | {"MakesWorkerSecret": True}, {"<SharedSecret.Id>"}),
+        (WORKER, {"<WorkerSecretArn>"}),
         ({"SendsGatewayToken": True, "MakesGatewaySecret": True}, {"<ApiToken.Id>", "<GatewayToken.Id>"}),
         ({"SendsGatewayToken": True}, {"<ApiToken.Id>", "<AiGatewayTokenSecretArn>"}),
     ):

@@ -1,0 +1,97 @@
+"""What the Worker of `worker/` answers, for tests that run without Node.js. A test compares it with the real one.
+
+The AI binding is played by the API itself: its bodies lose the REST envelope, and its errors their HTTP status.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from local.workers_ai.api import WorkersAI
+from local.workers_ai.codes import KNOWN, ApiError, error
+from local.workers_ai.edge import PREFIX
+from local.workers_ai.reply import JSON, Reply
+
+PREFIXES = ("/run/", "/check")
+MAX_BODY_BYTES = 10_000_000
+MAX_REPLY_CHARACTERS = 20_000_000
+_MODEL = re.compile(r"/run/(@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+)")
+_ACCOUNT = "0" * 32
+_MAX_MESSAGE_CHARACTERS = 500
+_OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
+_STATUSES = {
+    code: known.status
+    for code, known in KNOWN.items()
+    if code not in {3030, 3046, 3050, 5001, 5025, 6003, 7001, 7003, 9106, 9109, 10013}
+}
+"""The codes of the Worker's own table; any other is an HTTP 500."""
+
+
+class _Envelope(msgspec.Struct):
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    success: Any = None
+    errors: list[dict[str, Any]] = []
+
+
+_decode = msgspec.json.Decoder(_Envelope).decode
+
+
+def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    """Answer one request whose path begins with one of `PREFIXES`. The shared secret is any token the API accepts."""
+    given = {name.lower(): value for name, value in headers.items()}
+    if given.get("authorization", "").removeprefix("Bearer ") not in api.behaviour.tokens:
+        return _failure(error(10000, "The shared secret is wrong."))
+    if method == "GET" and path == "/check":
+        return Reply(status=_OK, headers=(JSON,), body=b'{"success":true}')
+    model = _MODEL.fullmatch(path)
+    if method != "POST" or model is None:
+        return _failure(error(7000, "No route for that URI"))
+    if len(body) >= MAX_BODY_BYTES:
+        return _failure(error(3006, "The request body must be under 10,000,000 bytes and say its length."))
+    try:
+        inputs = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _failure(error(3003, "The request body is not JSON."))
+    members = inputs if isinstance(inputs, dict) else {}
+    polling = isinstance(members.get("request_id"), str)
+    if not polling and not isinstance(members.get("requests"), list):
+        return _failure(error(5006, "The body needs `requests`, an array, or `request_id`, a string."))
+    sent = {"request_id": members["request_id"]} if polling else {"requests": members["requests"]}
+    query = "" if polling else "queueRequest=true"
+    token = {"authorization": f"Bearer {api.behaviour.tokens[0]}"}
+    upstream = f"{PREFIX}/accounts/{(*api.behaviour.accounts, _ACCOUNT)[0]}/ai/run/{model[1]}"
+    return _passed_on(api.handle("POST", upstream, query, token, msgspec.json.encode(sent)))
+
+
+def _passed_on(reply: Reply) -> Reply:
+    """A reply of the API as the Worker passes it on; a broken connection breaks between the Worker and its caller."""
+    if not reply.status or (reply.cut is not None and reply.cut_after is None):
+        return reply
+    passed = _translated(reply)
+    return replace(passed, delay=reply.delay, pace=reply.pace, cut=reply.cut, cut_after=_cut_at(reply, passed))
+
+
+def _cut_at(reply: Reply, passed: Reply) -> int | None:
+    return None if reply.cut_after is None else min(reply.cut_after, len(passed.body) // 2)
+
+
+def _translated(reply: Reply) -> Reply:
+    try:
+        outer = _decode(reply.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
+    if outer.errors:
+        return _failure(error(int(outer.errors[0]["code"]), str(outer.errors[0]["message"])))
+    if not _OK <= reply.status < _REDIRECT:
+        return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
+    if len(outer.result) > MAX_REPLY_CHARACTERS:
+        return _failure(error(3006, "The reply is larger than this Worker can pass on."))
+    return Reply(status=_OK, headers=(JSON,), body=bytes(outer.result))
+
+
+def _failure(problem: ApiError) -> Reply:
+    body = {"success": False, "errors": [{"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}]}
+    return Reply(status=_STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body))

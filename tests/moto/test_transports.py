@@ -1,0 +1,72 @@
+"""A job over each transport, and what only one of them can do."""
+
+import pytest
+
+from local.workers_ai import Fault, expected_result
+from tests.support.world import GATEWAY_TOKEN, WAYS
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+def all_good(world, count):
+    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+
+
+@pytest.mark.parametrize("name", ["gateway", "worker"])
+def test_a_job_is_answered_whichever_way_its_batches_go(start, api, name):
+    world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
+    records = greetings(6)
+    records[5] = {"text": "hello", "target_lang": 7}
+    world.upload_records("a.jsonl", records, model=M2M)
+
+    world.settle()
+
+    assert world.manifest()["counts"] == {"total": 6, "succeeded": 5, "failed": 1}
+    assert world.lines()[5]["error"]["code"] == "rejected"
+    grants = {grant.sid for role in ("SubmitRole", "PollRole") for grant in world.permissions.used[role]}
+    assert {sid for sid in grants if sid.startswith("Read") and sid.endswith(("Token", "Secret"))} == {
+        "gateway": {"ReadToken", "ReadGatewayToken"},
+        "worker": {"ReadWorkerSecret"},
+    }[name]
+
+
+def test_a_gateway_that_caches_and_retries_changes_nothing(start, api):
+    api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
+    api.inject(Fault(kind="accept_then_json_500"))
+    world = start(**WAYS["gateway"])
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+
+
+@pytest.mark.parametrize("name", ["gateway", "worker"])
+def test_a_refused_secret_pauses_everything_until_it_is_changed(start, api, name):
+    api.switch(**({"gateway_token": "new"} if name == "gateway" else {"tokens": ("new",)}))
+    world = start(**WAYS[name])
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    world.secrets.put_secret_value(SecretId="gateway-token" if name == "gateway" else "token", SecretString="new")
+    world.settle(minutes=10)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_worker_that_cannot_pass_on_a_reply_gets_the_batch_in_pieces(start, api, monkeypatch):
+    monkeypatch.setattr("local.workers_ai.worker.MAX_REPLY_CHARACTERS", 900)
+    world = start(**WAYS["worker"])
+    world.upload_records("a.jsonl", greetings(16), model=M2M)
+
+    world.settle(minutes=120)
+
+    assert all_good(world, 16)
