@@ -14,6 +14,8 @@ import msgspec
 
 from shared.formats.base import Shape, Task
 
+WORKER_REPLY_TARGET_BYTES = 12_000_000
+"""As `REPLY_TARGET_BYTES`, with the transport `worker`: a Worker has 128 MB and holds a reply several times over."""
 REPLY_TARGET_BYTES = 200_000_000
 """Bytes that a typical reply stays within, however many requests a batch may have."""
 
@@ -102,10 +104,11 @@ def find_model(model_id: str) -> Model:
     )
 
 
-def max_records_per_reply(model_id: str) -> int:
+def max_records_per_reply(model_id: str, transport: str = "rest") -> int:
     """Records in a batch of a model, at most, whatever the operator allows.
 
     The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
     its request.
     """
-    return REPLY_TARGET_BYTES // find_model(model_id).answer_bytes
+    target = WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES
+    return target // find_model(model_id).answer_bytes

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 REPLY_TARGET_BYTES = 200_000_000
 """Bytes that a typical reply stays within, however many requests a batch may have."""
+WORKER_REPLY_TARGET_BYTES = 12_000_000
+"""The same with the transport `worker`: a Worker has 128 MB of memory and holds a reply several times over."""
 
 _EMBEDDINGS, _TRANSLATION, _GENERATION, _UNKNOWN = 24_000, 8_000, 20_000, 400_000
 """Bytes of an answer: 1,024 numbers in full precision; some pages of text; a long text with its reasoning and wrapping;
@@ -33,10 +35,10 @@ ANSWER_BYTES: tuple[tuple[str, int], ...] = (
 """Models that take batches, by how their ids begin; the first that fits counts."""
 
 
-def records_per_reply(model: str) -> int:
-    """Records in a batch of a model, at most, whatever the operator allows."""
+def records_per_reply(model: str, transport: str = "rest") -> int:
+    """Maximum number of records in a batch of a model, whatever the operator allows."""
     answer = next((size for prefix, size in ANSWER_BYTES if model.startswith(prefix)), _UNKNOWN)
-    return REPLY_TARGET_BYTES // answer
+    return (WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES) // answer
 
 
 FIRST_BATCH_RECORDS = 500

@@ -67,7 +67,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, stored: ObjectInfo
     settings = services.settings
     until = now + LEASE_SECONDS
     model = requested_model(upload.key, stored.metadata, settings.default_model)
-    most = min(settings.max_requests_per_batch, records_per_reply(model))
+    most = min(settings.max_requests_per_batch, records_per_reply(model, settings.transport))
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,

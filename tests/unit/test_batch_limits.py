@@ -28,6 +28,13 @@ def test_a_batch_has_as_many_records_as_their_answers_leave_room_for(model, reco
     assert records_per_reply(model) == records
 
 
+@pytest.mark.parametrize(
+    ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
+)
+def test_a_batch_over_a_worker_has_a_reply_that_fits_in_its_memory(model, records):
+    assert records_per_reply(model, "worker") == records
+
+
 def test_no_listed_model_is_hidden_by_another_and_none_is_allowed_less_than_an_unknown_one():
     prefixes = [prefix for prefix, _ in ANSWER_BYTES]
     assert not [one for one in prefixes if any(one != other and one.startswith(other) for other in prefixes)]

@@ -65,6 +65,9 @@ def test_a_model_is_known_by_its_id_or_its_family(model, task, shape):
 def test_a_batch_has_as_many_records_as_before():
     models = [f"{prefix}x" for prefix, _ in ANSWER_BYTES] + [model.id for model in catalog().models]
     assert [max_records_per_reply(model) for model in models] == [records_per_reply(model) for model in models]
+    assert [max_records_per_reply(model, "worker") for model in models] == [
+        records_per_reply(model, "worker") for model in models
+    ]
     assert (
         max_records_per_reply("@cf/somebody/something") == 200_000_000 // UNKNOWN_ANSWER_BYTES == records_per_reply("")
     )

@@ -18,6 +18,12 @@ interface Binding {
 /** Bytes of a request's body: the batch API takes less than 10 MB. */
 const MAX_BODY_BYTES = 10_000_000;
 
+/**
+ * Characters of a reply that is passed on. A Worker has 128 MB for everything, and holds a reply as objects, as text and as
+ * bytes. A batch with a larger one is submitted again in pieces: the callers do so when a poll is answered with 3006.
+ */
+const MAX_REPLY_CHARACTERS = 20_000_000;
+
 /** Milliseconds that a request waits for its turn, and between two looks. */
 const MAX_WAIT_MS = 20_000;
 const LOOK_EVERY_MS = 20;
@@ -87,10 +93,19 @@ async function run(ai: Binding, model: string, request: Request): Promise<Respon
     const reply = polling
       ? await ai.run(model, { request_id: inputs.request_id })
       : await ai.run(model, { requests: inputs.requests }, { queueRequest: true });
-    return Response.json(reply);
+    return passOn(reply);
   } catch (error) {
     return errorReply(describe(error));
   }
+}
+
+/** What the binding returned as the reply's body. */
+function passOn(reply: unknown): Response {
+  const text = JSON.stringify(reply);
+  if (text.length > MAX_REPLY_CHARACTERS) {
+    return errorReply({ code: 3006, message: "The reply is larger than this Worker can pass on." });
+  }
+  return new Response(text, { headers: { "content-type": "application/json" } });
 }
 
 /** The code and the text of an error that the binding threw: it reports both as `<code>: <text>`. */

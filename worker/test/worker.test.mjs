@@ -18,6 +18,7 @@ export class Ai extends WorkerEntrypoint {
       const first = inputs.requests?.[0] ?? {};
       if (first.wait) await scheduler.wait(first.wait);
       if (first.fail) throw new Error(first.fail);
+      if (first.size) return { responses: "x".repeat(first.size) };
       return { model, inputs: inputs.requests ? inputs.requests.length : inputs, options: options ?? null, most };
     } finally {
       now--;
@@ -81,6 +82,15 @@ test("a body of 10,000,000 bytes is refused before it is read", async () => {
   const reply = await call(`/run/${MODEL}`, "x".repeat(10_000_000));
   assert.equal(reply.status, 413);
   assert.equal((await reply.json()).errors[0].code, 3006);
+});
+
+test("a reply that is larger than the Worker can hold is refused, and the next one is passed on", async () => {
+  const large = await submit([{ size: 20_000_000 }]);
+  assert.equal(large.status, 413);
+  assert.equal((await large.json()).errors[0].code, 3006);
+  const fitting = await submit([{ size: 19_999_900 }]);
+  assert.equal(fitting.status, 200);
+  assert.equal((await fitting.json()).responses.length, 19_999_900);
 });
 
 for (const [body, code] of [["{", 3003], ["[]", 5006], ["null", 5006], ['{"requests":{}}', 5006], ['{"request_id":7}', 5006]]) {
