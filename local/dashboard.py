@@ -58,13 +58,13 @@ def run() -> None:
         began = time.time()
         seen: Series = defaultdict(list)
         over = threading.Event()
-        looking = threading.Thread(target=_look_at_queues, args=(aws._client("sqs", port), seen, over), daemon=True)  # noqa: SLF001
+        looking = threading.Thread(target=_look_at_queues, args=(aws.client("sqs", port), seen, over), daemon=True)
         looking.start()
-        _work(aws._client("s3", port), stack, began)  # noqa: SLF001
+        _work(aws.client("s3", port), stack, began)
         over.set()
         looking.join()
-        _read_logs(aws._client("logs", port), aws._client("cloudformation", port), seen)  # noqa: SLF001
-        watch = aws._client("cloudwatch", port)  # noqa: SLF001
+        _read_logs(aws.client("logs", port), aws.client("cloudformation", port), seen)
+        watch = aws.client("cloudwatch", port)
         (dashboard,) = watch.list_dashboards()["DashboardEntries"]
         body = json.loads(watch.get_dashboard(DashboardName=dashboard["DashboardName"])["DashboardBody"])
         alarms = [alarm for page in watch.get_paginator("describe_alarms").paginate() for alarm in page["MetricAlarms"]]

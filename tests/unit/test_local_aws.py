@@ -1,12 +1,14 @@
-"""What `make up` makes of its environment, and that `make down` stops nothing it did not start."""
+"""The environment of `make up`, and processes: only those started here are stopped."""
 
 import json
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from local import aws
+from local import aws, processes
+from local.processes import Service
 
 
 @pytest.mark.parametrize(
@@ -32,12 +34,12 @@ def test_parameters_are_read_with_quotes_or_without(text, parameters):
     assert aws._parse_parameters(text) == parameters
 
 
-def test_a_word_that_is_no_parameter_is_refused():
+def test_a_word_without_a_parameters_name_is_an_error():
     with pytest.raises(aws.LocalAwsError, match="seven"):
         aws._parse_parameters("seven")
 
 
-def test_every_default_is_said_so_that_an_earlier_value_does_not_stay():
+def test_defaults_are_passed_so_that_a_value_of_an_earlier_deployment_does_not_stay():
     defaults = aws._default_parameters()
 
     assert defaults["MaxRequestsPerBatch"] == "5000"
@@ -46,50 +48,45 @@ def test_every_default_is_said_so_that_an_earlier_value_does_not_stay():
 
 
 def test_another_process_under_an_old_number_is_left_alone(tmp_path):
-    home = aws.Home(tmp_path)
+    service = Service("aws", tmp_path)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
-        service = {"pid": other.pid, "born": "some other time", "port": 1, "code": ""}
-        home.service_file("aws").write_text(json.dumps(service))
+        service.file.write_text(json.dumps({"pid": other.pid, "born": "some other time", "port": 1, "code": ""}))
 
-        assert aws._stop(home, "aws") is False
+        assert service.stop() is False
         assert other.poll() is None
     finally:
         other.communicate(b"\n")
 
 
-def test_a_service_is_started_waited_for_and_stopped_once_it_is_outdated(tmp_path, monkeypatch, unused_port):
-    home = home_in(tmp_path)
-    monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ()})
+def test_a_service_is_started_waited_for_and_stopped_once_it_is_outdated(folder, unused_port):
+    service = Service("web", folder)
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(unused_port)]
-    aws._start(home, "web", command, {}, unused_port, "/")
+    service.start(command, {}, unused_port, "/")
 
-    assert aws._keep(home, "web", unused_port) is True
+    assert service.is_current(unused_port) is True
     with pytest.raises(aws.LocalAwsError, match="LOCAL_PORT"):
-        aws._start(home, "other", command, {}, unused_port, "/")
-    monkeypatch.setattr(aws, "SERVICE_SOURCES", {"web": ("Makefile",)})
-    assert aws._keep(home, "web", unused_port) is False
-    assert aws._running(home, "web") is None
-    assert aws._stop(home, "web") is False
+        Service("other", folder).start(command, {}, unused_port, "/")
+    assert Service("web", folder, sources=("Makefile",)).is_current(unused_port) is False
+    assert service.running() is None
+    assert service.stop() is False
 
 
-def test_a_service_that_fails_shows_the_end_of_its_log(tmp_path, monkeypatch, unused_port):
-    monkeypatch.setattr(aws, "ROOT", tmp_path)
+def test_a_service_that_fails_shows_the_end_of_its_log(folder, monkeypatch, unused_port):
+    monkeypatch.setattr(processes, "ROOT", folder)
 
     with pytest.raises(aws.LocalAwsError, match="no such luck"):
-        aws._start(
-            home_in(tmp_path), "web", [sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/"
-        )
+        Service("web", folder).start([sys.executable, "-c", "raise SystemExit('no such luck')"], {}, unused_port, "/")
 
 
-def home_in(folder):
-    home = aws.Home(folder)
-    home.logs.mkdir()
-    return home
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return tmp_path
 
 
 @pytest.fixture
 def unused_port():
-    with aws.socket.socket() as probe:
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
