@@ -16,8 +16,8 @@ from typing import Any
 from bench.meter import API_WAITS, CALL_CPU, IDLE_TICKS, MODEL, MONTH_MINUTES, WAITS, Meter, measure
 from functions.submit.batch_limits import max_records
 from functions.submit.create_job import FIRST_BATCH_RECORDS as FIRST
+from local.template import default, properties, template
 from shared.models import SplitPlan
-from tests.support.template import default, properties, template
 
 WRITTEN = Path(__file__).with_name("cost.md")
 SIZES = (40, 120, 200)

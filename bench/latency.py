@@ -11,12 +11,10 @@ import argparse
 import json
 import multiprocessing
 import os
-import re
 import sys
 import time
 from dataclasses import replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +23,7 @@ import boto3
 from botocore.config import Config
 
 from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
+from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, share_of
 from functions.submit import stage_batches as staging
@@ -33,10 +32,14 @@ from functions.submit.split import split
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues
 from shared.ledger import Ledger
-from shared.models import Job, JobState, SplitPlan, Upload
+from shared.ledger.item_keys import job_key
+from shared.models import Batch, Job, JobState, SplitPlan, Upload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
+
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 WRITTEN = Path(__file__).with_name("latency.md")
 MEMORY = 512
@@ -50,7 +53,7 @@ SECONDS = 20.0
 """How long each split is measured."""
 SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
 """Batches of records of 1 KB, by their size."""
-AT_ONCE = {"submit": 10, "poll": 5}
+PARALLEL = {"submit": 10, "poll": 5}
 """Runs of a function at the same time that the step's queue allows, as the template has it."""
 WALL = 100
 """Submits a minute that Cloudflare's limit of calls leaves room for."""
@@ -59,30 +62,29 @@ WALL = 100
 # ── a slow AWS ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SlowAws(BaseHTTPRequestHandler):
-    """Any range of an endless upload; takes any object, item and message, and keeps none. Slow as AWS is."""
+class SlowAws(Handler):
+    """Any range of an endless upload; takes any object, item and message, and keeps none. As slow as AWS."""
 
-    protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     line = b'{"text":"' + b"w" * (RECORD - 12) + b'"}\n'
     content = line * (RANGE // RECORD)
 
-    def do_GET(self) -> None:
-        """A range of the upload."""
-        begin, end = map(int, re.findall(r"\d+", self.headers["Range"]))
+    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Send a range of the upload."""
+        begin, end = self.range()
         size = end - begin + 1
         time.sleep(S3)
-        self._head(HTTPStatus.PARTIAL_CONTENT, size)
-        sent, moved_at = 0, time.monotonic()
+        self.head(HTTPStatus.PARTIAL_CONTENT, size)
+        sent, sending_since = 0, time.monotonic()
         while sent < size:
             at = (begin + sent) % RANGE
             piece = self.content[at : at + min(size - sent, 256 << 10)]
             self.wfile.write(piece)
             sent += len(piece)
-            time.sleep(max(moved_at + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
+            time.sleep(max(sending_since + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
 
-    def do_PUT(self) -> None:
-        """An object."""
+    def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Take an object."""
         if self.headers.get("Expect"):
             self.send_response_only(HTTPStatus.CONTINUE)
             self.end_headers()
@@ -91,51 +93,43 @@ class SlowAws(BaseHTTPRequestHandler):
         while read < size:
             read += len(self.rfile.read(min(size - read, 256 << 10)))
         time.sleep(max(began + S3 + size / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
-        self._head(HTTPStatus.OK, 0)
+        self.head(HTTPStatus.OK, 0)
 
-    def do_POST(self) -> None:
-        """A call of DynamoDB or SQS."""
+    def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+        """Answer a call of DynamoDB or SQS."""
         self.rfile.read(int(self.headers["Content-Length"]))
         service, _, operation = self.headers["X-Amz-Target"].rpartition(".")
         time.sleep(DYNAMODB if service.startswith("DynamoDB") else SQS)
         answer = {"Query": {"Items": [], "Count": 0}, "SendMessageBatch": {"Successful": [], "Failed": []}}
         body = json.dumps(answer.get(operation, {})).encode()
-        self._head(HTTPStatus.OK, len(body))
+        self.head(HTTPStatus.OK, len(body))
         self.wfile.write(body)
-
-    def _head(self, status: HTTPStatus, length: int) -> None:
-        self.send_response_only(status)
-        self.send_header("ETag", '"etag"')
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name it has there
-        """Say nothing."""
-
-
-def _serve(port: Connection) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowAws)
-    port.send(server.server_port)
-    server.serve_forever()
 
 
 # ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OneJob(Ledger):
-    """The ledger of one job whose every transition succeeds."""
+    """The ledger of one job, every transition of which succeeds."""
 
-    def __init__(self, client: Any, job: Job) -> None:  # noqa: ANN401 - boto3's client
-        """Of this job."""
+    def __init__(self, client: DynamoDBClient, job: Job) -> None:
+        """Hold this job."""
         super().__init__(client, "table")
-        self.job_there, self.created = job, 0
+        self.present, self.created = job, 0
 
-    def _change_job(self, job: Job, expected: dict[str, object], changes: dict[str, object], remove: Any = ()) -> Job:  # noqa: ANN401, ARG002
-        self._call("update_item", Key={"pk": {"S": job.job_id}, "sk": {"S": "META"}})
-        self.job_there = replace(self.job_there, **changes)  # type: ignore[arg-type]
-        return self.job_there
+    def _change_job(
+        self,
+        job_id: str,
+        expected: Mapping[str, object],
+        changes: Mapping[str, object],
+        remove: Sequence[str] = (),
+    ) -> Job:
+        del expected, remove
+        self.call("update_item", Key=job_key(job_id))
+        self.present = replace(self.present, **changes)  # type: ignore[arg-type] # The ledger's own members.
+        return self.present
 
-    def create_batch(self, batch: Any) -> Any:  # noqa: ANN401 - as the ledger's own
+    def create_batch(self, batch: Batch) -> Batch | None:
         """Count it."""
         self.created += 1
         return super().create_batch(batch)
@@ -147,18 +141,11 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
     if not ahead:
         stored = reading.read_stored
         reading.read_stored = lambda store, upload, start=0, _=None: stored(store, upload, start)  # type: ignore[assignment]
+    session = boto3.Session("test", "test", region_name="eu-west-1")
     config = Config(s3={"addressing_style": "path"}, max_pool_connections=32)
-    s3, dynamodb, sqs = (
-        boto3.client(
-            name,
-            endpoint_url=endpoint,
-            config=config,
-            region_name="eu-west-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",  # noqa: S106 - nobody's
-        )
-        for name in ("s3", "dynamodb", "sqs")
-    )
+    s3 = session.client("s3", endpoint_url=endpoint, config=config)
+    dynamodb = session.client("dynamodb", endpoint_url=endpoint, config=config)
+    sqs = session.client("sqs", endpoint_url=endpoint, config=config)
     upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", 1 << 40)
     plan = SplitPlan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
     job = Job("job", JobState.SPLITTING, upload, plan, time.time(), due_at=0.0)
@@ -202,12 +189,8 @@ def _child(port: Connection, endpoint: str, records: int, ahead: bool) -> None: 
 
 def split_rows() -> list[list[str]]:
     """A row for each size of batch."""
-    ours, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-    server.start()
-    endpoint = f"http://127.0.0.1:{ours.recv()}"
     rows = []
-    try:
+    with serving(SlowAws) as endpoint:
         for name, records in SIZES.items():
             cells = []
             for ahead, share in ((True, share_of(MEMORY)), (False, share_of(MEMORY)), (True, 1.0)):
@@ -218,9 +201,6 @@ def split_rows() -> list[list[str]]:
                 if ahead and share < 1:
                     cells.append(f"{found['cpu'] / found['batches'] * 1_000:.0f} ms")
             rows.append([name, *cells, f"{4 * WALL}"])
-    finally:
-        server.terminate()
-        server.join()
     return rows
 
 
@@ -234,7 +214,7 @@ def other_rows() -> list[list[str]]:
     few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
     jobs = (("1 record", small, large, 80), (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1))
     rows = []
-    for step, at_once in AT_ONCE.items():
+    for step, parallel in PARALLEL.items():
         for name, one, other, batches in jobs:
             used = {key: (other.steps[step][key] - one.steps[step][key]) / batches for key in other.steps[step]}
             seconds = used["waiting"] + used["computing"] / share
@@ -244,8 +224,8 @@ def other_rows() -> list[list[str]]:
                     *(f"{used.get(service, 0.0):.1f}" for service in ("dynamodb", "s3", "sqs", "api")),
                     f"{used['waiting']:.2f} s",
                     f"{used['computing'] / share:.2f} s",
-                    f"{at_once}",
-                    f"{60 * at_once / seconds:,.0f}",
+                    f"{parallel}",
+                    f"{60 * parallel / seconds:,.0f}",
                     f"{2 * WALL}",
                 ]
             )

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import yaml
 
 from local.processes import (
     ROOT,
@@ -35,6 +34,7 @@ from local.processes import (
     locked,
     run,
 )
+from local.template import defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -204,23 +204,9 @@ def _parse_parameters(text: str) -> dict[str, str]:
     return parameters
 
 
-class _TemplateLoader(yaml.SafeLoader):
-    """Reads a template's plain parts; the value of a tag such as `!Sub` is None."""
-
-
-_TemplateLoader.add_multi_constructor("!", lambda *_: None)
-
-
-def _default_parameters() -> dict[str, str]:
-    """The template's defaults. They are passed explicitly: CloudFormation keeps a value of an earlier deployment."""
-    template = yaml.load((ROOT / "template.yaml").read_text(), _TemplateLoader)  # noqa: S506 - a SafeLoader
-    parameters: dict[str, dict[str, Any]] = template["Parameters"]
-    return {name: str(one["Default"]) for name, one in parameters.items() if "Default" in one}
-
-
 def client(service: str, port: int) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
     """A boto3 client of the local AWS on a port."""
-    return boto3.client(
+    return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
         service,
         endpoint_url=f"http://127.0.0.1:{port}",
         region_name=REGION,
@@ -276,7 +262,7 @@ def _machine_architecture() -> str:
 
 def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]:
     return {
-        **_default_parameters(),
+        **defaults(),  # explicitly: CloudFormation keeps a value of an earlier deployment
         "CloudflareAccountId": LOCAL_ACCOUNT,
         "CloudflareApiToken": LOCAL_TOKEN,
         "WorkersAiBaseUrl": base_url,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from local.template import properties
 from shared.errors import StorageError
 from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
@@ -28,7 +29,6 @@ from shared.pacing.controls import (
     PauseReason,
     Permit,
 )
-from tests.support.template import properties
 
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import moto
 import pytest
 
+from local.template import properties
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.errors import UploadError
@@ -27,7 +28,6 @@ from shared.models import (
 )
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
-from tests.support.template import properties
 from tests.support.world import client
 
 M2M = "@cf/meta/m2m100-1.2b"

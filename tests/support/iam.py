@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from tests.support.template import properties
+from local.template import properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

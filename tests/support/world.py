@@ -25,11 +25,11 @@ import time_machine
 
 import functions.poll.handler
 import functions.submit.handler
+from local.template import default, properties, template
 from shared import bootstrap as composition
 from shared.workers_ai.client import http_client
 from tests.support import quick_dynamodb
 from tests.support.iam import Permissions, grants
-from tests.support.template import default, properties, template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

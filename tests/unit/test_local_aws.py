@@ -40,11 +40,11 @@ def test_a_word_without_a_parameters_name_is_an_error():
 
 
 def test_defaults_are_passed_so_that_a_value_of_an_earlier_deployment_does_not_stay():
-    defaults = aws._default_parameters()
+    parameters = aws._parameters({"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4")
 
-    assert defaults["MaxRequestsPerBatch"] == "5000"
-    assert defaults["DefaultModel"] == ""
-    assert "CloudflareAccountId" not in defaults
+    assert parameters["MaxRequestsPerBatch"] == "5000"
+    assert parameters["DefaultModel"] == ""
+    assert parameters["LogLevel"] == "DEBUG"
 
 
 def test_another_process_under_an_old_number_is_left_alone(tmp_path):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from local.template import template
 from shared.models import Batch, BatchState, Submission
 from shared.observability import METRICS, batch_log_fields
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
-from tests.support.template import template
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))

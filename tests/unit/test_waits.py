@@ -4,11 +4,11 @@ import pytest
 
 from functions.poll import poll_batch as ask
 from functions.submit import submit_batch as send
+from local.template import template
 from shared.bootstrap import OBJECTS, QUICK
 from shared.errors import StorageError
 from shared.retry import RESERVE_SECONDS, retry_until_deadline
 from shared.workers_ai import client as workers_ai
-from tests.support.template import template
 
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 

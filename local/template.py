@@ -1,4 +1,4 @@
-"""`template.yaml` as data: test resources are made from it, so that no test can drift from what is deployed."""
+"""`template.yaml` as data: test resources, local deployments and cost figures are made from what is deployed."""
 
 from functools import cache
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-PATH = Path(__file__).parents[2] / "template.yaml"
+PATH = Path(__file__).parents[1] / "template.yaml"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types.
     """YAML with CloudFormation's short forms, kept as `{"Ref": …}` and the like."""
 
 
@@ -28,14 +28,22 @@ _Loader.add_multi_constructor("!", _short_form)
 @cache
 def template() -> dict[str, Any]:
     """The whole template."""
-    return yaml.load(PATH.read_text(), _Loader)
+    content: dict[str, Any] = yaml.load(PATH.read_text(), _Loader)  # noqa: S506 - a SafeLoader
+    return content
 
 
 def properties(name: str) -> dict[str, Any]:
     """One resource's properties."""
-    return template()["Resources"][name]["Properties"]
+    found: dict[str, Any] = template()["Resources"][name]["Properties"]
+    return found
+
+
+def defaults() -> dict[str, str]:
+    """The defaults of all parameters that have one, as the environment would hold them."""
+    parameters = template()["Parameters"]
+    return {name: str(one["Default"]) for name, one in parameters.items() if "Default" in one}
 
 
 def default(parameter: str) -> str:
-    """One parameter's default, as the environment would hold it."""
-    return str(template()["Parameters"][parameter]["Default"])
+    """One parameter's default."""
+    return defaults()[parameter]
