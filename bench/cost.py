@@ -11,13 +11,15 @@ import argparse
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.meter import API_WAITS, CALL_CPU, IDLE_TICKS, MODEL, MONTH_MINUTES, WAITS, Meter, measure
-from functions.submit.batch_limits import max_records
-from functions.submit.create_job import FIRST_BATCH_RECORDS as FIRST
+from functions.submit.batch_limits import FIRST_BATCH_RECORDS, max_records
 from local.template import default, properties, template
 from shared.models import SplitPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WRITTEN = Path(__file__).with_name("cost.md")
 SIZES = (40, 120, 200)
@@ -51,7 +53,7 @@ FUNCTIONS = ("submit", "poll")
 # ── what it comes to ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def per_batch(small: Counter[str], large: Counter[str], batches: int) -> dict[str, float]:
+def per_batch(small: Mapping[str, float], large: Mapping[str, float], batches: int) -> dict[str, float]:
     """What so many more batches used, for each."""
     return {name: (large[name] - small[name]) / batches for name in large}
 
@@ -62,12 +64,14 @@ def memory_of(function: str) -> int:
     return int(own.get("MemorySize", template()["Globals"]["Function"]["MemorySize"]))
 
 
-def lambda_seconds(used: dict[str, float], cpu: dict[str, float], function: str, memory: int) -> float:
+def lambda_seconds(used: Mapping[str, float], cpu: Mapping[str, float], function: str, memory: int) -> float:
     """Billed seconds of one function for one batch: waiting, and computing on its share of a processor."""
     return used[f"{function} wait"] + cpu[f"{function} CPU"] * max(PROCESSOR_MB / memory, 1.0)
 
 
-def bill(used: dict[str, float], seconds: dict[str, float], cpu: dict[str, float], memory: dict[str, int]) -> list[Any]:
+def bill(
+    used: Mapping[str, float], seconds: Mapping[str, float], cpu: Mapping[str, float], memory: Mapping[str, int]
+) -> list[Any]:
     """Rows of name, count and dollars for one batch."""
     billed = {name: lambda_seconds(seconds, cpu, name, memory[name]) for name in memory}
     disk = max(properties("PollFunction")["EphemeralStorage"]["Size"] - 512, 0) / 1024
@@ -140,9 +144,8 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
 
 def batches_of(records: int) -> int:
     """Batches of a job of so many records of 1 KB, by the template's defaults."""
-    plan = SplitPlan(
-        MODEL, int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes")), "", first_requests=FIRST
-    )
+    most, most_bytes = int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes"))
+    plan = SplitPlan(MODEL, most, most_bytes, "", first_requests=FIRST_BATCH_RECORDS)
     number = 0
     while records > 0:
         records -= min(max_records(plan, number), plan.max_bytes // 1_000)
@@ -175,7 +178,7 @@ class Bill:
         return Bill(used, wait, cpu)
 
 
-def _bill(used: dict[str, float], seconds: dict[str, float], times: float = 1.0) -> Bill:
+def _bill(used: Mapping[str, float], seconds: Mapping[str, float], times: float = 1.0) -> Bill:
     return Bill(
         Counter({name: count * times for name, count in used.items()}),
         {name: seconds.get(f"{name} wait", 0.0) * times for name in FUNCTIONS},
@@ -271,7 +274,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
                 ["", "", "", f"**{whole.dollars(memory):.7f}**"],
             ],
         ),
-        growth_text=f"{FIRST} records at first and up to {int(default('MaxRequestsPerBatch')):,} later",
+        growth_text=f"{FIRST_BATCH_RECORDS} records at first and up to {int(default('MaxRequestsPerBatch')):,} later",
         jobs=grid(["records", "batches", "calls of the API", "dollars"], jobs),
         ticks=IDLE_TICKS,
         idle=grid(

@@ -26,7 +26,7 @@ import functions.submit.create_job
 import functions.submit.handler
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
-from tests.support.world import World, make_world
+from tests.support.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,13 +234,13 @@ class Metered(World):
 
     meter: Meter
 
-    def invoke(self, handler: Any, event: dict[str, Any]) -> set[str]:  # noqa: ANN401
+    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:  # noqa: ANN401
         """Call a handler as Lambda does."""
         function = "poll" if handler is functions.poll.handler else "submit"
         queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
         step = "split" if queue.endswith("UploadQueue") else function
         with self.meter.invocation(function, step, scheduled="Records" not in event):
-            return super().invoke(handler, event)
+            return super().invoke(handler, event, seconds)
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:

@@ -17,6 +17,7 @@ from moto import mock_aws
 import functions.poll.handler
 import functions.submit.handler
 from local.workers_ai import Behaviour, WorkersAI, transport
+from shared.bootstrap import services
 from tests.support.world import QUEUES, World, make_world
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _by_seconds(world: World, patch: pytest.MonkeyPatch) -> Iterator[None]:
                 world.deliver(queue)
             world.permissions.role = role
 
-    everything = dataclasses.replace(functions.poll.handler.services(), sleep=sleep)
+    everything = dataclasses.replace(services(), sleep=sleep)
     for module in (functions.poll.handler, functions.submit.handler):
         patch.setattr(module, "services", lambda: everything)
     yield

@@ -19,6 +19,7 @@ import urllib.request
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -156,7 +157,13 @@ def statistic(values: list[float], wanted: str) -> float:
     """One of CloudWatch's statistics."""
     if wanted.startswith("p"):
         return sorted(values)[min(math.ceil(float(wanted[1:]) / 100 * len(values)), len(values)) - 1]
-    return {"Sum": sum, "Maximum": max, "Minimum": min, "Average": lambda all_: sum(all_) / len(all_)}[wanted](values)
+    statistics: dict[str, Callable[[list[float]], float]] = {
+        "Sum": sum,
+        "Maximum": max,
+        "Minimum": min,
+        "Average": fmean,
+    }
+    return statistics[wanted](values)
 
 
 def points(series: list[tuple[float, float]], wanted: str, began: float, ended: float) -> list[tuple[float, float]]:

@@ -255,7 +255,7 @@ def signals_held() -> Iterator[None]:
         return
     received: list[int] = []
     endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in endings}
+    before = {number: signal.signal(number, lambda sent, _: received.append(sent)) for number in endings}
     try:
         yield
     finally:

@@ -1,0 +1,97 @@
+"""Dropbatch beside a plain script on the same local API: one large file, with and without a kill half way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.measured_stack import KEY, MODEL, Watch, check, local, pieces, processes, record, running_stack, upload, wait
+from local import aws
+from local.workers_ai import expected_result
+
+
+def compare(megabytes: int) -> str:
+    """The report's lines: Dropbatch and a plain script, each undisturbed and killed half way and begun again."""
+    lines = []
+    for kill in (False, True):
+        with running_stack("") as (stack, s3):
+            lines.append(_by_dropbatch(stack, s3, megabytes, kill=kill))
+        with running_stack("") as (stack, _):
+            lines.append(_by_script(stack, megabytes, kill=kill))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool) -> list[str]:  # noqa: ANN401 - boto3's client
+    """Killed means: every process of both functions, when half of the batches have been accepted."""
+    watch = Watch(stack["submit_function"])
+    watcher = threading.Thread(target=watch.run)
+    _, records = upload(s3, stack["bucket"], megabytes * 1_000_000)
+    watcher.start()
+    began = time.monotonic()
+    if kill:
+        _wait_for_half(stack, records)
+        for pid, *_ in processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    folder, manifest = wait(s3, stack["bucket"], KEY, quiet=True)
+    seconds = time.monotonic() - began
+    watch.over.set()
+    watcher.join()
+    wrong, _ = check(s3, stack["bucket"], folder, manifest, records)
+    name = "Dropbatch" + (", all functions killed half way" if kill else "")
+    peak = max(watch.peaks.values()) / 1000
+    return _compared(stack, name, records, seconds, sum(watch.computed.values()), peak, wrong)
+
+
+def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str]:
+    """Killed means: when half of the batches have been accepted; then it is begun again, as its user would."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
+        with source.open("wb") as file:
+            for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last is wanted
+                file.write(piece)
+        url = f"{stack['workers_ai_base_url']}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
+        command = [sys.executable, "-m", "bench.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
+        began, computed, peak = time.monotonic(), 0.0, 0
+        for killed in (True, False) if kill else (False,):
+            with subprocess.Popen(command) as process:
+                if killed:
+                    _wait_for_half(stack, records)
+                    process.kill()
+                _, _, used = os.wait4(process.pid, 0)
+                process.returncode = 0
+            computed += used.ru_utime + used.ru_stime
+            peak = max(peak, used.ru_maxrss)
+        seconds = time.monotonic() - began
+        with output.open("rb") as lines:
+            wrong = sum(
+                answer["id"] != number or answer["result"] != expected_result(MODEL, record(number))
+                for number, answer in enumerate(map(msgspec.json.decode, lines))
+            )
+    name = "plain script" + (", killed half way and begun again" if kill else "")
+    return _compared(stack, name, records, seconds, computed, peak * 1.024 / 1000, wrong)
+
+
+def _wait_for_half(stack: dict[str, str], records: int) -> None:
+    while sum(one["count"] for one in local(stack["workers_ai_base_url"], "accepted")) < records / 2:
+        time.sleep(0.05)
+
+
+def _compared(
+    stack: dict[str, str], name: str, records: int, seconds: float, computed: float, peak: float, wrong: int
+) -> list[str]:
+    accepted = local(stack["workers_ai_base_url"], "accepted")
+    calls = sum(sum(kind.values()) for kind in local(stack["workers_ai_base_url"], "calls").values())
+    paid = sum(one["count"] for one in accepted) - records
+    measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{calls}", f"{paid:,}", f"{wrong}")
+    return [name, f"{records:,}", *measured]
