@@ -251,7 +251,8 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5),
         now=lambda: time.time(),  # noqa: PLW0108 - the clock moves
     )
-    real_call, real_stub = botocore.client.BaseClient._make_api_call, BotocoreStubber.__call__  # noqa: SLF001
+    real_call = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # noqa: SLF001 - private: not in the stubs
+    real_stub = BotocoreStubber.__call__
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
         answer: dict[str, Any] = {}

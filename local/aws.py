@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from botocore.config import Config
+
 __all__ = ["ROOT", "Home", "LocalAwsError", "client", "down", "free_port", "up"]
 
 TOOLS = ROOT / ".local"
@@ -204,7 +206,7 @@ def _parse_parameters(text: str) -> dict[str, str]:
     return parameters
 
 
-def client(service: str, port: int) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
+def client(service: str, port: int, config: Config | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
     """A boto3 client of the local AWS on a port."""
     return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
         service,
@@ -212,6 +214,7 @@ def client(service: str, port: int) -> Any:  # noqa: ANN401 - boto3 makes its cl
         region_name=REGION,
         aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        config=config,
     )
 
 

@@ -147,7 +147,7 @@ class Stack:
         """Use what `up` told."""
 
         def client(service: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
-            return boto3.client(
+            return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
                 service,
                 endpoint_url=told["endpoint_url"],
                 region_name=told["region"],

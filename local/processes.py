@@ -261,8 +261,8 @@ def signals_held() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for sent in received:
+            signal.raise_signal(sent)
 
 
 def free_port() -> int:

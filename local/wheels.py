@@ -65,9 +65,9 @@ def without_wheel(lock: str, platform: str, python: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, lock)
         command = [
-            *(UV, "pip", "install", "--dry-run", "--no-config", "--no-deps", "--require-hashes"),
+            *(str(UV), "pip", "install", "--dry-run", "--no-config", "--no-deps", "--require-hashes"),
             *("--only-binary", ":all:", "--target", folder, "--python-platform", platform, "--python-version", python),
-            *("-r", copy),
+            *("-r", str(copy)),
         ]
         while True:
             copy.write_text(text)

@@ -7,7 +7,7 @@ run, so that a new call is covered the day it is added.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import botocore.client
 import httpx
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from local.workers_ai import WorkersAI
+
+T = TypeVar("T")
 
 Mode = Literal["before", "after", "unanswered", "interrupted"]
 """Death before the call; death after it; the call takes effect, but its answer is lost and the code sees an error;
@@ -81,7 +83,7 @@ class Boundaries:
         self.passed.clear()
         self.strikes, self.mode, self.struck = strikes, mode, ""
 
-    def cross(self, name, call, lost):
+    def cross(self, name: str, call: Callable[[], T], lost: Callable[[], Exception]) -> T:
         """Make a call; `lost` makes the error that a lost answer looks like."""
         if not self.watching or self.interrupted:
             return call()
@@ -92,7 +94,8 @@ class Boundaries:
         if self.mode == "interrupted":
             self.interrupted = True
             try:
-                self.meanwhile()
+                if self.meanwhile:
+                    self.meanwhile()
             finally:
                 self.interrupted = False
             return call()
@@ -124,10 +127,10 @@ class Mortal(World):
     boundaries: Boundaries
     delivered: list[tuple[str, str]]
     """Queue and body of every message that was ever delivered."""
-    at_work: tuple[object, dict[str, object]] | None
+    at_work: tuple[Any, dict[str, Any]] | None
     """Handler and event of the invocation at work."""
 
-    def invoke(self, handler, event, seconds=TIMEOUT_SECONDS):
+    def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
         for record in event.get("Records", []):
             self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
         outer = self.at_work, self.boundaries.watching
@@ -153,6 +156,7 @@ class Mortal(World):
 
     def invoke_again(self) -> None:
         """Call the function at work once more with the same event, as SQS and the scheduler may."""
+        assert self.at_work is not None
         handler, event = self.at_work
         self.invoke(handler, event, TIMEOUT_SECONDS if event else ONE_ROUND_SECONDS)
 
@@ -161,7 +165,7 @@ class Mortal(World):
 def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> Iterator[Mortal]:
     """A Dropbatch all of whose calls are boundaries."""
 
-    def call(client, operation, arguments):
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         return boundaries.cross(
             operation,
             lambda: real(client, operation, arguments),
@@ -173,7 +177,7 @@ def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> 
         mock_aws(),
         contextmanager(make_world)(Watched(transport(api), boundaries), patch, **settings) as made,
     ):
-        real = botocore.client.BaseClient._make_api_call
+        real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         world = Mortal(**vars(made))
         world.boundaries, world.delivered, world.at_work = boundaries, [], None

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.deaths import Boundaries, Mortal, mortal_world
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 M2M = "@cf/meta/m2m100-1.2b"
 
 
-def greeting(number):
+def greeting(number: int) -> dict[str, str]:
     return {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"}
 
 
@@ -36,9 +36,9 @@ class Journey:
         packed: whether the upload is a gzip file.
     """
 
-    upload: tuple
-    codes: tuple
-    faults: tuple = ()
+    upload: tuple[Any, ...]
+    codes: tuple[str | None, ...]
+    faults: tuple[Fault, ...] = ()
     packed: bool = False
 
 
@@ -162,9 +162,9 @@ def check_results(world: World, journey: Journey, api: WorkersAI) -> Seen:
         assert (len(content), hashlib.sha256(content).hexdigest(), content.count(b"\n")) == told
     names = {file["name"] for file in manifest["files"]} | {"manifest.json", "status.json"}
     assert {key.rpartition("/")[2] for key in world.objects(f"{folder}/")} == names
-    told = [event["detail"] for event in world.notices()]
-    assert told
-    assert all((one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"]) for one in told)
+    notices = [event["detail"] for event in world.notices()]
+    assert notices
+    assert all((one["job_id"], one["counts"]) == (manifest["job_id"], manifest["counts"]) for one in notices)
     if failed:
         assert [error["id"] for error in world.lines("errors.jsonl")] == failed
     return seen

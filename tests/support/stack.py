@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 
 from local import aws
@@ -43,10 +42,12 @@ class Stack:
 
     def drop(self, path: str, body: bytes, **metadata: str) -> str:
         """Upload a file; the version that S3 gave it."""
-        return self.s3.put_object(Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata)["VersionId"]
+        answer = self.s3.put_object(Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata)
+        return str(answer["VersionId"])
 
     def read(self, key: str) -> bytes:
-        return self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        content: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return content
 
     def lines(self, folder: str, name: str = "output.jsonl") -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.read(f"{folder}/{name}").split(b"\n")[:-1]]
@@ -93,7 +94,8 @@ class Stack:
 
     def workers(self) -> list[int]:
         """Processes of functions."""
-        service = json.loads(self.home.service_file("aws").read_text())
+        service = self.home.service("aws").running()
+        assert service is not None
         found = []
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -113,7 +115,8 @@ class Stack:
 
     def bill(self) -> list[dict[str, Any]]:
         """Every batch the API ever took, whether or not a job knows of it."""
-        return self.local("accepted")
+        accepted: list[dict[str, Any]] = self.local("accepted")
+        return accepted
 
     def break_aws(self, *rules: dict[str, Any]) -> None:
         """From now on a share of the functions' AWS calls goes wrong; without rules, none."""
@@ -151,15 +154,11 @@ def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> I
             home,
         )
 
+        port = int(told["endpoint_url"].rpartition(":")[2])
+        config = Config(retries={"total_max_attempts": 4, "mode": "standard"})
+
         def client(service: str) -> Any:
-            return boto3.client(
-                service,
-                endpoint_url=told["endpoint_url"],
-                region_name=told["region"],
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-                config=Config(retries={"total_max_attempts": 4, "mode": "standard"}),
-            )
+            return aws.client(service, port, config)
 
         outputs = client("cloudformation").describe_stacks(StackName=aws.STACK_NAME)["Stacks"][0]["Outputs"]
         values = {one["OutputKey"]: one["OutputValue"] for one in outputs}

@@ -86,7 +86,7 @@ class World:
         """Put an upload under `inbox/`; its version id."""
         content = body.encode() if isinstance(body, str) else body
         answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
-        return answer.get("VersionId", "null")
+        return str(answer.get("VersionId", "null"))
 
     def upload_records(self, path: str, records: list[dict[str, Any]], **metadata: str) -> str:
         """Put an upload of JSON Lines."""
@@ -99,7 +99,8 @@ class World:
 
     def read(self, key: str) -> bytes:
         """One object."""
-        return self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        content: bytes = self.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return content
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """Every manifest by its folder."""
@@ -124,7 +125,8 @@ class World:
     def status(self) -> dict[str, Any]:
         """The only status.json."""
         (key,) = [key for key in self.objects() if key.endswith("/status.json")]
-        return json.loads(self.read(key))
+        status: dict[str, Any] = json.loads(self.read(key))
+        return status
 
     def notices(self) -> list[dict[str, Any]]:
         """The events that were told since this was last asked, as a rule's target gets them."""
@@ -268,7 +270,7 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
 @cache
 def client(name: str) -> Any:
     """A client of one service, built once for all worlds: that takes longer than a small job."""
-    return boto3.client(name)
+    return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
 
 
 class Session:
@@ -365,7 +367,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     permissions = _permissions(environment)
-    real = botocore.client.BaseClient._make_api_call
+    real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         service = client.meta.service_model.service_name
