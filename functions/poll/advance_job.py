@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from functions.poll.bisect_batch import MAX_SUBMITS, UNIFORM
+from functions.poll.report import write_report
 from functions.poll.result_files import (
     STEP_SECONDS,
     Kind,
@@ -150,6 +151,7 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     now = services.now()
     job = replace(job, completed_at=now)
     manifest = _manifest(services, job, kinds, remaining)
+    write_report(services, job, manifest, remaining)
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON_TYPE)
     over = JobState.FAILED if job.error else JobState.COMPLETED

@@ -1,0 +1,91 @@
+"""Write a finished job's report page, with bounded memory and time. A job is never held up by its report."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from functions.poll.report_data import Failures, Timeline, failures_in
+from functions.poll.report_page import job_page
+from functions.poll.result_files import readable
+from shared import s3_keys as keys
+from shared.errors import RetryableError
+from shared.models import BatchState
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.bootstrap import Services
+    from shared.models import Job
+
+MAX_ERRORS_BYTES = 16_000_000
+"""Bytes of errors.jsonl that are read."""
+MAX_BATCHES = 20_000
+"""Batches whose times are read."""
+MAX_AMBIGUOUS = 200
+"""Batches with submits of unknown outcome that are listed."""
+RESERVE_SECONDS = 20.0
+"""Seconds left to the invocation at which no more batches are read."""
+
+
+def write_report(services: Services, job: Job, manifest: dict[str, Any], remaining: Callable[[], float]) -> None:
+    """Write `report.html`, unless it exists.
+
+    Args:
+        services: the process's services.
+        job: over, with its `completed_at`.
+        manifest: the job's.
+        remaining: seconds that this invocation has left.
+
+    Raises:
+        StorageError: S3 or DynamoDB failed.
+    """
+    try:
+        timeline, ambiguous = _batches(services, job, remaining)
+        page = job_page(manifest, timeline, _failures(services, job, manifest), ambiguous)
+    except RetryableError:
+        raise
+    except Exception:  # noqa: BLE001 - a report is worth less than the manifest that follows
+        count("Errors")
+        logger.exception("report not written", job_id=job.job_id)
+        return
+    services.store.put_if_absent(
+        keys.result(job.upload.key, job.job_id, "report.html"), page, kind="text/html; charset=utf-8"
+    )
+
+
+def _batches(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Timeline, list[dict[str, Any]]]:
+    """When batches were submitted and collected, and those that may be billed twice."""
+    timeline = Timeline(job.created_at, job.completed_at or job.created_at)
+    ambiguous: list[dict[str, Any]] = []
+    read = 0
+    for batch in islice(readable(services.ledger.batches(job.job_id)), MAX_BATCHES + 1):
+        if read == MAX_BATCHES or remaining() < RESERVE_SECONDS:
+            timeline.complete = False
+            break
+        read += 1
+        if batch.state is BatchState.HALVED:
+            continue
+        submitted = batch.submissions[0].at if batch.submissions else None
+        timeline.add(submitted, batch.completed_at if submitted and batch.ending is None else None)
+        if batch.unknowable and len(ambiguous) < MAX_AMBIGUOUS:
+            ambiguous.append(
+                {
+                    "number": batch.number,
+                    "requests": batch.requests,
+                    "ambiguous": batch.unknowable,
+                    "request_id": batch.submissions[-1].request_id if batch.submissions else "",
+                }
+            )
+    return timeline, ambiguous
+
+
+def _failures(services: Services, job: Job, manifest: dict[str, Any]) -> Failures:
+    """The failures in the beginning of errors.jsonl."""
+    entry = next((file for file in manifest["files"] if file["name"] == "errors.jsonl"), None)
+    if entry is None:
+        return Failures()
+    length = min(entry["bytes"], MAX_ERRORS_BYTES)
+    key = keys.result(job.upload.key, job.job_id, "errors.jsonl")
+    return failures_in(services.store.blocks(key, 0, length), complete=length == entry["bytes"])

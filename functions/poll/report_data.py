@@ -1,0 +1,144 @@
+"""Data of the report page, gathered in flat memory: batches over time, groups of failures. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import log10
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+STEPS = 120
+"""Columns of the chart of batches over time."""
+MAX_GROUPS = 50
+"""Groups of failures; further ones are counted together."""
+MAX_EXAMPLES, MAX_LINES = 3, 8
+"""Examples and line numbers of one group."""
+MAX_EXAMPLE_CHARACTERS = 300
+MAX_MESSAGE_CHARACTERS = 500
+BINS_A_DECADE = 3
+"""Bars of the histogram between 1 and 10 seconds, between 10 and 100, and so on."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass
+class Timeline:
+    """How many batches were submitted and collected over the job's time.
+
+    Attributes:
+        begin: Unix seconds of the job's creation.
+        end: Unix seconds of its end.
+        submitted: batches that were first accepted in each column of time.
+        collected: batches whose answers were stored in each column of time.
+        seconds_to_answer: batches by bar of the histogram.
+        complete: whether all batches are counted.
+    """
+
+    begin: float
+    end: float
+    submitted: list[int] = field(default_factory=lambda: [0] * STEPS)
+    collected: list[int] = field(default_factory=lambda: [0] * STEPS)
+    seconds_to_answer: Counter[int] = field(default_factory=Counter)
+    complete: bool = True
+
+    def add(self, submitted: float | None, collected: float | None) -> None:
+        """Add one batch, by its times in Unix seconds."""
+        for at, columns in ((submitted, self.submitted), (collected, self.collected)):
+            if at is not None:
+                columns[self._column(at)] += 1
+        if submitted is not None and collected is not None:
+            self.seconds_to_answer[bin_of(collected - submitted)] += 1
+
+    def _column(self, at: float) -> int:
+        length = max(self.end - self.begin, 1e-9)
+        return min(max(int((at - self.begin) / length * STEPS), 0), STEPS - 1)
+
+
+def bin_of(seconds: float) -> int:
+    """The bar of the histogram for a number of seconds; bar 0 is up to one second."""
+    return 0 if seconds <= 1 else 1 + int(log10(seconds) * BINS_A_DECADE)
+
+
+def upper_edge(number: int) -> float:
+    """The upper limit of a bar, in seconds."""
+    return 1.0 if number == 0 else 10 ** (number / BINS_A_DECADE)
+
+
+@dataclass
+class Group:
+    """Failures of one code and one message.
+
+    Attributes:
+        records: how many.
+        lines: the first line numbers of the upload.
+        examples: the first requests as JSON, shortened.
+    """
+
+    records: int = 0
+    lines: list[int] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Failures:
+    """Failed records by code and message.
+
+    Attributes:
+        groups: by code and message, the first ones found.
+        others: records of further groups.
+        complete: whether all failures were read.
+    """
+
+    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    others: int = 0
+    complete: bool = True
+
+    def add(self, line: bytes) -> None:
+        """Add a line of errors.jsonl."""
+        failed: dict[str, Any] = _decode(line)
+        error = failed["error"]
+        key = (str(error["code"]), general_message(str(error["message"])))
+        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+            self.others += 1
+            return
+        group = self.groups.setdefault(key, Group())
+        group.records += 1
+        if failed.get("line") is not None and len(group.lines) < MAX_LINES:
+            group.lines.append(int(failed["line"]))
+        if len(group.examples) < MAX_EXAMPLES:
+            group.examples.append(_example(failed.get("request")))
+
+
+def general_message(message: str) -> str:
+    """A message without the line number, which differs from record to record."""
+    head, separator, rest = message.partition(": ")
+    general = rest if separator and head.startswith("Line ") and head[5:].isdigit() else message
+    return general[:MAX_MESSAGE_CHARACTERS]
+
+
+def _example(request: object) -> str:
+    text = request if isinstance(request, str) else msgspec.json.encode(request).decode(errors="replace")
+    return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
+
+
+def failures_in(blocks: Iterable[bytes], *, complete: bool) -> Failures:
+    """Group the failures of the beginning of errors.jsonl.
+
+    Args:
+        blocks: its bytes.
+        complete: whether these are all of them; otherwise the last line may be cut, and is left out.
+    """
+    found = Failures(complete=complete)
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            found.add(line)
+    if rest and complete:
+        found.add(rest)
+    return found

@@ -1,0 +1,186 @@
+"""The report page: what it says of each kind of job, and that text from outside stays text."""
+
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from functions.poll.report_data import MAX_EXAMPLES, MAX_GROUPS, MAX_LINES, Failures, Timeline, failures_in
+from functions.poll.report_page import job_page
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def manifest(**changes):
+    return {
+        "job_id": "20261121T093000Z-5f3a9c1e",
+        "state": "completed",
+        "error": None,
+        "model": "@cf/meta/m2m100-1.2b",
+        "source": {"key": "inbox/reviews/july.jsonl"},
+        "counts": {"total": 1_000, "succeeded": 998, "failed": 2},
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 12_345},
+        "cost": None,
+        "files": [{"name": "output.jsonl", "bytes": 98_765, "sha256": "ab" * 32, "lines": 1_000}],
+        "created_at": "2026-11-21T09:30:00Z",
+        "completed_at": "2026-11-21T09:40:00Z",
+        **changes,
+    }
+
+
+def failed(line=1, code="rejected", message="AiError: bad", request=None):
+    return msgspec.json.encode(
+        {"id": 0, "line": line, "error": {"code": code, "message": message}, "request": request or {"text": "x"}}
+    )
+
+
+def failures(*lines):
+    return failures_in([b"\n".join(lines)], complete=True)
+
+
+def timeline():
+    made = Timeline(0.0, 600.0)
+    made.add(10.0, 40.0)
+    made.add(20.0, 200.0)
+    return made
+
+
+class Elements(HTMLParser):
+    """Which elements a page has, and with which attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read(page):
+    elements = Elements()
+    elements.feed(page.decode())
+    return elements
+
+
+def shown(page):
+    return " ".join(read(page).text.split())
+
+
+def test_one_sentence_says_what_ran_and_how_it_ended():
+    page = job_page(manifest(), timeline(), failures(failed(3)), [])
+
+    assert "Completed: 1,000 records for @cf/meta/m2m100-1.2b, 998 answered, 2 failed." in shown(page)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"counts": {"total": 1, "succeeded": 1, "failed": 0}}, "Completed: 1 record for"),
+        ({"counts": {"total": 5, "succeeded": 0, "failed": 5}}, "0 answered, 5 failed."),
+        ({"counts": {"total": 0, "succeeded": 0, "failed": 0}, "model": None}, "Completed: 0 records, 0 answered"),
+        ({"state": "cancelled"}, "Cancelled: 1,000 records"),
+        (
+            {"state": "failed", "error": {"code": "no_model", "message": "Name a model."}, "model": None},
+            "Failed: 1,000 records. no_model: Name a model.",
+        ),
+        ({"cost": {"amount": "0.0123", "priced_at": "2026-07-09", "estimated": True}}, "about $0.0123"),
+        ({"usage": {"total_tokens": None}}, "not reported"),
+    ],
+)
+def test_every_kind_of_end_has_its_words(changes, says):
+    assert says in shown(job_page(manifest(**changes), Timeline(0.0, 0.0), Failures(), []))
+
+
+def test_text_from_outside_stays_text():
+    hostile = manifest(
+        model=SCRIPT,
+        source={"key": f"inbox/{SCRIPT}"},
+        state="failed",
+        error={"code": SCRIPT, "message": SCRIPT},
+        files=[{"name": SCRIPT, "bytes": 1, "sha256": SCRIPT, "lines": 1}],
+        cost={"amount": SCRIPT, "priced_at": SCRIPT, "estimated": False},
+    )
+    groups = failures(failed(1, SCRIPT, SCRIPT, SCRIPT), failed(2, "x", "y", {SCRIPT: SCRIPT}))
+    ambiguous = [{"number": SCRIPT, "requests": 1, "ambiguous": 1, "request_id": SCRIPT}]
+
+    page = job_page(hostile, timeline(), groups, ambiguous)
+
+    assert "script" not in read(page).tags
+    assert page.count(b"&lt;script&gt;") >= 12
+
+
+def test_nothing_is_fetched_and_nothing_runs():
+    elements = read(job_page(manifest(), timeline(), failures(failed()), []))
+
+    assert not {"script", "link", "img", "iframe", "object"} & set(elements.tags)
+    assert not [name for name, _ in elements.attributes if name in {"src", "href", "style"} or name.startswith("on")]
+    policy = next(value for _, value in elements.attributes if value and "default-src" in value)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+
+
+def test_failures_are_grouped_by_code_and_message():
+    lines = [failed(n, "invalid_json", f"Line {n}: no JSON.") for n in range(1, 101)] + [failed(500, "expired", "late")]
+
+    groups = failures(*lines).groups
+
+    assert {key: group.records for key, group in groups.items()} == {
+        ("invalid_json", "no JSON."): 100,
+        ("expired", "late"): 1,
+    }
+    first = groups["invalid_json", "no JSON."]
+    assert first.lines == list(range(1, MAX_LINES + 1))
+    assert len(first.examples) == MAX_EXAMPLES
+
+
+def test_ever_new_messages_do_not_grow_the_page():
+    found = failures(*(failed(n, "inference_failed", f"request {n:08}") for n in range(5_000)))
+
+    assert len(found.groups) == MAX_GROUPS
+    assert found.others == 5_000 - MAX_GROUPS
+    page = job_page(manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), timeline(), found, [])
+    assert len(page) < 100_000
+    assert f"{found.others:,} failures of other kinds" in shown(page)
+
+
+def test_long_examples_and_messages_are_cut():
+    found = failures(failed(1, "rejected", "m" * 50_000, {"text": "x" * 50_000}))
+
+    assert len(job_page(manifest(), timeline(), found, [])) < 20_000
+
+
+def test_a_cut_file_of_errors_is_said_to_be_cut():
+    whole = failed(1) + b"\n" + failed(2)[:-20]
+
+    found = failures_in([whole[:30], whole[30:]], complete=False)
+    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), timeline(), found, [])
+
+    assert sum(group.records for group in found.groups.values()) == 1
+    assert "Grouped from the first 1 of 9 failures" in shown(page)
+
+
+def test_the_chart_counts_every_batch_once():
+    made = Timeline(100.0, 200.0)
+    for number in range(500):
+        made.add(100.0 + number / 5, 400.0)  # Clocks differ: nothing is beyond the chart.
+
+    assert sum(made.submitted) == sum(made.collected) == 500
+    assert made.collected[-1] == 500
+    assert sum(made.seconds_to_answer.values()) == 500
+
+
+def test_batches_that_may_be_billed_twice_are_listed():
+    ambiguous = [{"number": "00000007", "requests": 500, "ambiguous": 1, "request_id": "abc"}]
+
+    assert "May be billed twice" in shown(job_page(manifest(), timeline(), Failures(), ambiguous))
+    assert "May be billed twice" not in shown(job_page(manifest(), timeline(), Failures(), []))
+
+
+def test_invalid_unicode_does_not_stop_the_page():
+    page = job_page(manifest(error={"code": "x", "message": "\ud800"}), timeline(), Failures(), [])
+
+    assert re.search(rb"<code>x</code>: \?", page)
