@@ -35,6 +35,8 @@ class Settings:
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         transport: how the API is reached, see `shared.workers_ai.transports`.
         ai_gateway_token_secret_arn: empty unless the gateway wants a token of its own.
+        source_bucket_name: bucket of others whose objects are uploads too; empty for none.
+        source_prefix: prefix that their keys begin with.
     """
 
     bucket_name: str
@@ -57,6 +59,8 @@ class Settings:
     ai_gateway_token_secret_arn: str = ""
     worker_url: str = ""
     worker_secret_arn: str = ""
+    source_bucket_name: str = ""
+    source_prefix: str = ""
 
 
 ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))
@@ -145,6 +149,8 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "ai_gateway_token_secret_arn": str,
     "worker_url": _optional(_base_url),
     "worker_secret_arn": str,
+    "source_bucket_name": str,
+    "source_prefix": str,
 }
 
 _NEEDS = {

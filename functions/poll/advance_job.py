@@ -159,7 +159,7 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     services.store.put(
         keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
     )
-    services.notices.publish_job_over(_event_detail(manifest), now)
+    services.notices.publish_job_over(_event_detail(services, job, manifest), now)
     # The ledger's word comes last: until then the job comes due again, and all above is there already or done anew.
     if services.ledger.end_job(job, over, now):
         count("JobsFailed" if job.error else "JobsCompleted")
@@ -237,7 +237,7 @@ def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callab
         "model": job.plan.model or None,
         "source": {
             "bucket": job.upload.bucket,
-            "key": job.upload.key,
+            "key": job.upload.object_key,
             "version": job.upload.version,
             "etag": job.upload.etag,
             "bytes": job.upload.size,
@@ -261,15 +261,14 @@ def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callab
     }
 
 
-def _event_detail(manifest: dict[str, Any]) -> dict[str, Any]:
+def _event_detail(services: Services, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
     """What the notice of a job's end tells: the manifest without its lists, and where each result file is."""
-    source = manifest["source"]
     names = [*(file["name"] for file in manifest["files"]), "manifest.json"]
     return {
         **{name: manifest[name] for name in ("job_id", "state", "error", "model", "source", "counts", "usage")},
         "results": {
-            "bucket": source["bucket"],
-            **{name.partition(".")[0]: keys.result(source["key"], manifest["job_id"], name) for name in names},
+            "bucket": services.store.bucket,
+            **{name.partition(".")[0]: keys.result(job.upload.key, job.job_id, name) for name in names},
         },
     }
 

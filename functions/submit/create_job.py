@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS, records_per_reply
+from functions.submit.source_bucket import upload_key
 from shared import s3_keys as keys
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.models import FINAL_JOB_STATES, Job, JobState, SplitPlan, Upload
@@ -31,19 +32,21 @@ def get_or_create_job(services: Services, arrival: ObjectCreated) -> tuple[Job, 
         StorageError: S3 or DynamoDB refused or broke off; the message will come again.
     """
     now = services.now()
-    if arrival.bucket != services.settings.bucket_name or not keys.is_upload(arrival.key):
+    key = upload_key(services.settings, arrival)
+    if key is None:
         logger.info("not an upload", bucket=arrival.bucket)
         return None
     if arrival.at is not None and now - arrival.at > MAX_EVENT_AGE_SECONDS:
         logger.warning("event refused: too old", bucket=arrival.bucket)
         return None
-    stored = services.store.head(arrival.key, arrival.version)
+    stored = services.store.in_bucket(arrival.bucket).head(arrival.key, arrival.version)
     if stored is None:
         logger.warning("upload gone before its job began", version=arrival.version)
         return None
-    upload = Upload(arrival.bucket, arrival.key, stored.version, stored.etag, stored.size)
+    source_key = None if arrival.bucket == services.settings.bucket_name else arrival.key
+    upload = Upload(arrival.bucket, key, stored.version, stored.etag, stored.size, source_key)
     for choice in range(keys.JOB_ID_CHOICES):
-        job_id = keys.job_id(upload.bucket, upload.key, upload.version, upload.etag, stored.modified, choice)
+        job_id = keys.job_id(upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice)
         known = services.ledger.job(job_id)
         if known is None:
             if services.store.head(keys.result(upload.key, job_id, "manifest.json")):

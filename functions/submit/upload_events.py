@@ -1,4 +1,4 @@
-"""S3's event notifications as SQS carries them. Knows their form; decides nothing."""
+"""Events of created objects: S3's own notifications, and those that EventBridge sends for a source bucket."""
 
 from __future__ import annotations
 
@@ -29,17 +29,33 @@ class _Record(msgspec.Struct):
     eventTime: datetime | None = None  # noqa: N815 - S3's own name
 
 
-class _Notification(msgspec.Struct):
+class _EventBridgeObject(msgspec.Struct):
+    key: str
+    version: str = msgspec.field(default="", name="version-id")
+
+
+class _Detail(msgspec.Struct):
+    bucket: _Bucket
+    object: _EventBridgeObject
+
+
+class _Message(msgspec.Struct):
+    """A message of the upload queue: the members of either kind of event."""
+
     Records: list[_Record] = []
     Event: str = ""
+    source: str = ""
+    detail_type: str = msgspec.field(default="", name="detail-type")
+    detail: _Detail | None = None
+    time: datetime | None = None
 
 
-_decode = msgspec.json.Decoder(_Notification).decode
+_decode = msgspec.json.Decoder(_Message).decode
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreated:
-    """One object that arrived.
+    """One created object.
 
     Attributes:
         bucket: its bucket.
@@ -55,21 +71,30 @@ class ObjectCreated:
 
 
 def parse_notification(body: str) -> list[ObjectCreated]:
-    """The objects that a notification tells of; none for S3's own test event.
+    """The objects that a message reports as created; none for S3's test event.
+
+    S3's notifications hold URL-encoded keys; those of EventBridge are as they are.
 
     Raises:
-        msgspec.MsgspecError: no S3 notification.
+        msgspec.MsgspecError: it is no such message.
     """
-    notification = _decode(body)
-    if not notification.Records and notification.Event != "s3:TestEvent":
-        raise msgspec.ValidationError("neither records of S3 nor its test event")
+    message = _decode(body)
+    if message.source == "aws.s3" and message.detail_type == "Object Created" and message.detail:
+        bucket, created = message.detail.bucket.name, message.detail.object
+        return [ObjectCreated(bucket, created.key, created.version, _seconds(message.time))]
+    if not message.Records and message.Event != "s3:TestEvent":
+        raise msgspec.ValidationError("neither an event of S3 nor its test event")
     return [
         ObjectCreated(
             record.s3.bucket.name,
             unquote_plus(record.s3.object.key),
             record.s3.object.versionId,
-            record.eventTime.timestamp() if record.eventTime else None,
+            _seconds(record.eventTime),
         )
-        for record in notification.Records
+        for record in message.Records
         if record.eventName.startswith("ObjectCreated:")
     ]
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return at.timestamp() if at else None

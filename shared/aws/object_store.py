@@ -88,6 +88,10 @@ class ObjectStore:
         self.bucket = bucket
         self.copying = copying or (lambda: client)
 
+    def in_bucket(self, bucket: str) -> ObjectStore:
+        """The objects of another bucket, by the same clients."""
+        return ObjectStore(self.client, bucket, self.copying)
+
     def head(self, key: str, version: str = "") -> ObjectInfo | None:
         """What is stored under a key, or None."""
         try:

@@ -56,13 +56,28 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One version of one object under `inbox/`; `size` is its stored bytes."""
+    """One version of one object.
+
+    Attributes:
+        bucket: the stack's own, or the source bucket.
+        key: key under `inbox/`; that of an object of the source bucket is made from its own key.
+        version: version id; `null` where the bucket has no versions.
+        etag: without quotes.
+        size: stored bytes.
+        source_key: key in the source bucket; None for an object of the stack's bucket.
+    """
 
     bucket: str
     key: str
     version: str
     etag: str
     size: int
+    source_key: str | None = None
+
+    @property
+    def object_key(self) -> str:
+        """Key of the object in its bucket."""
+        return self.key if self.source_key is None else self.source_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,6 +417,8 @@ def _permissions(environment: dict[str, str]) -> Permissions:
         "ApiToken.Id": environment["CLOUDFLARE_API_TOKEN_SECRET_ARN"],
         "GatewayToken.Id": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
         "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
+        "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
+        "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
         "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
         "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
         **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
@@ -430,5 +432,6 @@ def _permissions(environment: dict[str, str]) -> Permissions:
         "SendsToken": transport != "worker",
         "SendsGatewayToken": transport == "gateway",
         "SendsWorkerSecret": transport == "worker",
+        "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
     }
     return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

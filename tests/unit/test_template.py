@@ -82,6 +82,7 @@ CHOICES = {
     "MakesWorkerSecret": False,
     "SendsGatewayToken": False,
     "MakesGatewaySecret": False,
+    "UsesSource": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 
@@ -116,7 +117,7 @@ def test_there_are_two_functions_and_what_they_need(of_type):
     assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
     assert len(of_type("AWS::S3::Bucket")) == 1
     assert len(of_type("AWS::DynamoDB::Table")) == 1
-    assert len(of_type("AWS::SQS::Queue")) == 7
+    assert len(of_type("AWS::SQS::Queue")) == 8
     assert len(of_type("AWS::Lambda::EventSourceMapping")) == 3
     assert len(of_type("AWS::Scheduler::Schedule")) == 1
 
@@ -137,6 +138,8 @@ def test_parameters_are_those_of_the_design(source):
         "WorkerUrl",
         "WorkerSecret",
         "WorkerSecretArn",
+        "SourceBucketName",
+        "SourcePrefix",
         "DefaultModel",
         "BucketName",
         "MaxRequestsPerBatch",
@@ -166,6 +169,15 @@ def test_parameters_are_those_of_the_design(source):
         assert limits & set(parameter), f"{name} takes anything"
 
 
+def test_the_console_shows_every_parameter_in_a_group_with_a_label_and_first_those_that_must_be_given(source):
+    shown = source["Metadata"]["AWS::CloudFormation::Interface"]
+    groups = [group["Parameters"] for group in shown["ParameterGroups"]]
+    grouped = [name for group in groups for name in group]
+    assert sorted(grouped) == sorted(source["Parameters"])
+    assert set(shown["ParameterLabels"]) == set(source["Parameters"])
+    assert groups[0] == ["CloudflareAccountId", "CloudflareApiToken"]
+
+
 def test_outputs_are_those_of_the_design(template):
     assert set(template["Outputs"]) == {
         "BucketName",
@@ -174,6 +186,7 @@ def test_outputs_are_those_of_the_design(template):
         "PollFunctionName",
         "UploadQueueUrl",
         "UploadDeadLetterQueueUrl",
+        "SourceDeadLetterQueueUrl",
         "SubmitQueueUrl",
         "SubmitDeadLetterQueueUrl",
         "PollQueueUrl",
@@ -231,6 +244,12 @@ def test_the_token_goes_over_https_or_stays_here(source, url, taken):
         ("WorkerSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf", True),
         ("WorkerSecretArn", "worker", False),
         ("AiGatewayTokenSecretArn", "gateway", False),
+        ("SourceBucketName", "", True),
+        ("SourceBucketName", "team.exports", True),
+        ("SourceBucketName", "arn:aws:s3:::team-exports", False),
+        ("SourcePrefix", "exports/@cf/", True),
+        ("SourcePrefix", "exports/*", False),
+        ("SourcePrefix", "${aws:username}/", False),
         ("DefaultModel", "", True),
         ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),
         ("DefaultModel", "@cf/../../x", False),
@@ -337,7 +356,7 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(_resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(_resolved({"key": key})), name
-    assert len(keys) == 15
+    assert len(keys) == 16
 
 
 def test_the_owners_key_is_used_through_the_services_alone(of_type):
@@ -505,7 +524,9 @@ def test_queues_are_spoken_to_over_tls_only(of_type):
     covered = []
     for policy in of_type("AWS::SQS::QueuePolicy").values():
         covered += [_target(queue) for queue in policy["Queues"]]
-        (denied,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Effect"] == "Deny"]
+        (denied,) = [
+            one for one in _resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True) if one["Effect"] == "Deny"
+        ]
         assert (denied["Principal"], denied["Action"], denied["Condition"]) == ("*", "sqs:*", NOT_TLS)
 
     assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
@@ -548,9 +569,9 @@ def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
     (told,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
     allowed = [
         (policy["Queues"], statement)
-        for policy in of_type("AWS::SQS::QueuePolicy").values()
+        for name, policy in of_type("AWS::SQS::QueuePolicy").items()
         for statement in policy["PolicyDocument"]["Statement"]
-        if statement["Effect"] == "Allow"
+        if statement.get("Effect") == "Allow" and name != "SourceDeadLetterQueuePolicy"
     ]
     ((queues, statement),) = allowed
 
@@ -603,7 +624,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     }
     dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
 
-    assert len(dead_letters) == 4
+    assert len(dead_letters) == 5
     assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched
@@ -652,7 +673,9 @@ def test_dashboard_shows_every_alarm_and_no_widget_covers_another(of_type):
     body = dashboard["DashboardBody"]["Fn::Sub"]
     alarms, *widgets = json.loads(body)["widgets"]
 
-    assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == set(of_type("AWS::CloudWatch::Alarm"))
+    # An alarm that is there only with some parameters cannot be named in the dashboard's text.
+    always = {name for name in of_type("AWS::CloudWatch::Alarm") if name != "SourceDeadLetterAlarm"}
+    assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == always
     taken = [
         (x, y)
         for widget in (alarms, *widgets)
@@ -676,13 +699,13 @@ def test_each_job_that_is_over_may_be_told_of_and_nothing_else():
 
 
 def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template, of_type):
-    (rule,) = of_type("AWS::Events::Rule").values()
+    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
     (policy,) = of_type("AWS::SNS::TopicPolicy").values()
 
     assert rule["EventPattern"] == {
         "source": [SOURCE],
         "detail-type": [DETAIL_TYPE],
-        "detail": {"state": ["failed"], "source": {"bucket": [{"Ref": "Bucket"}]}},
+        "detail": {"state": ["failed"], "results": {"bucket": [{"Ref": "Bucket"}]}},
     }
     assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
     *allowed, denied = policy["PolicyDocument"]["Statement"]
@@ -698,3 +721,39 @@ def test_the_disks_hold_the_largest_replies_and_the_parts_made_of_them(source):
     assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
     assert "EphemeralStorage" not in submit
     assert MAX_REPLY_BYTES < 512 << 20
+
+
+# ── the source bucket ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_the_rule_of_the_source_bucket_sends_to_the_queue_of_uploads(of_type):
+    (rule,) = [one for one in of_type("AWS::Events::Rule").values() if "aws.s3" in one["EventPattern"]["source"]]
+    pattern = _resolved(rule["EventPattern"], HasSourcePrefix=True)
+    assert pattern == {
+        "source": ["aws.s3"],
+        "detail-type": ["Object Created"],
+        "detail": {"bucket": {"name": ["<SourceBucketName>"]}, "object": {"key": [{"prefix": "<SourcePrefix>"}]}},
+    }
+    assert "object" not in _resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
+    (target,) = _resolved(rule["Targets"])
+    assert target["Arn"] == "<UploadQueue.Arn>"
+    assert target["DeadLetterConfig"] == {"Arn": "<SourceDeadLetterQueue.Arn>"}
+
+    policies = of_type("AWS::SQS::QueuePolicy")
+    for name, queue in (("UploadQueuePolicy", "UploadQueue"), ("SourceDeadLetterQueuePolicy", "SourceDeadLetterQueue")):
+        statements = _resolved(policies[name]["PolicyDocument"]["Statement"], UsesSource=True, NamesBucket=True)
+        (sends,) = [one for one in statements if one["Sid"] == "SourceRuleSends"]
+        assert sends["Resource"] == f"<{queue}.Arn>"
+        assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
+    without = _resolved(policies["UploadQueuePolicy"]["PolicyDocument"]["Statement"], NamesBucket=True)
+    assert "SourceRuleSends" not in [one["Sid"] for one in without]
+
+
+def test_submit_alone_reads_the_source_bucket_and_nobody_writes_there():
+    source = "arn:<AWS::Partition>:s3:::<SourceBucketName>"
+    for role in ROLES:
+        granted = iam.grants(role, _Names(), CHOICES | {"UsesSource": True})
+        found = {grant.action for grant in granted if source in grant.resource}
+        wanted = {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"} if role == "SubmitRole" else set()
+        assert found == wanted, role
+        assert not any(source in one.resource for one in iam.grants(role, _Names(), CHOICES))

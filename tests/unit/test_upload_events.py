@@ -35,6 +35,24 @@ def test_a_completed_multipart_upload_is_an_arrival():
     assert arrival.key == "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz"
 
 
+def test_an_event_of_a_source_bucket_names_its_key_as_it_is():
+    assert parse_notification(event("s3-eventbridge")) == [
+        ObjectCreated("team-exports", "ai/reviews 100%+/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.0)
+    ]
+
+
+def test_an_event_of_a_bucket_without_versions_names_none():
+    told = json.loads(event("s3-eventbridge"))
+    del told["detail"]["object"]["version-id"]
+    assert parse_notification(json.dumps(told))[0].version == ""
+
+
+@pytest.mark.parametrize("change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}])
+def test_no_other_event_is_taken_for_an_upload(change):
+    with pytest.raises(msgspec.ValidationError):
+        parse_notification(json.dumps({**json.loads(event("s3-eventbridge")), **change}))
+
+
 def test_keys_are_decoded_once():
     (arrival,) = parse_notification(event("s3-key-with-odd-characters"))
     assert arrival.key == "inbox/Résumés & more/100% sure+1/日本 (v2) =a,b.jsonl"

@@ -32,10 +32,11 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
         UploadError: `source_gone`.
         StorageError: S3 broke off.
     """
+    source = store if upload.source_key is None else store.in_bucket(upload.bucket)
 
     def read(offset: int) -> bytes:
-        return store.read_version(
-            upload.key, upload.version, upload.etag, offset, min(RANGE_BYTES, upload.size - offset)
+        return source.read_version(
+            upload.object_key, upload.version, upload.etag, offset, min(RANGE_BYTES, upload.size - offset)
         )
 
     if start < upload.size:

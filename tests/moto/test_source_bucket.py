@@ -1,0 +1,124 @@
+"""Uploads from a bucket that the stack does not own: EventBridge to the upload queue, one job for each object."""
+
+import json
+
+import boto3
+import pytest
+
+from local.workers_ai import expected_result
+from tests.support.iam import resolve
+from tests.support.template import properties
+from tests.support.world import AWS_ACCOUNT, BUCKET, REGION
+
+M2M = "@cf/meta/m2m100-1.2b"
+SOURCE = "team-exports"
+PREFIX = "exports/ai/"
+
+
+def upload(world, key, count=2, **metadata):
+    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+    body = "".join(json.dumps(record) + "\n" for record in records).encode()
+    world.s3.put_object(Bucket=SOURCE, Key=key, Body=body, Metadata=metadata or {"model": M2M})
+    return [expected_result(M2M, record) for record in records]
+
+
+@pytest.fixture
+def sourced(start):
+    """Starts a Dropbatch with a source bucket whose events EventBridge brings; with versions or without."""
+
+    def begin(*, versions=True, prefix=PREFIX):
+        world = start(SOURCE_BUCKET_NAME=SOURCE, SOURCE_PREFIX=prefix)
+        world.s3.create_bucket(Bucket=SOURCE, CreateBucketConfiguration={"LocationConstraint": REGION})
+        if versions:
+            world.s3.put_bucket_versioning(Bucket=SOURCE, VersioningConfiguration={"Status": "Enabled"})
+        configuration = {"EventBridgeConfiguration": {}}
+        world.s3.put_bucket_notification_configuration(Bucket=SOURCE, NotificationConfiguration=configuration)
+        names = {"SourceBucketName": SOURCE, "SourcePrefix": prefix}
+        pattern = resolve(properties("SourceRule")["EventPattern"], names, {"HasSourcePrefix": bool(prefix)})
+        events = boto3.client("events")
+        events.put_rule(Name="source", EventPattern=json.dumps(pattern))
+        arn = f"arn:aws:sqs:{REGION}:{AWS_ACCOUNT}:UploadQueue"
+        events.put_targets(Rule="source", Targets=[{"Id": "uploads", "Arn": arn}])
+        return world
+
+    return begin
+
+
+@pytest.mark.parametrize("versions", [True, False])
+def test_an_object_of_the_source_bucket_is_answered_under_its_key_without_the_prefix(sourced, versions):
+    world = sourced(versions=versions)
+    wanted = upload(world, f"{PREFIX}2026/Résumés 100%+.jsonl")
+
+    world.settle()
+
+    folder = world.only_folder()
+    assert folder.rpartition("/")[0] == "results/2026/Résumés 100%+.jsonl"
+    assert [line["result"] for line in world.lines()] == wanted
+    source = world.manifest()["source"]
+    assert (source["bucket"], source["key"]) == (SOURCE, f"{PREFIX}2026/Résumés 100%+.jsonl")
+    assert (source["version"] == "null") is not versions
+    (notice,) = world.notices()
+    assert notice["detail"]["results"]["bucket"] == BUCKET
+    assert notice["detail"]["results"]["manifest"] == f"{folder}/manifest.json"
+    used = {grant.sid for grant in world.permissions.used["SubmitRole"]}
+    assert "ReadSource" in used
+    assert "ReadUploads" not in used
+
+
+def test_other_keys_of_the_source_bucket_are_no_uploads(sourced):
+    world = sourced()
+    upload(world, "exports/else.jsonl")
+    upload(world, f"{PREFIX}_SUCCESS")
+    upload(world, f"{PREFIX}folder/")
+    world.deliver_all()
+
+    assert world.items() == []
+    assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {"HaveMessagesOfDeadFunctionsBackSoon"}
+
+
+def test_an_object_that_is_deleted_before_its_event_arrives_is_no_job(sourced):
+    world = sourced(versions=False)
+    upload(world, f"{PREFIX}a.jsonl")
+    world.s3.delete_object(Bucket=SOURCE, Key=f"{PREFIX}a.jsonl")
+    world.deliver_all()
+
+    assert world.items() == []
+    assert "TellMissingFromForbiddenInSource" in {grant.sid for grant in world.permissions.used["SubmitRole"]}
+
+
+def test_the_path_names_the_model_and_one_path_of_both_buckets_is_two_jobs(sourced):
+    world = sourced(prefix="")
+    upload(world, f"{M2M}/a.jsonl", kind="export")
+    world.upload_records(f"{M2M}/a.jsonl", [{"text": "hello", "target_lang": "es"}])
+
+    world.settle()
+
+    found = world.manifests()
+    assert {folder.rpartition("/")[0] for folder in found} == {f"results/{M2M}/a.jsonl"}
+    assert sorted(one["counts"]["succeeded"] for one in found.values()) == [1, 2]
+
+
+def test_an_object_without_versions_that_is_replaced_while_it_is_read_fails_its_job(sourced, monkeypatch):
+    world = sourced(versions=False)
+    upload(world, f"{PREFIX}a.jsonl")
+
+    def replace(operation, arguments):
+        if operation == "GetObject" and arguments["Bucket"] == SOURCE:
+            world.permissions.before = None
+            upload(world, f"{PREFIX}a.jsonl", count=3)
+
+    world.permissions.before = replace
+    world.settle()
+
+    errors = [one["error"] and one["error"]["code"] for one in world.manifests().values()]
+    assert sorted(map(str, errors)) == ["None", "source_gone"]
+
+
+def test_an_event_that_comes_twice_is_one_job(sourced, api):
+    world = sourced()
+    upload(world, f"{PREFIX}a.jsonl")
+    world.deliver("UploadQueue", times=3)
+
+    world.settle()
+
+    assert len(world.manifests()) == len(api.accepted) == 1
