@@ -5,9 +5,9 @@ import json
 import boto3
 import pytest
 
+from local.template import properties
 from local.workers_ai import expected_result
 from tests.support.iam import resolve
-from tests.support.template import properties
 from tests.support.world import AWS_ACCOUNT, BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"
