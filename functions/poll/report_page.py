@@ -38,16 +38,21 @@ dl.facts div{background:var(--panel);border:1px solid var(--line);border-radius:
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.15rem;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
-th,td{text-align:left;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th,td{text-align:left;padding:.35rem 1rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{font-weight:600;color:var(--soft)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 svg{display:block;width:100%;height:auto;margin:.5rem 0}
-svg text{fill:var(--soft);font:12px system-ui,sans-serif}svg .axis{stroke:var(--line)}
+svg{overflow:visible}svg text{fill:var(--soft);font:12px system-ui,sans-serif}
+@media(max-width:600px){svg text{font-size:24px}}
+td code{white-space:nowrap}svg .axis{stroke:var(--line)}
 .l0{stroke:var(--a)}.l1{stroke:var(--b)}.f0{fill:var(--a)}
 .l0,.l1{fill:none;stroke-width:2}.l1{stroke-dasharray:6 3}
 details{margin:.4rem 0}summary{cursor:pointer}
 @media print{body{max-width:none;padding:0;font-size:11pt}h2{break-after:avoid}tr,details,svg{break-inside:avoid}
 details>*{display:block}}
 """.strip()
+
+MIN_CODE_CHARACTERS = 30
+"""A cell that is as long holds an id or a digest."""
 
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
@@ -94,12 +99,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str 
 
 
 def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = escape(str(value))
+    return f"<code>{text}</code>" if len(text) >= MIN_CODE_CHARACTERS else text
 
 
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 220, 48, 28, 10
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 220, 60, 28, 34
+MAX_BAR_WIDTH, MAX_LABELS = 120, 7
 
 
 def timeline_picture(timeline: Timeline, begin: str, end: str) -> str:
@@ -113,7 +122,7 @@ def timeline_picture(timeline: Timeline, begin: str, end: str) -> str:
             so_far += added
             points.append(f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},{_y(so_far, most)}")
         paths.append(f'<polyline class="l{index}" points="{" ".join(points)}"/>')
-        x = LEFT + 12 + 110 * index
+        x = LEFT + 12 + 220 * index
         legend.append(
             f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/><text x="{x + 30}" y="24">{name}</text>'
         )
@@ -125,15 +134,15 @@ def histogram_picture(timeline: Timeline) -> str:
     """A histogram of the seconds from a batch's acceptance to its answer."""
     bins = timeline.seconds_to_answer
     first, last = min(bins), max(bins)
-    most, width = max(bins.values()), (WIDTH - LEFT) / (last - first + 1)
+    most, width = max(bins.values()), min((WIDTH - LEFT) / (last - first + 1), MAX_BAR_WIDTH)
     shapes = []
     for number in range(first, last + 1):
         x, y = LEFT + width * (number - first), _y(bins[number], most)
         size = f'width="{max(width - 2, 1):.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
         shapes.append(f'<rect class="f0" x="{x + 1:.1f}" y="{y}" {size}/>')
-        shapes.append(
-            f'<text x="{x + width:.1f}" y="{HEIGHT - 8}" text-anchor="end">{upper_edge(number):,.0f} s</text>'
-        )
+        if (last - number) % (1 + (last - first) // MAX_LABELS) == 0:
+            label = f"{upper_edge(number):,.0f} s"
+            shapes.append(f'<text x="{x + width:.1f}" y="{HEIGHT - 8}" text-anchor="end">{label}</text>')
     return _svg(f"Seconds from submit to answer: {sum(bins.values())} batches.", [*_axes(most, "", ""), *shapes])
 
 
@@ -172,16 +181,19 @@ def job_page(
             `request_id`.
     """
     path = manifest["source"]["key"].removeprefix("inbox/")
+    ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
     body = [
         f"<h1>{escape(path)}</h1>",
-        f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code></p>',
+        f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code>, {ran}</p>',
         f"<p>{sentence(manifest)}</p>",
         facts(_facts(manifest)),
     ]
+    if manifest.get("cost"):
+        body.append(f'<p class="soft">Cost by the prices of {escape(manifest["cost"]["priced_at"])}.</p>')
     if any(timeline.submitted):
         body += [
             "<h2>Batches over time</h2>",
-            timeline_picture(timeline, manifest["created_at"], manifest["completed_at"]),
+            timeline_picture(timeline, _time(manifest["created_at"]), _time(manifest["completed_at"])),
         ]
         if not timeline.complete:
             body.append('<p class="soft">The first batches; there were more.</p>')
@@ -225,6 +237,11 @@ def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def _time(at: str) -> str:
+    """A time of the manifest, without the letters that ISO 8601 puts in."""
+    return escape(at.replace("T", " ").removesuffix("Z"))
+
+
 def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     usage, cost = manifest["usage"], manifest.get("cost")
     entries = [
@@ -235,8 +252,7 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if cost:
         about = "about " if cost["estimated"] else ""
-        entries.append(("cost", f"{about}${cost['amount']} (prices of {cost['priced_at']})"))
-    entries += [("began", manifest["created_at"]), ("ended", manifest["completed_at"])]
+        entries.append(("cost", f"{about}${cost['amount']}"))
     return entries
 
 

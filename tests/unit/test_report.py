@@ -1,6 +1,8 @@
 """The report page: what it says of each kind of job, and that text from outside stays text."""
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import msgspec
@@ -184,3 +186,27 @@ def test_invalid_unicode_does_not_stop_the_page():
     page = job_page(manifest(error={"code": "x", "message": "\ud800"}), timeline(), Failures(), [])
 
     assert re.search(rb"<code>x</code>: \?", page)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_runs_nothing_that_was_planted(tmp_path):
+    planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+    report = tmp_path / "report.html"
+    report.write_bytes(job_page(manifest(), timeline(), failures(failed(1, planted, planted, planted)), []))
+    # The policy holds for what gets past the escaping too.
+    hostile = tmp_path / "hostile.html"
+    hostile.write_bytes(report.read_bytes().replace(b"</body>", planted.encode() + b"</body>"))
+
+    for page in (report, hostile):
+        shown = subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert "<title>reviews/july.jsonl: completed</title>" in shown.stdout
