@@ -18,7 +18,8 @@ import functions.poll.handler
 import functions.submit.handler
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.bootstrap import services
-from tests.support.world import QUEUES, World, make_world
+from tests.support.resources import QUEUES
+from tests.support.world import World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.support.world import WAYS, World, make_world
+from tests.support.resources import WAYS
+from tests.support.world import World, make_world
 
 
 @pytest.fixture

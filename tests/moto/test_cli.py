@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.world import BUCKET, client
+from tests.support.resources import BUCKET, client
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"

@@ -28,7 +28,7 @@ from shared.models import (
 )
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
-from tests.support.world import client
+from tests.support.resources import client
 
 M2M = "@cf/meta/m2m100-1.2b"
 

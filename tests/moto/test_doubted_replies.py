@@ -7,7 +7,7 @@ import pytest
 
 from local.workers_ai import Fault, expected_result
 from local.workers_ai.reply import page
-from tests.support.world import TOKEN
+from tests.support.resources import TOKEN
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"

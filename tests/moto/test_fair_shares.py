@@ -30,7 +30,8 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.s3_keys import result
 from shared.workers_ai.replies import OutcomeUnknown
 from tests.support.deaths import Boundaries, mortal_world
-from tests.support.world import BUCKET, REAL_SUBMIT, REGION, TABLE
+from tests.support.resources import BUCKET, REGION, TABLE
+from tests.support.world import REAL_SUBMIT
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 

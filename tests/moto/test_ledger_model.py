@@ -32,7 +32,7 @@ from shared.aws.attribute_values import read
 from shared.models import Isolation, Job
 from tests.support.deaths import Boundaries, mortal_world
 from tests.support.fault_table import note
-from tests.support.world import QUEUES
+from tests.support.resources import QUEUES
 
 M2M = "@cf/meta/m2m100-1.2b"
 FINAL = {"done", "halved", "completed", "failed"}

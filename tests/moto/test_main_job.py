@@ -10,7 +10,7 @@ import pytest
 
 from functions.submit.records.decompress import zstd
 from local.workers_ai import expected_result
-from tests.support.world import BUCKET
+from tests.support.resources import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"

@@ -14,7 +14,7 @@ from functions.poll.tick import BATCHES_PER_MESSAGE, MAX_JOBS, TICK_SECONDS, adv
 from shared.aws.queues import decode_message
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
-from tests.support.world import BUCKET, REGION, TABLE
+from tests.support.resources import BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 JOB = "20261121T093000Z-0000000a"

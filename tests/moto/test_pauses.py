@@ -7,7 +7,7 @@ import pytest
 
 from local.workers_ai import Fault, expected_result
 from local.workers_ai.reply import page
-from tests.support.world import TOKEN
+from tests.support.resources import TOKEN
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 

@@ -6,7 +6,7 @@ is the second: a world in which everything happens that ever happens, after whic
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -16,7 +16,10 @@ import functions.poll.tick
 import functions.submit.split
 from local.workers_ai import Fault
 from shared.s3_keys import result
-from tests.support.world import BUCKET, World
+from tests.support.resources import BUCKET
+
+if TYPE_CHECKING:
+    from tests.support.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

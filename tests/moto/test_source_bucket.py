@@ -8,7 +8,7 @@ import pytest
 from local.template import properties
 from local.workers_ai import expected_result
 from tests.support.iam import resolve
-from tests.support.world import AWS_ACCOUNT, BUCKET, REGION
+from tests.support.resources import AWS_ACCOUNT, BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"
 SOURCE = "team-exports"

@@ -3,7 +3,7 @@
 import pytest
 
 from local.workers_ai import Fault, expected_result
-from tests.support.world import GATEWAY_TOKEN, WAYS
+from tests.support.resources import GATEWAY_TOKEN, WAYS
 
 M2M = "@cf/meta/m2m100-1.2b"
 

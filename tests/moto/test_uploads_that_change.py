@@ -6,7 +6,7 @@ import pytest
 
 import functions.submit.split
 from local.workers_ai import expected_result
-from tests.support.world import BUCKET
+from tests.support.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 ODD = "a b+c%2F漢 & ü?.jsonl"

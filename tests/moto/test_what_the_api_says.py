@@ -13,7 +13,7 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from tests.support.deaths import SUBMIT, Boundaries, mortal_world
-from tests.support.world import TOKEN
+from tests.support.resources import TOKEN
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dropbatch.aws
 from dropbatch import cli, waiting
-from tests.support.world import BUCKET, client
+from tests.support.resources import BUCKET, client
 
 if TYPE_CHECKING:
     from pathlib import Path

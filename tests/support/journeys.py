@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.deaths import Boundaries, Mortal, mortal_world
-from tests.support.world import QUEUES, World
+from tests.support.resources import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.support.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

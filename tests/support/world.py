@@ -15,7 +15,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
@@ -25,27 +24,32 @@ import time_machine
 
 import functions.poll.handler
 import functions.submit.handler
-from local.template import default, properties, template
+from local.template import template
 from shared import bootstrap as composition
 from shared.workers_ai.client import http_client
 from tests.support import quick_dynamodb
-from tests.support.iam import Permissions, grants
+from tests.support.resources import (
+    AWS_ACCOUNT,
+    BUCKET,
+    QUEUES,
+    REGION,
+    TABLE,
+    Session,
+    client,
+    make_environment,
+    make_resources,
+    permissions_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import httpx
 
+    from tests.support.iam import Permissions
+
 quick_dynamodb.install()
 
-REGION = "eu-west-1"
-ACCOUNT = "0123456789abcdef0123456789abcdef"
-AWS_ACCOUNT = "123456789012"
-TOKEN = "local-token"
-GATEWAY_TOKEN = "local-gateway-token"
-TABLE = "ledger"
-BUCKET = "dropbatch-test"
-QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
 TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
 START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)
 """When every test begins: what a test does must not depend on the hour, nor on chance."""
@@ -267,19 +271,6 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
     }
 
 
-@cache
-def client(name: str) -> Any:
-    """A client of one service, built once for all worlds: that takes longer than a small job."""
-    return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
-
-
-class Session:
-    """boto3's session, with the clients that all worlds share."""
-
-    def client(self, name: str, config: object = None) -> Any:
-        return client(name)
-
-
 REAL_SUBMIT = ThreadPoolExecutor.submit
 """For a test that needs real threads."""
 
@@ -302,71 +293,27 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         monkeypatch: pytest's.
         settings: environment variables that differ from the template's defaults.
     """
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-    }.items():
-        monkeypatch.setenv(name, value)
-    s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
-    urls = {}
-    for name in QUEUES:
-        wanted = properties(name)
-        dead = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        redrive = {"deadLetterTargetArn": arn, "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"]}
-        attributes = {"VisibilityTimeout": str(wanted["VisibilityTimeout"]), "RedrivePolicy": json.dumps(redrive)}
-        urls[name] = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
-        urls[f"{name}-dead"] = dead
-    table = properties("Table")
-    dynamodb.create_table(
-        TableName=TABLE,
-        **{key: table[key] for key in ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")},
-    )
-    bucket = properties("Bucket")
-    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=bucket["VersioningConfiguration"])
-    arn = sqs.get_queue_attributes(QueueUrl=urls["UploadQueue"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    (notification,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
-    s3.put_bucket_notification_configuration(
-        Bucket=BUCKET,
-        NotificationConfiguration={
-            "QueueConfigurations": [
-                {
-                    "QueueArn": arn,
-                    "Events": [notification["Event"]],
-                    "Filter": {"Key": {"FilterRules": notification["Filter"]["S3Key"]["Rules"]}},
-                }
-            ]
-        },
-    )
-    urls["events"] = sqs.create_queue(QueueName="events")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=urls["events"], AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    bus = client("events")
-    bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
-    bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": arn}])
-    secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
-    gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
-    environment = {
-        "BUCKET_NAME": BUCKET,
-        "TABLE_NAME": TABLE,
-        "UPLOAD_QUEUE_URL": urls["UploadQueue"],
-        "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
-        "POLL_QUEUE_URL": urls["PollQueue"],
-        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-        **_secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret),
-        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
-        "DEFAULT_MODEL": default("DefaultModel"),
-        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
-        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
-        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
-        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
-        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
-        **{name: str(value) for name, value in settings.items()},
-    }
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    urls = make_resources()
+    environment = make_environment(urls, settings)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    permissions = _permissions(environment)
+    permissions = permissions_of(environment)
+    _judge_calls(permissions, monkeypatch)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
+    with time_machine.travel(START, tick=False) as traveller:
+        random.seed(0)
+        _install_services(transport, traveller, monkeypatch)
+        s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
+        yield World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
+    composition.services.cache_clear()
+    assert permissions.refused == []
+
+
+def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
+    """Let AWS refuse each call that the role of the function at work does not grant."""
     real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -374,64 +321,13 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         return permissions.call(service, operation, arguments, lambda: real(client, operation, arguments))
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", _run_at_once)
-    with time_machine.travel(START, tick=False) as traveller:
-        random.seed(0)
-        monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
-        monkeypatch.setattr(boto3.session, "Session", Session)
-        composition.services.cache_clear()
-        everything = dataclasses.replace(composition.services(), sleep=traveller.shift)
-        for module in (functions.submit.handler, functions.poll.handler):
-            monkeypatch.setattr(module, "services", lambda: everything)
-        yield World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
+
+
+def _install_services(transport: httpx.BaseTransport, traveller: Any, monkeypatch: Any) -> None:
+    """Give both handlers services that share clients, reach the API by `transport`, and wait by moving the clock."""
+    monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
+    monkeypatch.setattr(boto3.session, "Session", Session)
     composition.services.cache_clear()
-    assert permissions.refused == []
-
-
-WORKER_URL = "https://dropbatch.example.workers.dev"
-WAYS: dict[str, dict[str, str]] = {
-    "rest": {},
-    "gateway": {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "local-gateway"},
-    "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
-}
-"""Settings of each transport: `start(**WAYS["worker"])`."""
-
-
-def _secrets(transport: str, token: str, gateway_token: str) -> dict[str, str]:
-    """The variables of a transport's secrets, as the template would set them."""
-    return {
-        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "" if transport == "worker" else token,
-        "AI_GATEWAY_TOKEN_SECRET_ARN": gateway_token if transport == "gateway" else "",
-        "WORKER_SECRET_ARN": token if transport == "worker" else "",
-    }
-
-
-def _permissions(environment: dict[str, str]) -> Permissions:
-    """Both functions' roles, on this world's resources."""
-    names = {
-        "AWS::Partition": "aws",
-        "AWS::Region": "",  # ARNs here are told without a region.
-        "AWS::AccountId": AWS_ACCOUNT,
-        "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
-        "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
-        "ApiToken.Id": environment["CLOUDFLARE_API_TOKEN_SECRET_ARN"],
-        "GatewayToken.Id": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
-        "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
-        "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
-        "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
-        "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
-        "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
-        **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
-    }
-    transport = environment.get("TRANSPORT", "rest")
-    conditions = {
-        "UsesOwnKey": False,
-        "MakesSecret": True,
-        "MakesGatewaySecret": True,
-        "MakesWorkerSecret": True,
-        "SendsToken": transport != "worker",
-        "SendsGatewayToken": transport == "gateway",
-        "SendsWorkerSecret": transport == "worker",
-        "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
-    }
-    return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)
+    moved = dataclasses.replace(composition.services(), sleep=traveller.shift)
+    for module in (functions.submit.handler, functions.poll.handler):
+        monkeypatch.setattr(module, "services", lambda: moved)

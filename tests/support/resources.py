@@ -1,0 +1,165 @@
+"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets; and the roles that may use them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+
+from local.template import default, properties
+from tests.support.iam import Permissions, grants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REGION = "eu-west-1"
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+AWS_ACCOUNT = "123456789012"
+TOKEN = "local-token"
+GATEWAY_TOKEN = "local-gateway-token"
+TABLE = "ledger"
+BUCKET = "dropbatch-test"
+QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
+WORKER_URL = "https://dropbatch.example.workers.dev"
+WAYS: dict[str, dict[str, str]] = {
+    "rest": {},
+    "gateway": {"TRANSPORT": "gateway", "AI_GATEWAY_ID": "local-gateway"},
+    "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
+}
+"""Settings of each transport: `start(**WAYS["worker"])`."""
+
+
+@cache
+def client(name: str) -> Any:
+    """A client of one service, built once for all worlds: that takes longer than a small job."""
+    return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
+
+
+class Session:
+    """A session of boto3 whose clients all worlds share."""
+
+    def client(self, name: str, config: object = None) -> Any:
+        return client(name)
+
+
+def make_resources() -> dict[str, str]:
+    """Make everything but secrets; the queues' URLs by their logical names, dead-letter queues with `-dead`."""
+    urls: dict[str, str] = {}
+    for name in QUEUES:
+        urls |= _make_queue(name)
+    _make_table()
+    _make_bucket(urls)
+    urls["events"] = _make_event_queue()
+    return urls
+
+
+def _arn(url: str) -> str:
+    answer = client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    return str(answer["Attributes"]["QueueArn"])
+
+
+def _make_queue(name: str) -> dict[str, str]:
+    wanted = properties(name)
+    dead = client("sqs").create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+    redrive = {"deadLetterTargetArn": _arn(dead), "maxReceiveCount": wanted["RedrivePolicy"]["maxReceiveCount"]}
+    attributes = {"VisibilityTimeout": str(wanted["VisibilityTimeout"]), "RedrivePolicy": json.dumps(redrive)}
+    return {name: client("sqs").create_queue(QueueName=name, Attributes=attributes)["QueueUrl"], f"{name}-dead": dead}
+
+
+def _make_table() -> None:
+    wanted = properties("Table")
+    names = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
+    client("dynamodb").create_table(TableName=TABLE, **{name: wanted[name] for name in names})
+
+
+def _make_bucket(urls: Mapping[str, str]) -> None:
+    """The bucket, its versions, and its notifications to the queues that the template names."""
+    s3, wanted = client("s3"), properties("Bucket")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=wanted["VersioningConfiguration"])
+    notifications = [
+        {
+            "QueueArn": _arn(urls[one["Queue"]["Fn::GetAtt"].removesuffix(".Arn")]),
+            "Events": [one["Event"]],
+            "Filter": {"Key": {"FilterRules": one["Filter"]["S3Key"]["Rules"]}},
+        }
+        for one in wanted["NotificationConfiguration"]["QueueConfigurations"]
+    ]
+    s3.put_bucket_notification_configuration(
+        Bucket=BUCKET, NotificationConfiguration={"QueueConfigurations": notifications}
+    )
+
+
+def _make_event_queue() -> str:
+    """A queue that gets what Dropbatch puts on the event bus; its URL."""
+    url = str(client("sqs").create_queue(QueueName="events")["QueueUrl"])
+    bus = client("events")
+    bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
+    bus.put_targets(Rule="dropbatch", Targets=[{"Id": "queue", "Arn": _arn(url)}])
+    return url
+
+
+def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) -> dict[str, str]:
+    """Make the secrets; the functions' variables, by the template's defaults and by what a test sets."""
+    secrets = client("secretsmanager")
+    secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
+    gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
+    return {
+        "BUCKET_NAME": BUCKET,
+        "TABLE_NAME": TABLE,
+        "UPLOAD_QUEUE_URL": urls["UploadQueue"],
+        "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
+        "POLL_QUEUE_URL": urls["PollQueue"],
+        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+        **_secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret),
+        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
+        "DEFAULT_MODEL": default("DefaultModel"),
+        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
+        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
+        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
+        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
+        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
+        **{name: str(value) for name, value in settings.items()},
+    }
+
+
+def _secrets(transport: str, token: str, gateway_token: str) -> dict[str, str]:
+    """The variables of a transport's secrets, as the template would set them."""
+    return {
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "" if transport == "worker" else token,
+        "AI_GATEWAY_TOKEN_SECRET_ARN": gateway_token if transport == "gateway" else "",
+        "WORKER_SECRET_ARN": token if transport == "worker" else "",
+    }
+
+
+def permissions_of(environment: dict[str, str]) -> Permissions:
+    """Both functions' roles, on these resources."""
+    names = {
+        "AWS::Partition": "aws",
+        "AWS::Region": "",  # ARNs here have no region.
+        "AWS::AccountId": AWS_ACCOUNT,
+        "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
+        "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
+        "ApiToken.Id": environment["CLOUDFLARE_API_TOKEN_SECRET_ARN"],
+        "GatewayToken.Id": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
+        "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
+        "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
+        "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
+        "SubmitLogs.Arn": "arn:aws:logs:::log-group:submit",
+        "PollLogs.Arn": "arn:aws:logs:::log-group:poll",
+        **{f"{name}.Arn": f"arn:aws:sqs:::{name}" for name in QUEUES},
+    }
+    transport = environment.get("TRANSPORT", "rest")
+    conditions = {
+        "UsesOwnKey": False,
+        "MakesSecret": True,
+        "MakesGatewaySecret": True,
+        "MakesWorkerSecret": True,
+        "SendsToken": transport != "worker",
+        "SendsGatewayToken": transport == "gateway",
+        "SendsWorkerSecret": transport == "worker",
+        "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
+    }
+    return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)
