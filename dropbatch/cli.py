@@ -44,6 +44,7 @@ for verb in (
     control.pause,
     control.resume,
     look.models,
+    operate.doctor,
     operate.redrive,
     operate.tail,
 ):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dropbatch.context import Context, as_json, emit, parse_since, pass_context
+from dropbatch.errors import CommandError, Exit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,3 +52,66 @@ def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool,
 def _log_line(line: dict[str, Any]) -> str:
     fields = " ".join(f"{name}={line[name]}" for name in LOG_FIELDS if line.get(name))
     return f"{line.get('timestamp', '')}  {line.get('level', ''):<7}  {line['message']}  {fields}".rstrip()
+
+
+LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
+
+
+@click.command()
+@click.option("--probe", is_flag=True, help="Ask the real API what its documentation leaves open. Needs no AWS.")
+@click.option("--model", default="@cf/baai/bge-small-en-v1.5", show_default=True, help="For --probe.")
+@click.option("--gateway", metavar="ID", help="For --probe: an AI Gateway of the account, to be tried too.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("probe.json"),
+    show_default=True,
+    metavar="FILE",
+    help="For --probe: where to save what it found.",
+)
+@click.option("--yes", is_flag=True, help="For --probe: do not ask first.")
+@as_json
+@pass_context
+def doctor(
+    context: Context, *, probe: bool, model: str, gateway: str | None, output: Path, yes: bool, as_json: bool
+) -> None:
+    """Look for what is wrong, and say what to do."""
+    if probe:
+        _probe(model, gateway, output, yes=yes, as_json=as_json)
+        return
+    from dropbatch.doctor import examine
+
+    worst = Exit.DONE
+    for finding in examine(context.stack):
+        if finding.level == "bad":
+            worst = Exit.JOB_FAILED
+        if as_json:
+            emit({"check": finding.name, "level": finding.level, "message": finding.message})
+        else:
+            click.echo(f"{LEVELS[finding.level]:<5} {finding.name:<13} {finding.message}")
+    raise SystemExit(worst)
+
+
+def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json: bool) -> None:
+    import os
+
+    from dropbatch.cloudflare import DEFAULT_BASE_URL, Api
+    from dropbatch.probe import COST, Prober, lines
+
+    missing = [name for name in ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN") if not os.environ.get(name)]
+    if missing:
+        raise CommandError(f"Set {' and '.join(missing)}.", Exit.USAGE)
+    click.echo(COST.format(model=model), err=True)
+    if not yes and not click.confirm("Go on?", err=True):
+        raise SystemExit(Exit.DONE)
+    base_url = os.environ.get("WORKERS_AI_BASE_URL", DEFAULT_BASE_URL)
+    api = Api(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])
+    found = Prober(api, model, gateway, lambda text: click.echo(text, err=True)).run()
+    output.write_text(json.dumps(found, indent=1) + "\n")
+    if as_json:
+        emit(found)
+    else:
+        for line in lines(found):
+            click.echo(line)
+        click.echo(f"Saved in {output}. It holds no token and no text; it can go in a bug report.")

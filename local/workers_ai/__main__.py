@@ -12,6 +12,7 @@ from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError
 from local.workers_ai.edge import PREFIX
 from local.workers_ai.faults import Fault
+from local.workers_ai.like import behaviour_like
 from local.workers_ai.server import server
 
 
@@ -21,12 +22,15 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
     parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
     parser.add_argument("--behaviour", type=Path, help="JSON file with an object of switches")
+    parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it says")
     parser.add_argument("--switch", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--fault", action="append", default=[], metavar="JSON", help="a scripted fault")
     options = parser.parse_args()
     try:
         from_file = options.behaviour.read_bytes() if options.behaviour else b"{}"
         behaviour = Behaviour().changed(msgspec.json.decode(from_file, type=dict[str, object]))
+        if options.like:
+            behaviour = behaviour_like(options.like.read_bytes(), behaviour)
         behaviour = behaviour.changed_by_text(*options.switch)
         faults = [msgspec.json.decode(text, type=Fault) for text in options.fault]
     except (SwitchError, msgspec.MsgspecError, OSError) as error:

@@ -1,0 +1,121 @@
+"""Cloudflare's API, as far as the doctor calls it. Redirects are not followed; a token is sent to one host alone."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from dropbatch.errors import CommandError, Exit
+
+TIMEOUT_SECONDS = 60.0
+MAX_REPLY_BYTES = 16 << 20
+DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply.
+
+    Attributes:
+        status: HTTP's.
+        headers: by name in lower case.
+        body: decoded JSON; None for anything else.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def code(self) -> int | str | None:
+        """The first error's code."""
+        errors = self.body.get("errors") if isinstance(self.body, dict) else None
+        first = errors[0] if isinstance(errors, list) and errors else None
+        return first.get("code", first.get("internalCode")) if isinstance(first, dict) else None
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - JSON
+        """What the envelope holds, or the body without one."""
+        if isinstance(self.body, dict) and "success" in self.body and "result" in self.body:
+            return self.body["result"]
+        return self.body
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's
+        """Follow none: a redirect would carry the token to another host."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """One account.
+
+    Attributes:
+        base_url: such as https://api.cloudflare.com/client/v4.
+        account: 32 hexadecimal digits.
+        token: sent in the header Authorization; empty for none.
+    """
+
+    base_url: str
+    account: str
+    token: str = field(repr=False)
+
+    def get(self, path: str) -> Reply:
+        """GET a path below the base URL."""
+        return self.send("GET", f"{self.base_url}{path}", None, {})
+
+    def run(self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str) -> Reply:
+        """POST to a model."""
+        url = f"{self.base_url}/accounts/{self.account}/ai/run/{model}{query}"
+        return self.send("POST", url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+
+    def send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        """Send one request.
+
+        Raises:
+            CommandError: no reply came.
+        """
+        if self.token:
+            headers = {"Authorization": f"Bearer {self.token}", **headers}
+        request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked below
+        if request.type != "https" and request.host.partition(":")[0] not in {"127.0.0.1", "localhost"}:
+            raise CommandError(f"{url}: a token is sent over https only.", Exit.USAGE)
+        try:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return _reply(answer.status, answer.headers, answer.read(MAX_REPLY_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                return _reply(error.code, error.headers, error.read(MAX_REPLY_BYTES))
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise CommandError(f"{request.host} cannot be reached: {reason}") from error
+
+
+def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - urllib's
+    named = {name.lower(): value for name, value in headers.items()}
+    if named.get("content-encoding") == "gzip":
+        import gzip
+
+        body = gzip.decompress(body)
+    try:
+        return Reply(status, named, json.loads(body))
+    except ValueError:
+        return Reply(status, named, None)
+
+
+def check_token(api: Api) -> str:
+    """List one model, which is free; what is wrong with the token and how to fix it, empty if nothing is."""
+    if not api.token or api.token != api.token.strip():
+        return "The token is empty or has a space or a line end around it."
+    reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
+    if reply.status == 200:  # noqa: PLR2004 - HTTP's OK
+        return ""
+    if any(api.get(path).status == 200 for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")):  # noqa: PLR2004
+        return (
+            f"The token is valid but may not use Workers AI in account {api.account} (HTTP {reply.status}, code "
+            f'{reply.code}). Give it "Workers AI - Read" and "Workers AI - Edit" for that account.'
+        )
+    return f"Cloudflare does not accept this token (HTTP {reply.status}, code {reply.code}). Make another one."

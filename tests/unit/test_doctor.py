@@ -1,0 +1,213 @@
+"""`doctor`: each thing that can be wrong is found, with what to do; what may not be looked at is said."""
+
+import io
+import threading
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dropbatch import doctor
+from dropbatch.cloudflare import Api, Reply, check_token
+from dropbatch.doctor import examine
+from dropbatch.errors import CommandError
+from dropbatch.stack import Stack
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+class Paginator:
+    def __init__(self, *pages):
+        self.pages = pages
+
+    def paginate(self, **_):
+        return self.pages
+
+
+class Services:
+    """A stack in good order; each attribute is one thing that may be wrong with it."""
+
+    def __init__(self):
+        self.status = "UPDATE_COMPLETE"
+        self.time = datetime.now(UTC)
+        self.function = {"State": "Active", "LastUpdateStatus": "Successful"}
+        self.environment = {"WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": "a" * 32}
+        self.ticked = time.time() - 20
+        self.dead = 0
+        self.word = None
+        self.jobs = []
+        self.alarms = []
+        self.denied = set()
+
+    def __call__(self, service):
+        return self
+
+    def _may(self, operation):
+        if operation in self.denied:
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
+
+    def describe_stacks(self, **_):
+        return {"Stacks": [{"StackStatus": self.status}]}
+
+    def list_objects_v2(self, **_):
+        return {"ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}}
+
+    def get_function_configuration(self, **_):
+        self._may("GetFunctionConfiguration")
+        return self.function | {"Environment": {"Variables": self.environment}}
+
+    def filter_log_events(self, **_):
+        return {"events": [{"timestamp": self.ticked * 1000}] if self.ticked else []}
+
+    def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
+        return {"Attributes": {"ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)}}
+
+    def get_object(self, **_):
+        if self.word is None:
+            raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
+        return {"Body": io.BytesIO(self.word)}
+
+    def describe_alarms(self, **_):
+        self._may("DescribeAlarms")
+        return {"MetricAlarms": self.alarms}
+
+
+@pytest.fixture
+def services(monkeypatch):
+    monkeypatch.delenv("CLOUDFLARE_API_TOKEN", raising=False)
+    found = Services()
+    monkeypatch.setattr(doctor, "history", lambda *_: ((None, status) for status in found.jobs))
+    return found
+
+
+def findings(services):
+    outputs = {
+        "SubmitFunctionName": "submit",
+        "PollFunctionName": "poll",
+        "PollQueueUrl": "queue",
+        "PollDeadLetterQueueUrl": "dead",
+    }
+    return {one.name: one for one in examine(Stack("dropbatch", "bucket", outputs, services))}
+
+
+def test_a_stack_in_good_order_has_nothing_bad(services):
+    found = findings(services)
+
+    assert {one.level for one in found.values()} == {"ok", "note"}
+    assert [name for name, one in found.items() if one.level == "note"] == ["token"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "name", "says"),
+    [
+        ("status", "UPDATE_ROLLBACK_FAILED", "stack", "make deploy"),
+        ("time", datetime(2020, 1, 1, tzinfo=UTC), "clock", "ahead of"),
+        ("function", {"State": "Failed", "StateReason": "no key"}, "functions", "no key"),
+        ("ticked", 0, "tick", "schedule"),
+        ("ticked", time.time() - 300, "tick", "ago"),
+        ("dead", 7, "dead letters", "dropbatch redrive"),
+        ("environment", {"DEFAULT_MODEL": "@cf/baai/bge-reranker-base"}, "models", "reranker"),
+        ("alarms", [{"AlarmName": "dropbatch-Stuck", "AlarmDescription": "Look."}], "alarms", "dropbatch-Stuck: Look."),
+        (
+            "jobs",
+            [{"state": "in_progress", "waiting_for": {"code": "token_refused", "message": "Put a good one."}}],
+            "pauses",
+            "1 jobs wait: token_refused: Put a good one.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name, says):
+    setattr(services, attribute, value)
+
+    found = findings(services)[name]
+
+    assert found.level == ("note" if name == "models" else "bad")
+    assert says in found.message
+
+
+def test_a_paused_stack_is_said_to_be(services):
+    services.word = b"pause\n"
+
+    assert "dropbatch resume" in findings(services)["pauses"].message
+
+
+def test_what_may_not_be_looked_at_does_not_end_the_visit(services):
+    services.denied = {"DescribeAlarms", "GetFunctionConfiguration"}
+
+    found = findings(services)
+
+    assert {name for name, one in found.items() if one.level == "unknown"} == {"alarms", "functions", "models", "tick"}
+    assert "OperatorPolicyArn" in found["alarms"].message
+    assert found["dead letters"].level == "ok"
+
+
+@pytest.fixture
+def server():
+    """A server whose answers a test sets; it notes what it was sent."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        answer = (200, {}, b"{}")
+
+        def do_GET(self):
+            seen.append((self.path, dict(self.headers)))
+            status, headers, body = Handler.answer
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_port}", Handler, seen
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def test_a_redirect_is_not_followed_with_the_token(server):
+    url, handler, seen = server
+    handler.answer = (301, {"Location": f"{url}/elsewhere"}, b"")
+
+    assert Api(url, "a" * 32, "secret").get("/x").status == 301
+    assert [path for path, _ in seen] == ["/x"]
+
+
+def test_a_page_that_is_no_json_has_no_body(server):
+    url, handler, _ = server
+    handler.answer = (502, {}, b"<html>")
+
+    reply = Api(url, "a" * 32, "secret").get("/x")
+
+    assert (reply.status, reply.body, reply.code) == (502, None, None)
+
+
+def test_a_token_is_sent_over_https_only():
+    with pytest.raises(CommandError, match="https"):
+        Api("http://example.com", "a" * 32, "secret").get("/x")
+
+
+@pytest.mark.parametrize(
+    ("replies", "says"),
+    [
+        ([200], ""),
+        ([403, 200], "Workers AI - Read"),
+        ([401, 401, 401], "does not accept this token"),
+    ],
+)
+def test_the_token_is_judged_by_free_calls(monkeypatch, replies, says):
+    answers = iter(replies)
+    monkeypatch.setattr(Api, "get", lambda *_: Reply(next(answers), {}, {}))
+
+    wrong = check_token(Api("https://api", "a" * 32, "token"))
+
+    assert says in wrong
+    assert bool(wrong) == bool(says)

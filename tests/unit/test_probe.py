@@ -1,0 +1,177 @@
+"""`doctor --probe` against the local Workers AI: every reading of what nobody outside knows is told right."""
+
+import json
+
+import httpx
+import pytest
+
+from dropbatch.cloudflare import Api, Reply
+from dropbatch.errors import CommandError
+from dropbatch.probe import Prober, lines
+from local.workers_ai import Behaviour, WorkersAI, transport
+from local.workers_ai.behaviour import SwitchError, switches
+from local.workers_ai.like import behaviour_like
+
+MODEL = "@cf/baai/bge-small-en-v1.5"
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+BASE = "https://api.cloudflare.com/client/v4"
+
+
+class Played(Api):
+    """The local Workers AI in this process, in place of a connection."""
+
+    def __init__(self, client, base_url=BASE, account=ACCOUNT, token="local-token"):
+        super().__init__(base_url, account, token)
+        object.__setattr__(self, "client", client)
+
+    def __replace__(self, **changes):
+        return Played(self.client, **({"account": self.account, "token": self.token} | changes))
+
+    def send(self, method, url, body, headers):
+        if self.token:
+            headers = {"Authorization": f"Bearer {self.token}", **headers}
+        answer = self.client.request(method, url, content=body, headers={"Accept-Encoding": "identity", **headers})
+        try:
+            decoded = json.loads(answer.content)
+        except ValueError:
+            decoded = None
+        return Reply(answer.status_code, {k.lower(): v for k, v in answer.headers.items()}, decoded)
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    monkeypatch.setattr("dropbatch.probe.replace", lambda api, **changes: api.__replace__(**changes))
+
+    def run(*assignments):
+        now = [1_000_000.0]
+        behaviour = Behaviour(embedder="hash", latency=5.0).changed_by_text(*assignments)
+        api = WorkersAI(behaviour, now=lambda: now[0])
+        client = httpx.Client(transport=transport(api))
+
+        def sleep(seconds):
+            now[0] += seconds
+
+        return Prober(Played(client), MODEL, None, lambda _: None, sleep, lambda: now[0]).run()
+
+    return run
+
+
+def test_what_the_local_workers_ai_does_by_default_is_found(probe):
+    found = probe()
+
+    assert found["facts"] == {
+        "queued": True,
+        "seconds_to_ready": pytest.approx(6.6, abs=2),
+        "usage": True,
+        "every_record_answered": True,
+        "in_order": found["facts"]["in_order"],
+        "reference_returned": True,
+    }
+    defaults = {name: json.loads(default) for name, default, *_ in switches()}
+    told = {name: value for name, value in found["like"].items() if name != "shapes"}
+    assert {name: defaults[name] for name in told} == told
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "route_pair=true",
+        "compress=true",
+        "submit_status=202",
+        "submit_model=false",
+        "request_id_form=req",
+        "empty_requests=accept",
+        "strict_reference=true",
+        "unqueueable_status=405",
+        "pending_status=202",
+        "pending_model=true",
+        "pending_empty=true",
+        "queued_word=pending",
+        "running_word=processing",
+        "unknown_id_status=400",
+        "unknown_id_code=7003",
+        "unknown_id_message=gone",
+        "unknown_model_code=7000",
+        "answers_per_batch=1",
+        "model_must_match=false",
+        "missing_reference=absent",
+        "nested_result=true",
+        "completed_status=completed",
+        "bad_token=403/9109",
+        "malformed_token=400/6003",
+        "validation=fail_later",
+    ],
+)
+def test_each_reading_is_told_right(probe, assignment):
+    name, _, value = assignment.partition("=")
+
+    found = probe(assignment)
+
+    assert str(found["like"][name]).lower() == value
+
+
+@pytest.mark.parametrize(("shape", "usage"), [("A", True), ("B", False), ("B", True)])
+def test_both_shapes_are_told_apart(probe, shape, usage):
+    found = probe(f"shapes.*={shape}", f"shape_b_usage={str(usage).lower()}")
+
+    assert found["like"]["shapes"] == {"*": shape}
+    assert found["facts"]["usage"] is usage
+    assert found["facts"]["every_record_answered"]
+    assert found["facts"]["reference_returned"]
+
+
+@pytest.mark.parametrize("kind", ["envelope", "error", "failed"])
+def test_a_batch_that_fails_later_is_told_by_how_it_fails(probe, kind):
+    assert probe("validation=fail_later", f"batch_failure={kind}")["like"]["batch_failure"] == kind
+
+
+@pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
+def test_a_failed_item_is_told_by_where_its_error_stands(probe, form):
+    assert probe(f"item_error={form}", "fault_rates.item_fails=1")["like"]["item_error"] == form
+
+
+def test_a_batch_that_never_ends_is_given_up(probe):
+    assert probe("latency=100000")["facts"]["timed_out"] is True
+
+
+def test_a_refused_token_ends_the_probe_before_anything_is_sent(probe):
+    with pytest.raises(CommandError, match="does not accept this token"):
+        probe("tokens=another")
+
+
+def test_the_file_holds_no_token_no_account_and_no_text(probe):
+    text = json.dumps(probe())
+
+    assert "local-token" not in text
+    assert ACCOUNT not in text
+    assert '"one"' not in text
+
+
+def test_what_was_found_can_be_played(probe):
+    given = ("submit_status=202", "shapes.*=B", "answers_per_batch=1", "unknown_id_status=400", "pending_empty=true")
+    found = probe(*given)
+
+    played = behaviour_like(json.dumps(found).encode(), Behaviour())
+
+    wanted = Behaviour().changed_by_text(*given)
+    for name in ("submit_status", "shapes", "answers_per_batch", "unknown_id_status", "pending_empty"):
+        assert getattr(played, name) == getattr(wanted, name)
+
+
+def test_an_answer_that_no_switch_can_play_is_left_out():
+    probe = {"version": 1, "like": {"bad_token": "418/1", "no_such_switch": 1, "submit_status": 202}}
+
+    played = behaviour_like(json.dumps(probe).encode(), Behaviour())
+
+    assert (played.bad_token, played.submit_status) == (Behaviour().bad_token, 202)
+
+
+def test_something_else_is_no_probe():
+    with pytest.raises(SwitchError, match="probe"):
+        behaviour_like(b"[]", Behaviour())
+
+
+def test_every_answer_is_a_line(probe):
+    found = probe()
+
+    assert len(list(lines(found))) == len(found["facts"]) + len(found["like"])
