@@ -313,7 +313,7 @@ def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) ->
         "seconds from upload to manifest, small jobs": waits,
         "lost": f"{seen.lost:,}",
         "answered twice": f"{seen.twice:,}",
-        "submits beyond one per batch": f"{seen.again:,}, of {seen.unknowable:,} unknowable ones told in manifests",
+        "submits beyond one per batch": f"{seen.again:,}, of {seen.unknowable:,} ambiguous ones counted in manifests",
         "ended `submit_unknown`": f"{seen.unknown:,}",
         "dead letters": f"{sum(map(len, seen.dead.values())):,}",
         "memory of functions": memory,

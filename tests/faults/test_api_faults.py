@@ -55,7 +55,7 @@ class Case:
     codes: frozenset[str] = frozenset()
     extra: int = 0
     why: str = ""
-    observed: str = "tried again, complete"
+    observed: str = "retried, complete"
 
 
 def unknowable(kind: str, *, accepted: bool) -> Case:
@@ -64,32 +64,32 @@ def unknowable(kind: str, *, accepted: bool) -> Case:
         faults=tuple(Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 43, 83)),
         extra=3 if accepted else 0,
         why="one for each answer lost after acceptance" if accepted else "",
-        observed="unknowable, sent once more, told in the manifest",
+        observed="ambiguous: submitted once more, counted in the manifest",
     )
 
 
 def one_in_three(kind: str) -> Case:
-    return Case(rates={f"poll:{kind}": 0.33}, observed="no answer: asked again later, paid once")
+    return Case(rates={f"poll:{kind}": 0.33}, observed="no answer: polled again later, billed once")
 
 
 CASES = {
     "3040 out of capacity, every second submit": Case(
-        rates={"submit:3040": 0.5}, observed="the model waits, one batch probes"
+        rates={"submit:3040": 0.5}, observed="the model waits, one batch tries"
     ),
     "3040 out of capacity, 10 submits running": Case(
-        faults=(Fault(kind="3040", on="submit", times=10),), observed="the model waits, one batch probes"
+        faults=(Fault(kind="3040", on="submit", times=10),), observed="the model waits, one batch tries"
     ),
     "3021 model's minute limit, every third submit": Case(rates={"submit:3021": 0.33}, observed="the model waits"),
     "3021 with retry-after": Case(
         faults=(Fault(kind="3021", on="submit", times=8, retry_after=30),), observed="the model waits"
     ),
     "971 with retry-after": Case(
-        faults=(Fault(kind="971", on="any", times=8, retry_after=120),), observed="every call holds"
+        faults=(Fault(kind="971", on="any", times=8, retry_after=120),), observed="every call waits"
     ),
     "971 without retry-after": Case(
-        faults=(Fault(kind="971", on="any", times=8),), switches={"retry_after": 0}, observed="every call holds"
+        faults=(Fault(kind="971", on="any", times=8),), switches={"retry_after": 0}, observed="every call waits"
     ),
-    "bare 429": Case(rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call holds for a minute"),
+    "bare 429": Case(rates={"submit:bare": 0.2, "poll:bare": 0.2}, observed="every call waits a minute"),
     "3036 quota spent, until midnight": Case(
         faults=(Fault(kind="3036", on="submit", nth=5, times=0),),
         begin_at=22,
@@ -102,46 +102,46 @@ CASES = {
         until_mended=2 * 3600,
         observed="submits pause until 00:00 UTC",
     ),
-    "401 token refused, mended after an hour": Case(
+    "401 token refused, fixed after an hour": Case(
         switches={"tokens": ("another",)},
         until_mended=3600,
         mended={"tokens": ("local-token",)},
-        observed="everything pauses, one call probes",
+        observed="everything pauses, one call tries",
     ),
-    "403 no access to the account, mended after an hour": Case(
+    "403 no access to the account, fixed after an hour": Case(
         switches={"tokens": (), "foreign_tokens": ("local-token",)},
         until_mended=3600,
         mended={"tokens": ("local-token",), "foreign_tokens": ()},
-        observed="everything pauses, one call probes",
+        observed="everything pauses, one call tries",
     ),
     "HTML 502 to every third poll": one_in_three("html"),
     "reset of every third poll": one_in_three("reset"),
-    "silence after every third poll": one_in_three("hang"),
-    "JSON broken off in every third poll": one_in_three("truncated_json"),
-    "body broken off in every third poll": one_in_three("truncated_body"),
+    "no reply to every third poll": one_in_three("hang"),
+    "JSON cut off in every third poll": one_in_three("truncated_json"),
+    "body cut off in every third poll": one_in_three("truncated_body"),
     "slow body to every third poll": one_in_three("slow_body"),
-    "JSON 500 to every fifth poll": Case(rates={"poll:json_500": 0.2}, observed="asked again, paid once"),
+    "JSON 500 to every fifth poll": Case(rates={"poll:json_500": 0.2}, observed="polled again, billed once"),
     "connection refused, every third call": Case(
-        rates={"refuse": 0.33}, observed="surely not taken: tried again, paid once"
+        rates={"refuse": 0.33}, observed="certainly not accepted: retried, billed once"
     ),
-    "JSON 500 to every third submit": Case(rates={"submit:json_500": 0.33}, observed="surely not taken: tried again"),
+    "JSON 500 to every third submit": Case(rates={"submit:json_500": 0.33}, observed="certainly not accepted: retried"),
     "HTML 502 to 3 submits, not accepted": unknowable("html", accepted=False),
     "reset of 3 submits before acceptance": unknowable("reset", accepted=False),
-    "silence after 3 submits, not accepted": unknowable("hang", accepted=False),
+    "no reply to 3 submits, not accepted": unknowable("hang", accepted=False),
     "reset of 3 submits after acceptance": unknowable("accept_then_reset", accepted=True),
     "connection closed after 3 acceptances": unknowable("accept_then_close", accepted=True),
-    "silence after 3 acceptances": unknowable("accept_then_hang", accepted=True),
-    "answer broken off in 3 acceptances": unknowable("accept_then_truncate", accepted=True),
+    "no reply to 3 accepted submits": unknowable("accept_then_hang", accepted=True),
+    "answer cut off in 3 acceptances": unknowable("accept_then_truncate", accepted=True),
     "HTML 502 to 3 accepted submits": unknowable("accept_then_html", accepted=True),
     "3 acceptances without a request_id": unknowable("accept_no_request_id", accepted=True),
-    "answers that come at once": Case(rates={"sync_answer": 0.33}, observed="used; never polled"),
+    "answers in the reply to the submit": Case(rates={"sync_answer": 0.33}, observed="used, never polled"),
     "3030 after acceptance, for 2 records": Case(
         faults=tuple(Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030) for bad in (7, 50)),
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
         why="pieces of batches that failed after acceptance",
-        observed="split until the bad record stands alone; only it fails",
+        observed="split until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
         faults=tuple(Fault(kind="5006", on="submit", contains=f"hello {bad}.", times=0) for bad in (7, 50)),
@@ -149,56 +149,56 @@ CASES = {
         codes=frozenset({"rejected"}),
         extra=2 * 18,
         why="pieces of batches that were refused",
-        observed="split until the bad record stands alone; only it fails",
+        observed="split until the bad record is alone; only it fails",
     ),
-    "unknown id, now and then": Case(
-        rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="asked again, paid once"
+    "unknown id, in every third poll": Case(
+        rates={"poll:10404": 0.33}, switches={"unknown_id_code": 10404}, observed="polled again, billed once"
     ),
-    "id lost for good, 2 batches": Case(
+    "id lost, 2 batches": Case(
         faults=tuple(
             Fault(kind="error", on="poll", code=10404, status=404, contains=f"hello {number}.", times=8)
             for number in (3, 43)
         ),
         extra=2,
         why="one for each lost id",
-        observed="submitted again after five polls that did not know it",
+        observed="submitted again after five polls that did not find it",
     ),
-    "stuck for ever, 2 batches": Case(
+    "pending for ever, 2 batches": Case(
         faults=tuple(Fault(kind="stuck", contains=f"hello {number}.") for number in (3, 43)),
         settings={"BATCH_DEADLINE_HOURS": 1},
         extra=2,
         why="one after each deadline",
         observed="submitted again after its deadline",
     ),
-    "items missing at first": Case(
-        faults=(Fault(kind="missing", share=0.1, first=1, times=0),), observed="asked for again"
+    "items missing from the first reply": Case(
+        faults=(Fault(kind="missing", share=0.1, first=1, times=0),), observed="polled again"
     ),
-    "items missing for good": Case(
+    "items never sent": Case(
         faults=(Fault(kind="missing", marker="hello 33.", times=0),),
         failing=frozenset({33}),
         codes=frozenset({"missing_response"}),
-        observed="asked for twice more, then only they fail",
+        observed="polled twice more, then only they fail",
     ),
     "items that contradict each other": Case(
         faults=(Fault(kind="contradicting", marker="hello 33.", times=0),),
         failing=frozenset({33}),
         codes=frozenset({"missing_response"}),
-        observed="never guessed at: only they fail",
+        observed="only they fail",
     ),
-    "items repeated": Case(faults=(Fault(kind="repeated", times=0),), observed="one line all the same"),
-    "foreign items": Case(faults=(Fault(kind="foreign", times=0),), observed="left out"),
+    "items repeated": Case(faults=(Fault(kind="repeated", times=0),), observed="one line each"),
+    "foreign items": Case(faults=(Fault(kind="foreign", times=0),), observed="ignored"),
     "items without external_reference": Case(
         faults=(Fault(kind="null_reference", share=0.3, times=0),), observed="joined by id"
     ),
-    "items failed for want of capacity, at first": Case(
+    "items failed for lack of capacity, at first": Case(
         faults=(Fault(kind="item_fails", share=0.1, code=3040, first=1, times=0),),
         extra=6,
-        why="records that were short of capacity, tried again by themselves",
-        observed="tried again by themselves, merged at their place",
+        why="records that failed for lack of capacity, submitted again alone",
+        observed="submitted again alone, merged at their place",
     ),
     "replies in shape B": Case(switches={"shapes": {"*": "B"}}, observed="read like shape A"),
     "results 200 times as long": Case(faults=(Fault(kind="giant", factor=200, times=0),), observed="spooled to disk"),
-    "a little of everything": Case(
+    "a mixture": Case(
         rates={
             "submit:3040": 0.05,
             "submit:3021": 0.05,

@@ -29,7 +29,7 @@ FAULTS = {
     "Secrets Manager ThrottlingException": ({"service": "secretsmanager", "kind": "throttle"}, (0.5,)),
     "connection reset before the call": ({"kind": "reset"}, (0.01, 0.1)),
     "answer lost after the call": ({"kind": "lost"}, (0.01, 0.1)),
-    "connection reset in mid-answer": ({"kind": "cut"}, (0.1,)),
+    "connection reset in the middle of the answer": ({"kind": "cut"}, (0.1,)),
     "up to 1 s of latency": ({"kind": "latency", "seconds": 1.0}, (0.3,)),
 }
 

@@ -51,7 +51,7 @@ def strike_all(name: str, chosen: list[tuple[int, str]]) -> None:
             lost=sum(one.lost for one in seen),
             twice=sum(one.twice for one in seen),
             extra_submits=sum(one.extra for one in seen),
-            why="between the API's yes and the table's" if any(one.extra for one in seen) else "",
+            why="between the API's acceptance and its record in the table" if any(one.extra for one in seen) else "",
             observed=name,
         )
 

@@ -56,7 +56,7 @@ JOURNEYS = {
     "a batch failed after acceptance": Journey(
         FOUR[:3], (None, "rejected", None), (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),)
     ),
-    "records tried again": Journey(
+    "records submitted again": Journey(
         FOUR[:3], (None,) * 3, (Fault(kind="item_fails", marker="hello 1", code=3040, times=0, first=1),)
     ),
     "items missing, then the id unknown": Journey(
@@ -67,9 +67,9 @@ JOURNEYS = {
             Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=0),
         ),
     ),
-    "an answer at once": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
+    "an answer in the reply to the submit": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
     "an empty upload": Journey((), ()),
-    "a packed upload": Journey(FOUR, (None,) * 4, packed=True),
+    "a compressed upload": Journey(FOUR, (None,) * 4, packed=True),
 }
 
 
