@@ -1,5 +1,5 @@
-# The verbs for people, and the one rule by which `sam build` packs a function. All it needs is make and a python3 of
-# version 3.11 or later, with venv and pip; whatever else the project uses is installed from the locks, by hash.
+# The verbs for people, and the rule by which `sam build` packs a function. Needs make and python3, version 3.11 or
+# later, with venv and pip. Everything else is installed from the locks, by hash.
 
 PYTHON ?= python3
 export SAM_CLI_TELEMETRY := 0
@@ -10,14 +10,14 @@ LOCAL := .local/aws/.stamp .local/sam/.stamp
 .PHONY: help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
-help: ## say what the verbs do
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+help: ## list the verbs
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: .venv/.stamp $(LOCAL) ## the main job on this machine: a file in, every answer out
+demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out
 	$(DEV) -m local.demo
 
 EVERYDAY := not slow and not faults and not stack and not build
-check: .venv/.stamp ## within a minute: style, types, unit tests and the main job on moto
+check: .venv/.stamp ## the everyday checks: style, types, unit tests and the main job on moto
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
@@ -29,19 +29,19 @@ test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack
 test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
-test-faults: .venv/.stamp $(LOCAL) ## break things on purpose for minutes; what came of it: docs/reliability.md
+test-faults: .venv/.stamp $(LOCAL) ## inject faults for minutes and write the table of docs/reliability.md
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.support.fault_table
 
-coverage: .venv/.stamp ## what the everyday tests reach of functions/ and shared/, branches too; with a floor
+coverage: .venv/.stamp ## line and branch coverage of functions/ and shared/ by the everyday tests, with a floor
 	@mkdir -p .local/coverage
 	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
 
-mutants: coverage ## break each condition in turn (20 minutes): a test must fail; the list: docs/reliability.md
+mutants: coverage ## change each condition in turn (20 minutes): a test must fail
 	$(DEV) -m tests.mutants
 
-soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and deaths on a stack, then every line checked
+soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and killed functions on a stack; checks every line
 	$(DEV) -m tests.soak
 
 lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp ## style, types, the template and its policies
@@ -61,7 +61,7 @@ up: .venv/.stamp $(LOCAL) ## the stack on a local AWS, left running (.local/stac
 down: .venv/.stamp ## stop what `make up` started
 	$(DEV) -m local.aws down
 
-dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## docs/dashboard.png: the stack's dashboard, drawn from a local run
+dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## draw docs/dashboard.png from a local run
 	$(DEV) -m local.dashboard run
 	.local/dashboard/bin/python -m local.dashboard draw
 
@@ -70,7 +70,7 @@ build: .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	@$(MAKE) --no-print-directory sbom
 
 SBOM := .aws-sam/sbom.json
-sbom: ## the packages that both functions are packed with, in CycloneDX, as .aws-sam/sbom.json
+sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.json
 	@mkdir -p $(dir $(SBOM))
 	@$(PACKER) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file $(SBOM) requirements.txt
@@ -78,16 +78,16 @@ sbom: ## the packages that both functions are packed with, in CycloneDX, as .aws
 deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
 	.local/sam/bin/python -m local.deploy
 
-destroy: .local/sam/.stamp ## delete the stack from your AWS account, after saying what stays
+destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks
 	.local/sam/bin/python -m local.destroy
 
-clean: ## remove what the other verbs made, environments included
+clean: ## remove what the other verbs made, with the environments
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
 	rm -rf .aws-sam .local .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments: one for the project, one each for the local AWS and the SAM CLI, which pin versions that exclude others.
-# uv only makes this quick; where it cannot be had or cannot reach what pip can, pip does the same.
+# uv makes this fast; where it is not available or cannot reach the index, pip does the same.
 # ---------------------------------------------------------------------------------------------------------------------
 
 install = { [ -x .venv/bin/uv ] && \
@@ -111,7 +111,7 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/aws,requirements-local.txt)
 	@touch $@
 
-# By itself: who only builds and deploys needs no other.
+# Needs no other environment, for those who only build and deploy.
 .local/sam/.stamp: requirements-sam.txt
 	@$(new_enough)
 	@echo "Installing the SAM CLI (.local/sam) ..."
@@ -125,16 +125,16 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/$*,$<)
 	@touch $@
 
-INSTALLS_dashboard := what draws
+INSTALLS_dashboard := matplotlib
 INSTALLS_checkov   := the policy scanner
 
-# The locks hold names, versions and hashes for every platform, and no address. What is newer is taken only with
-# `make lock UPGRADE=--upgrade`. boto3's packages stay out of requirements.txt: the Lambda runtime brings them.
+# The locks hold names, versions and hashes for every platform, and no address. Newer versions are taken only with
+# `make lock UPGRADE=--upgrade`. boto3's packages are not in requirements.txt: the Lambda runtime has them.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE)
 RUNTIME_BRINGS := boto3 botocore s3transfer urllib3 python-dateutil six
 
-lock: .venv/.stamp ## make the requirements files again from pyproject.toml
+lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group functions $(RUNTIME_BRINGS:%=--no-emit-package %) -o requirements.txt
 	$(COMPILE) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
 	$(COMPILE) --group aws -o requirements-local.txt
@@ -142,17 +142,17 @@ lock: .venv/.stamp ## make the requirements files again from pyproject.toml
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
 
-wheels: .venv/.stamp ## docs/platforms.md: on which machines the locks install from wheels alone
+wheels: .venv/.stamp ## write docs/platforms.md: where the locks install from wheels alone
 	$(DEV) -m local.wheels
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages, no more.
+# `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages.
 # DROPBATCH_BUILD says for which machine: arm64 (the default) or x86_64 in Lambda, or local: this Python, this processor.
 # ---------------------------------------------------------------------------------------------------------------------
 
 DROPBATCH_BUILD ?= arm64
 LAMBDA_PYTHON := 3.13
-# These runtimes are Amazon Linux 2023 (glibc 2.34); pip takes a wheel only if its very tag is named.
+# These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags that are named.
 TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64
 TAGS_x86_64 := manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
 TARGET_arm64  = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_arm64:%=--platform %)
@@ -169,20 +169,20 @@ VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
 build-%Function:
 	@mkdir -p "$(ARTIFACTS_DIR)"
-	@# pip would ask this machine's Python what a marker means; for Lambda all lines hold (a test sees to that).
+	@# pip evaluates markers for this machine's Python; for Lambda all lines apply (a test checks that).
 	@sed $(LINES_$(DROPBATCH_BUILD)) requirements.txt > "$(ARTIFACTS_DIR)/locked.txt"
 	$(PACKER) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --require-hashes \
 	  --only-binary=:all: $(TARGET_$(DROPBATCH_BUILD)) --target "$(ARTIFACTS_DIR)" -r "$(ARTIFACTS_DIR)/locked.txt"
 	cp -R functions shared "$(ARTIFACTS_DIR)"
-	@# Scripts name this machine's Python, RECORD lists them, and byte code made here may be of another version.
+	@# Scripts name this machine's Python, RECORD lists them, and byte code may be for another version.
 	rm -rf "$(ARTIFACTS_DIR)/bin" "$(ARTIFACTS_DIR)/locked.txt"
 	find "$(ARTIFACTS_DIR)" \( -name __pycache__ -o -path '*.dist-info/RECORD' -o -path '*.dist-info/INSTALLER' \
 	  -o -path '*.dist-info/REQUESTED' \) -prune -exec rm -rf {} +
-	@# /var/task cannot be written, so without byte code each cold start compiles everything anew (about 0.2 s).
+	@# /var/task is read-only: without byte code each cold start compiles everything (about 0.2 s).
 	@if [ "$(DROPBATCH_BUILD)" = local ]; then want=$$($(PACKER) $(VERSION_OF)); else want=$(LAMBDA_PYTHON); fi; \
 	for python in $(PACKER) $(PYTHON) python$$want; do \
 	  if [ "$$($$python $(VERSION_OF) 2>/dev/null)" = "$$want" ]; then \
 	    exec $$python -m compileall -q --invalidation-mode unchecked-hash -s "$(ARTIFACTS_DIR)" -p /var/task "$(ARTIFACTS_DIR)"; \
 	  fi; \
 	done; \
-	echo "No Python $$want here: $* is packed without byte code and starts a little more slowly."
+	echo "No Python $$want here: $* is packed without byte code and has slower cold starts."
