@@ -36,10 +36,12 @@ class Progress:
     Attributes:
         out: where to write.
         on_terminal: whether lines may be rewritten.
+        plain_seconds: elsewhere, seconds between two lines of a job whose state stays the same.
     """
 
     out: TextIO = field(default_factory=lambda: sys.stderr)
     on_terminal: bool | None = None
+    plain_seconds: float = PLAIN_EVERY_SECONDS
     began: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - tests move the clock
     _statuses: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _first: dict[str, Watched] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class Progress:
         for name, status in self._statuses.items():
             key = f"{status.get('state')} {(status.get('waiting_for') or {}).get('code')}"
             before, at = self._printed.get(name, ("", 0.0))
-            if key != before or now - at >= PLAIN_EVERY_SECONDS:
+            if key != before or now - at >= self.plain_seconds:
                 self._printed[name] = key, now
                 self.out.write("  ".join(self._describe(name, None)) + "\n")
                 self.out.flush()

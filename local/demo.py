@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import botocore
 
+from dropbatch.progress import Progress
 from local import aws
 from shared.ledger import Ledger
 from shared.models import BatchState, JobState
@@ -92,45 +93,19 @@ def records() -> Iterator[dict[str, str]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Progress:
-    """One line that is written anew on a terminal; elsewhere a line for each change."""
+def as_status(status: dict[str, Any], batches: list[Batch], total: int) -> dict[str, Any]:
+    """A job's status with what the ledger says this second: status.json is some seconds old.
 
-    WIDTH = 24
-
-    def __init__(self, total: int) -> None:
-        """Begin now.
-
-        Args:
-            total: records that will be answered.
-        """
-        self.total = total
-        self.began = time.monotonic()
-        self.told = ""
-        self.on_terminal = sys.stdout.isatty()
-
-    def show(self, state: str, batches: list[Batch]) -> None:
-        """Tell how the job stands."""
-        leaves = [batch for batch in batches if batch.state is not BatchState.HALVED]
-        done = sum(batch.requests for batch in leaves if batch.state is BatchState.DONE)
-        accepted = sum(bool(batch.submissions) for batch in leaves)
-        answered = sum(batch.state is BatchState.DONE for batch in leaves)
-        filled = self.WIDTH * done // self.total
-        told = (
-            f"  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {done:5,} of {self.total:,} records"
-            f" | batches: {len(leaves)} cut, {accepted} accepted, {answered} answered | {state}"
-        )
-        seconds = f"{time.monotonic() - self.began:5.1f} s"
-        if self.on_terminal:
-            print(f"\r{told} {seconds}\033[K", end="", flush=True)
-        elif told != self.told:
-            print(f"{told} {seconds}", flush=True)
-        self.told = told
-
-    def end(self) -> float:
-        """Leave the line; seconds since the beginning."""
-        if self.on_terminal and self.told:
-            print()
-        return time.monotonic() - self.began
+    Args:
+        status: content of status.json.
+        batches: of the job.
+        total: records of the upload.
+    """
+    leaves = [batch for batch in batches if batch.state is not BatchState.HALVED]
+    done = sum(batch.requests for batch in leaves if batch.state is BatchState.DONE)
+    pending = sum(batch.state is BatchState.QUEUED for batch in leaves)
+    counts = {"total": total, "succeeded": done, "failed": 0}
+    return {**status, "counts": counts, "fraction_done": done / total, "pending": {"batches": pending}}
 
 
 @dataclass(frozen=True)
@@ -140,6 +115,8 @@ class Stack:
     bucket: str
     workers_ai: str
     s3: Any
+    functions: Any
+    poll_function: str
     ledger: Ledger
 
     @classmethod
@@ -156,7 +133,18 @@ class Stack:
             )
 
         ledger = Ledger(client("dynamodb"), told["table"])
-        return cls(told["bucket"], told["workers_ai_base_url"], client("s3"), ledger)
+        return cls(
+            told["bucket"],
+            told["workers_ai_base_url"],
+            client("s3"),
+            client("lambda"),
+            told["poll_function"],
+            ledger,
+        )
+
+    def tick(self) -> None:
+        """Run the scheduled function now."""
+        self.functions.invoke(FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}")
 
     def folder(self) -> str:
         """The folder of the only job's results; empty until it has one."""
@@ -181,19 +169,23 @@ def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
         DemoError: it took too long.
     """
     stack.s3.put_object(Bucket=stack.bucket, Key=f"inbox/{PATH}", Body=upload)
-    progress = Progress(total)
+    progress = Progress(sys.stdout, plain_seconds=1.0)
+    ticked = False
     while True:
+        seconds = time.monotonic() - progress.began
         folder = stack.folder()
-        state = "waiting"
+        status: dict[str, Any] = {"state": "waiting"}
         if folder:
             status = json.loads(stack.read(f"{folder}/status.json"))
-            state = status["state"]
-            waits = status["waiting_for"]
-            progress.show(waits["code"] if waits else state, list(stack.ledger.batches(folder.rpartition("/")[2])))
-        if state in {JobState.COMPLETED, JobState.FAILED}:
-            return folder, progress.end()
-        if progress.began + PATIENCE_SECONDS < time.monotonic():
-            progress.end()
+            batches = list(stack.ledger.batches(folder.rpartition("/")[2]))
+            progress.show({"job": as_status(status, batches, total)})
+            if not ticked and any(batch.submissions for batch in batches):
+                # The schedule of a stack that was idle may be most of a minute from its next run.
+                stack.tick()
+                ticked = True
+        if status["state"] in {JobState.COMPLETED, JobState.FAILED}:
+            return folder, seconds
+        if seconds > PATIENCE_SECONDS:
             raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may say why.")
         time.sleep(0.3)
 

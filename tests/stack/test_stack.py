@@ -9,6 +9,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -122,3 +124,27 @@ def test_functions_killed_at_random_lose_nothing_and_double_nothing(stack):
     again = sum(times - 1 for times in bill.values())
     told = sum(batch["unknowable_submits"] for batch in manifest["batches"])
     assert again <= told, f"{again} batches paid twice after {killed} deaths, of which the manifest tells {told}"
+
+
+def test_the_command_line_uploads_waits_and_downloads(stack, tmp_path):
+    upload = tmp_path / "by-hand.jsonl"
+    upload.write_bytes(as_lines(requests(300, "by hand")))
+    command = [sys.executable, "-m", "dropbatch", "--local"]
+    environment = os.environ | {"DROPBATCH_LOCAL": str(stack.home.stack_file)}
+
+    def run(*arguments):
+        return subprocess.run(
+            [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    put = run("put", str(upload), "--model", MODEL, "--get", str(tmp_path / "out"), "--strict")
+
+    assert put.returncode == 0, put.stderr
+    assert "completed" in put.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out/output.jsonl").read_text().splitlines()]
+    assert_every_line_answers_its_request(lines, requests(300, "by hand"))
+    assert run("status", "by-hand.jsonl").stdout.split()[1] == "completed"
+    assert "job over" in run("tail", "--no-follow", "by-hand.jsonl").stdout
+    assert run("report", "by-hand.jsonl", "-o", str(tmp_path / "report.html")).returncode == 0
+    assert "300 records" in (tmp_path / "report.html").read_text()
+    assert "ok    dead letters" in run("doctor").stdout
