@@ -88,7 +88,7 @@ def _by_seconds(world: World, patch: pytest.MonkeyPatch) -> Iterator[None]:
         ends = time.time() + seconds
         while time.time() < ends:
             world.pass_time(min(1.0, ends - time.time()))
-            role = world.permissions.role
+            role, world.permissions.role = world.permissions.role, ""
             for queue in QUEUES:
                 world.deliver(queue)
             world.permissions.role = role
