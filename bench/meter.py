@@ -219,7 +219,10 @@ def _body_size(operation: str, arguments: dict[str, Any], answer: dict[str, Any]
     body = arguments.get("Body", b"")
     if isinstance(body, (bytes, mmap.mmap)):
         return len(body)
-    return os.fstat(body.fileno()).st_size
+    position = body.tell()
+    size = body.seek(0, os.SEEK_END)
+    body.seek(position)
+    return int(size)
 
 
 def _pages(size: int, page: int) -> int:

@@ -47,3 +47,12 @@ def defaults() -> dict[str, str]:
 def default(parameter: str) -> str:
     """One parameter's default."""
     return defaults()[parameter]
+
+
+def powertools_variables() -> dict[str, str]:
+    """Return the variables that Powertools reads when it is imported, as the functions have them."""
+    variables = template()["Globals"]["Function"]["Environment"]["Variables"]
+    names = {name: value for name, value in variables.items() if name.startswith("POWERTOOLS_")}
+    return {name: value for name, value in names.items() if isinstance(value, str)} | {
+        "POWERTOOLS_SERVICE_NAME": "dropbatch"
+    }

@@ -9,13 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from local.template import template
+from local.template import powertools_variables
 
-os.environ |= {
-    name: value
-    for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
-    if name.startswith("POWERTOOLS_") and isinstance(value, str)
-} | {"POWERTOOLS_SERVICE_NAME": "dropbatch"}
+os.environ |= powertools_variables()
 settings.register_profile(
     "dropbatch",
     max_examples=60,
