@@ -26,6 +26,8 @@ from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
 from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, share_of
+from functions.poll.due_items import THREADS
+from functions.poll.tick import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging
 from functions.submit.records import stream as reading
 from functions.submit.split import split
@@ -53,8 +55,8 @@ SECONDS = 20.0
 """How long each split is measured."""
 SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
 """Batches of records of 1 KB, by their size."""
-PARALLEL = {"submit": 10, "poll": 5}
-"""Runs of a function at the same time that the step's queue allows, as the template has it."""
+PARALLEL = {"submit": (10, 1), "poll": (5, min(BATCHES_PER_MESSAGE, THREADS))}
+"""By step: runs at the same time that its queue allows, as the template has it; batches that a run handles at once."""
 WALL = 100
 """Submits a minute that Cloudflare's limit of calls leaves room for."""
 
@@ -214,18 +216,20 @@ def other_rows() -> list[list[str]]:
     few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
     jobs = (("1 record", small, large, 80), (f"{FULL_RECORDS:,} records", few, full, FULL_BATCHES - 1))
     rows = []
-    for step, parallel in PARALLEL.items():
+    for step, (runs, together) in PARALLEL.items():
         for name, one, other, batches in jobs:
             used = {key: (other.steps[step][key] - one.steps[step][key]) / batches for key in other.steps[step]}
-            seconds = used["waiting"] + used["computing"] / share
+            waiting, computing = used["waiting"], used["computing"] / share
+            seconds = max(computing, (waiting + computing) / together)
             rows.append(
                 [
                     f"{step}, {name}",
                     *(f"{used.get(service, 0.0):.1f}" for service in ("dynamodb", "s3", "sqs", "api")),
-                    f"{used['waiting']:.2f} s",
-                    f"{used['computing'] / share:.2f} s",
-                    f"{parallel}",
-                    f"{60 * parallel / seconds:,.0f}",
+                    f"{waiting:.2f} s",
+                    f"{computing:.2f} s",
+                    f"{runs}",
+                    f"{together}",
+                    f"{60 * runs / seconds:,.0f}",
                     f"{2 * WALL}",
                 ]
             )
@@ -251,7 +255,8 @@ after another* is the same code with nothing read or put ahead, in the same run.
 
 Counted on moto, as the difference of two jobs, for one batch: calls, the seconds they are waited for (those at the same
 time once; Workers AI answers a submit after 1 s, a poll after 0.3 s or with an answer after 0.8 s), and seconds of
-computing on the function's share of a processor. *At once* are the runs of a function that its queue allows.
+computing on the function's share of a processor. *Runs* are the invocations that a function's queue allows at the
+same time, *batches in a run* those that one of them waits for at the same time; they share its processor.
 
 {others}
 """
@@ -263,7 +268,7 @@ def main() -> None:
     parser.parse_args()
     split_head = ["batches of", "several at once", "computing", "one after another", "on a whole processor", "target"]
     calls = ["DynamoDB", "S3", "SQS", "Workers AI"]
-    head = ["step", *calls, "waiting", "computing", "at once", "batches a minute", "target"]
+    head = ["step", *calls, "waiting", "computing", "runs", "batches in a run", "batches a minute", "target"]
     text = _TEXT.format(
         s3=S3 * 1e3,
         dynamodb=DYNAMODB * 1e3,
