@@ -22,7 +22,7 @@ BYTES_PER_TOKEN = 4
 DEFAULT_OUTPUT_TOKENS = 256
 """Output tokens that an estimate assumes for a record that names no limit, as Workers AI does for its chat models."""
 
-_MILLION = Decimal(1_000_000)
+_MILLION, _BILLION = Decimal(1_000_000), Decimal(1_000_000_000)
 _SMALLEST = Decimal("0.00000001")
 _DECIMALS = 4
 
@@ -93,6 +93,11 @@ def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: in
 def estimate_cost(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:
     """What requests will probably cost; None for a model without price."""
     return cost_of(model_id, estimate_tokens(model_id, body_bytes, records, max_tokens), estimated=True)
+
+
+def to_billionths(amount: Decimal) -> int:
+    """Dollars as a whole number of their billionths, as the ledger holds them."""
+    return int((amount * _BILLION).to_integral_value())
 
 
 def format_amount(amount: Decimal) -> str:

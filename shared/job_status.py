@@ -1,4 +1,4 @@
-"""`status.json`: where users see how a job stands, from its first seconds to after its end."""
+"""`status.json`: a job's progress for its user, from its first seconds to after its end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def iso_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches that the API holds, of those that a visit looked at: the first hundred that are not joined yet.
+    """Batches that the API holds, of those that a visit read: the first hundred that are not joined yet.
 
     Attributes:
-        queued: batches that the API has not begun, as far as it said.
-        running: batches that it works on.
+        queued: batches that the API has not begun, as far as it reports.
+        running: batches that it processes.
         oldest_at: when it accepted the oldest of them, Unix seconds.
     """
 
@@ -61,6 +61,7 @@ def build_status(
     return {
         "job_id": job.job_id,
         "state": job.state.value,
+        "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
         "fraction_done": 1.0 if over else None if job.total is None else job.fraction,
         "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size} if splitting else None,
@@ -75,5 +76,5 @@ def encode_status(status: dict[str, Any], now: float) -> bytes:
 
 
 def status_digest(status: dict[str, Any]) -> str:
-    """What tells one status from another, its time apart."""
+    """A digest of a status without its time."""
     return hashlib.sha256(msgspec.json.encode(status)).hexdigest()[:16]

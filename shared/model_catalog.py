@@ -7,7 +7,7 @@ could find a source for is absent from the file, and unknown here. Pure, apart f
 from __future__ import annotations
 
 from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -88,7 +88,7 @@ def catalog() -> Catalog:
     return msgspec.json.decode(content, type=Catalog)
 
 
-@cache
+@lru_cache(1024)
 def find_model(model_id: str) -> Model:
     """What is known of a model, its family's facts included; of an unknown one its id alone."""
     known = next((model for model in catalog().models if model.id == model_id), Model(model_id))

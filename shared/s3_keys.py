@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
-INBOX = "inbox/"
+INBOX, VALIDATE = "inbox/", "validate/"
+"""Where users put what they want processed, and what they only want checked."""
+MAX_KEY_BYTES = 1_024
+"""Bytes of an S3 key."""
 MAX_PATH_BYTES = 900
 """Bytes of a path under `inbox/` that leave room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
 
@@ -27,11 +30,21 @@ def job_id(bucket: str, key: str, version: str, etag: str, last_modified: dateti
     return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
 
 
+def upload_path(key: str) -> str:
+    """The path of an upload's key, under `inbox/` or `validate/`."""
+    return key.removeprefix(VALIDATE if is_validation(key) else INBOX)
+
+
+def is_validation(key: str) -> bool:
+    """Whether an upload is only to be checked."""
+    return key.startswith(VALIDATE)
+
+
 def is_upload(key: str) -> bool:
-    """Whether a key under `inbox/` names an upload: no folder marker, no segment that begins with `_` or `.`."""
-    path = key.removeprefix(INBOX)
+    """Whether a key names an upload: no folder marker, no segment that begins with `_` or `.`."""
+    path = upload_path(key)
     return (
-        key.startswith(INBOX)
+        key.startswith((INBOX, VALIDATE))
         and bool(path)
         and not path.endswith("/")
         and not any(s[:1] in {"_", "."} for s in path.split("/"))
@@ -40,25 +53,36 @@ def is_upload(key: str) -> bool:
 
 def result(upload_key: str, job: str, name: str) -> str:
     """Key of one result file of a job."""
-    path = upload_key.removeprefix(INBOX)
-    return f"results/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
+    path = upload_path(upload_key)
+    folder = "results/_validate" if is_validation(upload_key) else "results"
+    return f"{folder}/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
+
+
+def job_record(job: str) -> str:
+    """Where the path of a job's upload is found by the job's id; a listing of these is the history of jobs."""
+    return f"results/_jobs/{job}.json"
+
+
+def header(job: str) -> str:
+    """A table's first row, as written."""
+    return f"staging/{job}/header"
 
 
 def staged(job: str, number: str, round_: int = 0) -> str:
-    """A batch's request body with its sidecar behind it, in one object so that they cannot disagree.
+    """A batch's request body, its originals and its index, in one object (`shared.staged_batch`).
 
-    Of a later round, the body of the records tried again, with their places in the first behind it.
+    Of a later round, the body of the records that are tried again, and their places in the first.
     """
     return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
 
 
 def receipt(job: str, number: str, attempt: int) -> str:
-    """The request_id of an accepted submit that the table refused to take."""
+    """The request_id of an accepted submit that the table did not record."""
     return f"staging/{job}/{number}/receipt-{attempt}"
 
 
 def api_message(job: str, number: str, attempt: int) -> str:
-    """What the API said when it refused a submit, or failed what it had accepted."""
+    """The API's message when it refused a submit, or failed an accepted batch."""
     return f"staging/{job}/{number}/said-{attempt}"
 
 
@@ -73,5 +97,5 @@ def part(job: str, number: str, attempt: int) -> str:
 
 
 def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
-    """Joined sections of consecutive parts; as long as a segment grows, its every length is an object of its own."""
+    """Joined sections of consecutive parts; while a segment grows, each of its lengths is an object of its own."""
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

@@ -22,6 +22,11 @@ API_BODY_LIMIT = 10_000_000
 MODEL_ID = re.compile(r"@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
+def is_model(model: str) -> bool:
+    """Whether it has the form of a model id."""
+    return MODEL_ID.fullmatch(model) is not None and not {".", ".."} & set(model.split("/"))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The operator's settings, checked. Those with a default may be absent from the environment.

@@ -1,8 +1,9 @@
-"""Finish: a job is brought on until its result files and its manifest are there; users are told how it stands.
+"""A job's visits: its result files grow as batches become final, until they and the manifest are complete.
 
 The files grow with the job (`functions.poll.result_files`); at the end they are joined, and the manifest is written
-last. A visit does what its time allows and leaves the rest to the next: wherever one ends or dies, the job item says
-how far things are. The tiling law is checked on the way: the batches must cover the records without gap or overlap.
+last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job item
+holds the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
+overlap.
 """
 
 from __future__ import annotations
@@ -12,56 +13,57 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from functions.poll.bisect_batch import MAX_SUBMITS, UNIFORM
+from functions.poll.file_digests import seconds_for_digests
+from functions.poll.manifest import bedrock_manifest, build_manifest, end_state, event_detail, retry_record
 from functions.poll.report import write_report
 from functions.poll.result_files import (
     STEP_SECONDS,
-    Kind,
     append_segment,
     assemble_file,
-    batch_entry,
     coverage_error,
     entry_of,
     next_final_batches,
     readable,
-    seconds_for_digests,
 )
 from functions.poll.waiting_for import report_long_wait, waiting_for
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError
-from shared.job_status import JSON_TYPE, build_status, encode_status, iso_time, status_digest
-from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, BatchState, ErrorDetail, Isolation, Job, JobState, Usage
+from shared.job_status import JSON_TYPE, build_status, encode_status, status_digest
+from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, ErrorDetail, Job, JobState
 from shared.observability import count, logger
 from shared.retry import exponential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from functions.poll.format_of_job import Kind
     from functions.poll.result_files import ReadyBatches
     from shared.bootstrap import Services
 
 QUICK_LOOK_BATCHES = 10
-"""Batches looked at when a part came in shortly after another, to see whether it was the last."""
+"""Batches read when a part arrived shortly after another, to see whether it was the last."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; more move to `batches.jsonl`."""
 LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 STATUS_SECONDS = 10.0
-"""Seconds a status stands before a part that came in between is told."""
+"""Seconds between two statuses although parts arrive in between."""
+MIN_ANSWERED_RECORDS = 100
+"""Answered records from which on a job's `max_failed_fraction` is tested."""
 
 
 def advance_job(services: Services, job_id: str, remaining: Callable[[], float]) -> bool:
-    """Bring a job on: take in what is final, finish it when everything is, tell users how it stands.
+    """Visit a job: join what is final, finish it when everything is, write its status.
 
     Returns:
-        False if somebody else had the job in hand, who may not have seen the batch that was finished last.
+        False if another run holds the job, which may not have seen the batch that was finished last.
 
     Raises:
-        StorageError: a service refused or broke off; the job's `due_at` brings it up again.
-        LawBrokenError: the batches do not tile the upload; the job does not finish.
+        StorageError: an AWS service failed; the job is due again by its `due_at`.
+        InvariantError: the batches do not tile the upload; the job does not finish.
     """
     now = services.now()
     job = services.ledger.job(job_id)
@@ -69,7 +71,7 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
         return True
     if job.lease_until > now:
         return job.state is JobState.SPLITTING  # Its end makes the job due.
-    # A job that is due is leased before anything can fail, so that it counts a claim and does not come up at once.
+    # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
     if not (job.due_at or now) <= now and now < job.told_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
@@ -97,18 +99,30 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
         job = append_segment(services, job, "output", ahead, final=False)
         ahead = next_final_batches(services, job, "output")
     if not _is_all(job, ahead):
-        if job.is_too_old(services.now()) and job.error is None:
-            services.ledger.fail_job(job.job_id, TOO_OLD_CODE, services.now())  # Its batches end without a call.
+        if job.error is None and (fault := _fault(services, job, ahead)):
+            services.ledger.fail_job(job.job_id, fault, services.now())  # Its batches end without a call.
         _update_status(services, job, ahead)
     elif not _finalize(services, job, ahead, remaining):
         services.ledger.release_job(job, services.now())
 
 
+def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
+    """Why nothing more of a job is submitted, although its upload can be read; None if there is no reason."""
+    if job.is_too_old(services.now()):
+        return TOO_OLD_CODE
+    answered = ahead.succeeded + ahead.failed
+    limit = job.max_failed_fraction
+    if limit is None or answered < MIN_ANSWERED_RECORDS or ahead.failed <= limit * answered:
+        return None
+    message = f"{ahead.failed:,} of the first {answered:,} records failed, more than max_failed_fraction allows."
+    return ErrorDetail("too_many_failures", message)
+
+
 def _is_all(job: Job, ahead: ReadyBatches) -> bool:
-    """Whether these are all batches that were still missing, and there will be no more.
+    """Whether these are all the batches that were missing, and there will be no more.
 
     Raises:
-        LawBrokenError: they should be, and are not: the upload has other records than its batches.
+        InvariantError: they should be, and are not: the upload has other records than its batches.
     """
     if job.total is None or not ahead.last:
         return False
@@ -140,48 +154,73 @@ def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Call
         if written is None:
             return False
         job = written
-    if remaining() < seconds_for_digests(job, _wanted(job)):
+    if remaining() < seconds_for_digests(getattr(job, kind) for kind in _wanted(job)):
         return False
     _close(services, job, _wanted(job), remaining)
     return True
 
 
 def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> None:
-    """The files are there: manifest, status, notice, and the ledger's last word."""
+    """The files exist: write what follows them, the manifest last; then status, notice, and the ledger's final state.
+
+    The time of the end is pinned first, so that every object names the same.
+    """
+    if job.ended_at is None:
+        pinned = services.ledger.update_leased_job(job, {"ended_at": services.now()})
+        if pinned is None:
+            raise LeaseLostError(job.job_id)
+        job = pinned
+    job = replace(job, completed_at=job.ended_at)
     now = services.now()
-    job = replace(job, completed_at=now)
-    manifest = _manifest(services, job, kinds, remaining)
+    listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
+    manifest = build_manifest(job, listed, [entry_of(services, job, kind, remaining) for kind in kinds])
     write_report(services, job, manifest, remaining)
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "manifest.json"), body, kind=JSON_TYPE)
-    over = JobState.FAILED if job.error else JobState.COMPLETED
-    status = build_status(replace(job, state=over), job.sums.succeeded, job.sums.failed, None)
+    if job.plan.format == "bedrock" and not job.error:
+        _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
+    _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    if job.retry_of:
+        _put_retry_record(services, job, manifest)
+    status = build_status(replace(job, state=end_state(job)), job.sums.succeeded, job.sums.failed, None)
     services.store.put(
         keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
     )
-    services.notices.publish_job_over(_event_detail(services, job, manifest), now)
-    # The ledger's word comes last: until then the job comes due again, and all above is there already or done anew.
-    if services.ledger.end_job(job, over, now):
+    services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
+    # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
+    if services.ledger.end_job(job, end_state(job), now):
         count("JobsFailed" if job.error else "JobsCompleted")
-        logger.info("job over", job_id=job.job_id, state=over, records=job.total, failed=job.sums.failed)
+        logger.info("job over", job_id=job.job_id, state=end_state(job), records=job.total, failed=job.sums.failed)
+
+
+def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
+    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE)
+
+
+def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
+    """Say in the folder of the job that was retried that this one has tried its failed records again."""
+    try:
+        parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
+    except (ObjectNotFoundError, msgspec.MsgspecError):
+        parent = None
+    key = f"{job.retry_of.removesuffix('manifest.json')}retries/{job.job_id}.json"
+    services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
 
 
 def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> None:
-    """What stood in the way for days is taken for good: the job ends `failed`, with the lines up to the fault.
+    """End a job that could not be finished for days: `failed`, with the lines up to the fault.
 
-    Nothing that was paid for is lost: answers and parts stay in staging as long as any.
+    Nothing that was paid for is lost: answers and parts stay in staging as long as those of any job.
     """
     job = services.ledger.job(job.job_id) or job
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
-        # All is written, only nobody takes the notice of it.
-        services.ledger.end_job(job, JobState.FAILED if job.error else JobState.COMPLETED, services.now())
+        # All is written; only the notice could not be published.
+        services.ledger.end_job(job, end_state(job), services.now())
         return
-    words = (
+    message = (
         "Dropbatch could not finish this job; the poll function's log says why. output.jsonl holds the lines up to the "
         f"fault, and what else was answered is kept under staging/{job.job_id}/. Please report it."
     )
     moved = services.ledger.update_leased_job(
-        job, {"state": JobState.FINALIZING, "error": ErrorDetail("internal", words)}
+        job, {"state": JobState.FINALIZING, "error": ErrorDetail("internal", message)}
     )
     if moved is None:
         raise LeaseLostError(job.job_id)
@@ -206,7 +245,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
 
 
 def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
-    """Bring one result file to its end; the job as it is then, None if the time was not enough."""
+    """Complete one result file; the job as it is then, None if the time was not enough."""
     while getattr(job, kind).mark != job.output.mark:
         if remaining() < STEP_SECONDS:
             return None
@@ -226,58 +265,11 @@ def _wanted(job: Job) -> list[Kind]:
     return [kind for kind, is_wanted in wanted.items() if is_wanted]
 
 
-def _manifest(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> dict[str, Any]:
-    listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
-    usage: Usage = job.sums.usage
-    isolation = job.isolation or Isolation()
-    return {
-        "job_id": job.job_id,
-        "state": JobState.FAILED.value if job.error else JobState.COMPLETED.value,
-        "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
-        "model": job.plan.model or None,
-        "source": {
-            "bucket": job.upload.bucket,
-            "key": job.upload.object_key,
-            "version": job.upload.version,
-            "etag": job.upload.etag,
-            "bytes": job.upload.size,
-        },
-        "counts": {"total": job.total, "succeeded": job.sums.succeeded, "failed": job.sums.failed},
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-        },
-        "cost": None,
-        "batches": [batch_entry(batch) for batch in listed if batch.state is not BatchState.HALVED],
-        "isolation": {
-            "submits": isolation.submits,
-            "at_most": MAX_SUBMITS,
-            "not_tried_alone": sorted(cause for cause, known in isolation.causes.items() if known == UNIFORM),
-        },
-        "files": [entry_of(services, job, kind, remaining) for kind in kinds],
-        "created_at": iso_time(job.created_at),
-        "completed_at": iso_time(job.completed_at),
-    }
-
-
-def _event_detail(services: Services, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the notice of a job's end tells: the manifest without its lists, and where each result file is."""
-    names = [*(file["name"] for file in manifest["files"]), "manifest.json"]
-    return {
-        **{name: manifest[name] for name in ("job_id", "state", "error", "model", "source", "counts", "usage")},
-        "results": {
-            "bucket": services.store.bucket,
-            **{name.partition(".")[0]: keys.result(job.upload.key, job.job_id, name) for name in names},
-        },
-    }
-
-
-# ── telling users ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── status ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
-    """Write `status.json` if something changed, and give the job back."""
+    """Write `status.json` if something changed, and release the job."""
     now = services.now()
     done = ahead.succeeded + ahead.failed
     fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
@@ -293,5 +285,5 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         )
     quiet = 0 if changed else job.quiet + 1
     due = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS)
-    told = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
-    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **told)
+    counts = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
+    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **counts)

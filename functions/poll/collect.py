@@ -1,4 +1,4 @@
-"""Collect: what the API answered for one batch becomes its part, written once. Joins from disk, in flat memory."""
+"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in flat memory."""
 
 from __future__ import annotations
 
@@ -12,38 +12,46 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from functions.poll.format_of_job import form_of
 from functions.poll.join import Answers, add_reply, join, merge_round, retryable_places, sort_answers
+from functions.poll.join_originals import Originals, join_originals
 from shared import s3_keys as keys
 from shared.api_messages import full_message
 from shared.errors import StorageError
+from shared.formats.base import BatchFacts
+from shared.formats.registry import describer_of, target_of, writer_of
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from functions.poll.join import Failure
     from shared.bootstrap import Services
     from shared.staged_batch import RecordIndex
 
 MISSING_ITEM_WAITS = (15.0, 60.0)
-"""Seconds to wait before an answer is asked for again because items were missing: twice, within 90 seconds."""
+"""Seconds to wait before a batch is polled again because items were missing: twice, within 90 seconds."""
 
 RETRY_SECONDS = (20.0, 120.0)
-"""Seconds before each retry of records that the service failed for want of something."""
+"""Seconds before each retry of records that failed for a lack of capacity or the like."""
 MAX_RETRIES = len(RETRY_SECONDS)
 
 METRIC_OF_CODE = {
-    **dict.fromkeys(("invalid_json", "not_an_object", "invalid_utf8", "too_large"), "RecordsUnreadable"),
+    **dict.fromkeys(
+        ("invalid_json", "not_an_object", "invalid_utf8", "too_large", "bad_record", "mismatched_model"),
+        "RecordsUnreadable",
+    ),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
-"""The metric that counts records failed with a code: the file's fault, the API's word, or (all others) no answer."""
+"""The metric that counts records failed with a code: the file's fault, the API's answer, or (all others) no answer."""
 
 MAX_BYTES_IN_MEMORY = 1 << 20
 
 WRITE_BYTES = 256 << 10
-"""Bytes of lines that are written together, while a processor's cache holds them."""
+"""Bytes of lines that are written together, as many as a processor's cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +69,16 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
-        reply: the API's answer to the round under way; None where none is to come and `batch.ending` says why.
+        reply: the API's answer to the current round; None where none is to come and `batch.ending` says why.
 
     Raises:
-        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
-        msgspec.MsgspecError: an earlier round's reply is not what it was taken for.
+        StorageError: an AWS service failed; the batch is due again by its `due_at`.
+        msgspec.MsgspecError: an earlier round's reply cannot be read again.
     """
     rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     references = rows.references_sent()
-    with ExitStack() as kept:
-        replies = Replies(services, batch, references, kept)
+    with ExitStack() as stack:
+        replies = Replies(services, batch, references, stack)
         answers, latest = replies.read()
         if reply is not None:
             places = replies.places(batch.round)
@@ -101,20 +109,20 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
 
 
 def try_missing_again(services: Services, batch: Batch) -> bool:
-    """Send those records to submit by themselves that incomplete replies of the round under way did not answer.
+    """Submit by themselves those records that incomplete replies of the current round did not answer.
 
     Returns:
         Whether there is another round for them; if not, they end here.
 
     Raises:
-        StorageError: a service refused or broke off.
-        msgspec.MsgspecError: an earlier reply is not what it was taken for.
+        StorageError: an AWS service failed.
+        msgspec.MsgspecError: an earlier reply cannot be read again.
     """
     if batch.round == MAX_RETRIES:
         return False
     rows = decode_index(services.store.get(keys.staged(batch.job_id, batch.number), batch.index_offset))
-    with ExitStack() as kept:
-        replies = Replies(services, batch, rows.references_sent(), kept)
+    with ExitStack() as stack:
+        replies = Replies(services, batch, rows.references_sent(), stack)
         answers, latest = replies.read()
         if latest is None:
             return False
@@ -145,16 +153,16 @@ class Replies:
 
     Attributes:
         references: the `external_reference` of each record in the first round's body.
-        kept: holds large replies on disk.
+        stack: holds large replies on disk.
     """
 
     services: Services
     batch: Batch
     references: list[msgspec.Raw]
-    kept: ExitStack
+    stack: ExitStack
 
     def read(self) -> tuple[Answers | None, Answers | None]:
-        """What the rounds before the one under way were answered, merged; and what incomplete replies of it hold."""
+        """The answers of earlier rounds, merged; and those of incomplete replies of the current round."""
         answers: Answers | None = None
         for round_ in range(self.batch.round):
             if (found := self._answers_of(round_)) is not None:
@@ -167,7 +175,7 @@ class Replies:
         stored = [one.key for one in self.batch.partial_replies if one.round == round_]
         for key in (*stored, *self.batch.answered[round_ : round_ + 1]):
             if key:
-                answers = self.add(answers, parse_answer(self.services.store.spool(key, self.kept)), round_)
+                answers = self.add(answers, parse_answer(self.services.store.spool(key, self.stack)), round_)
         return answers
 
     def add(self, answers: Answers | None, answer: Answer, round_: int) -> Answers:
@@ -190,14 +198,14 @@ class Replies:
         """The places of a round's records in the first round's body.
 
         Raises:
-            StorageError: S3 refused or broke off, or has lost what was staged.
+            StorageError: S3 failed, or what was staged does not exist.
         """
         if round_ == 0:
             return list(range(len(self.references)))
         key = keys.staged(self.batch.job_id, self.batch.number, round_)
         stored = self.services.store.head(key)
         if stored is None:
-            raise StorageError(f"{key} is gone")
+            raise StorageError(f"{key} does not exist")
         return decode_ranges(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
@@ -215,7 +223,7 @@ def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: li
     if not services.store.put_if_absent(key, again + encode_ranges(places), metadata):
         there = services.store.head(key)
         if there is None:
-            raise StorageError(f"{key} was there and is gone")
+            raise StorageError(f"{key} existed and does not any more")
         metadata = dict(there.metadata)
     logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
@@ -238,7 +246,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 def _write_part(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
-    """Spool output, errors and retry lines, then put them as one object; whoever finds it there takes its word.
+    """Spool output, errors and retry lines, then put them as one object; if one exists, what it says counts.
 
     Returns:
         The part, and how many records failed with which code.
@@ -250,7 +258,7 @@ def _write_part(
     failed: Counter[str] = Counter()
     with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:
         ready: list[bytes] = []
-        for line in join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows)):
+        for line in _lines(services, job, batch, rows, answers, ending):
             if isinstance(line, bytes):
                 ready.append(line)
             else:
@@ -275,8 +283,31 @@ def _write_part(
             return part, failed
     there = services.store.head(key)
     if there is None:
-        raise StorageError(f"{key} was there and is gone")
+        raise StorageError(f"{key} existed and does not any more")
     return msgspec.json.decode(there.metadata["part"], type=Part), failed
+
+
+def _lines(
+    services: Services,
+    job: Job,
+    batch: Batch,
+    rows: RecordIndex,
+    answers: Answers | None,
+    ending: tuple[str, str] | None,
+) -> Iterator[bytes | Failure]:
+    """The batch's result lines, in the upload's format."""
+    if not job.plan.converts:
+        return join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows))
+    form = form_of(services.store, job)
+    content = services.store.get(keys.staged(job.job_id, batch.number), batch.body_size, batch.originals_size)
+    facts = BatchFacts(
+        job.job_id,
+        job.plan.model,
+        batch.submissions[-1].request_id if batch.submissions else "",
+        batch.accepted_at or 0.0,
+    )
+    writer, originals = writer_of(form, target_of(job.plan.model)), Originals(content, describer_of(form))
+    return join_originals(rows, batch.first_id, answers, ending, originals, writer, facts)
 
 
 def _spool() -> IO[bytes]:
@@ -284,7 +315,7 @@ def _spool() -> IO[bytes]:
 
 
 def _request_reader(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> Callable[[int], bytes]:
-    """Gives a row's request on one line; the body is read when the first failed record asks, mostly never."""
+    """Gives a record's request on one line; the body is read for the first failed record, if there is any."""
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:

@@ -1,9 +1,10 @@
-"""Segments: what final batches hold of a result file, joined in write-once objects, and these into the file itself.
+"""Result files: sections of final batches' parts are joined in write-once segments, and these into the file itself.
 
-A mark in the job item says how far: below it every batch is final and its bytes are in segments. Each step takes a
+A mark in the job item says how far: up to it every batch is final and its bytes are in segments. Each step takes a
 bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
-any size, and whoever comes after a death goes on from the mark. Server-side copy wants 5 MiB of every piece but the
-last, and takes 10,000: a segment that is too small yet is written anew, longer, with the next step's bytes.
+any size, and the next visit continues from the mark. Server-side copy needs 5 MiB of every piece but the last, and
+takes 10,000: a segment that is still too small is written again, longer, with the next step's bytes. The first step of
+a table's file begins with its header.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Literal
+from itertools import chain
+from typing import IO, TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
-from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
+from functions.poll.file_digests import digest_of, has_digest
+from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_file
+from functions.poll.manifest import FileEntry, batch_entry
+from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
 from shared.errors import InvariantError, LeaseLostError, StorageError, UnreadableItemError
-from shared.job_status import PendingBatches, iso_time
+from shared.job_status import PendingBatches
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
-from shared.observability import count, logger
+from shared.observability import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,37 +40,30 @@ SEGMENT_BYTES = 64 << 20
 MIN_COPY_BYTES = 8 << 20
 """Bytes from which on a segment is copied as it is; S3 asks for 5 MiB."""
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
-"""Final batches that are worth a step although their bytes are few, and the most that one takes."""
+"""Final batches that make a step although their bytes are few, and the most that one takes."""
 SEGMENTS_BEFORE_DOUBLING = 2_000
 """Segments of a file after which both sizes above double, again and again: so 10,000 pieces suffice for 4 TB."""
 PAGE_BATCHES = 100
-"""Batches looked at behind a gap, to tell how many are done."""
+"""Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
 """Time a run must have left to begin another step."""
 MAX_PARALLEL_COPIES = 8
 """Server-side copies at the same time."""
-MAX_DIGEST_READ_BYTES = 1 << 30
-"""Bytes of a file that are read once more for its digest where no running one could be kept; a larger one has none."""
-READ_BYTES_PER_SECOND, READ_RESERVE_SECONDS = 80e6, 20.0
-"""Bytes a second at which that is done, and the time kept after it for the manifest."""
-JSON_LINES = "application/jsonl"
-
-Kind = Literal["output", "errors", "retry", "batches"]
 PARTS: tuple[Kind, ...] = ("output", "errors", "retry")
 """The files made of sections of parts; the lines of `batches` come from the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatches:
-    """What lies behind a file's mark: a step's worth of batches, or as many as there are.
+    """The batches after a file's mark: enough for a step, or all there are.
 
     Attributes:
         leaves: final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`.
         size: bytes they add to the file; 0 for `batches`.
-        succeeded: records that did, those below the mark and some behind a gap included.
+        succeeded: records that did, including those up to the mark and some after a gap.
         failed: records that did not, likewise.
-        last: whether no other batch is behind them.
-        pending: what the API holds of the batches that were looked at.
+        last: whether no other batch follows them.
+        pending: what the API holds of the batches that were read.
     """
 
     leaves: list[Batch]
@@ -75,24 +74,24 @@ class ReadyBatches:
     pending: PendingBatches = field(default_factory=PendingBatches)
 
     def fills_a_step(self, job: Job) -> bool:
-        """Whether it is time to take them in, although more will come."""
+        """Whether they make a step, although more will come."""
         return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(SEGMENT_BYTES, job.output)
 
 
 def next_final_batches(
     services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES, *, up_to_fault: bool = False
 ) -> ReadyBatches:
-    """Look at the batches behind a mark; for other files than the output, up to the output's mark.
+    """Read the batches after a mark; for other files than the output, up to the output's mark.
 
     Args:
         services: the process's clients and settings.
-        job: as read just now.
+        job: as just read.
         kind: which file.
-        page: how many batches to look at, at least, when one is not final.
-        up_to_fault: look no further than the batches tile, instead of raising.
+        page: how many batches to read, at least, when one is not final.
+        up_to_fault: stop where the batches no longer tile the upload, instead of raising.
 
     Raises:
-        LawBrokenError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
+        InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
     """
     joined: ResultFileProgress = getattr(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
@@ -116,7 +115,7 @@ def next_final_batches(
             contiguous = False
             if batch.state is BatchState.QUEUED:
                 pending = pending.plus(batch.api_status, batch.accepted_at)
-        # Looked at here and not before the next, which may lie on a page of its own.
+        # Tested here and not before the next one, which may be on another page.
         if kind != "output" and batch.number == job.output.mark:
             break
         if (
@@ -145,13 +144,13 @@ def _fault(batch: Batch, expected: int) -> str:
     return ""
 
 
-def coverage_error(job: Job, words: str) -> InvariantError:
-    """The batches do not tile the upload: counted, to be raised."""
+def coverage_error(job: Job, message: str) -> InvariantError:
+    """The error of batches that do not tile the upload; counted, for the caller to raise."""
     count("LawsBroken")
-    return InvariantError(f"job {job.job_id}: {words}")
+    return InvariantError(f"job {job.job_id}: {message}")
 
 
-# ── taking in ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool) -> Job:
@@ -161,12 +160,12 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         services: the process's clients and settings.
         job: leased.
         kind: which file.
-        ahead: what `next_final_batches` found; with at least one batch.
-        final: whether this is all there will ever be of the file.
+        ahead: as `next_final_batches` returned it, with at least one batch.
+        final: whether these are the last batches of the file.
 
     Raises:
-        LeaseLostError: somebody else holds the job.
-        StorageError: a service refused or broke off.
+        LeaseLostError: another run holds the job.
+        StorageError: an AWS service failed.
     """
     joined: ResultFileProgress = getattr(job, kind)
     moved, sums = _after(job, kind, ahead)
@@ -174,9 +173,10 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         if joined.growing:
             spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
         digest = None
-        if _has_digest(joined):
+        if has_digest(joined):
             digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
-        for block in _read_sections(services, kind, ahead.leaves):
+        opening = b"" if joined.mark else opening_of(services.store, job, kind)
+        for block in chain([opening], _read_sections(services, kind, ahead.leaves)):
             if digest:
                 digest.update(block)
             spool.write(block)
@@ -192,7 +192,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
-    """The last bytes joined, that fill no block of the digest; they are read again, for no item holds any of them."""
+    """The last bytes joined, which fill no block of the digest; they are read again, because no item holds them."""
     joined: ResultFileProgress = getattr(job, kind)
     wanted = unfinished_bytes(joined.size)
     growing.seek(max(joined.growing_size - wanted, 0))
@@ -203,14 +203,14 @@ def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes
         key = keys.segment(job.job_id, kind, ordinal)
         stored = services.store.head(key)
         if stored is None:
-            raise StorageError(f"{key} is gone")
+            raise StorageError(f"{key} does not exist")
         take = min(stored.size, wanted - len(tail))
         tail = services.store.get(key, stored.size - take, take) + tail
     return tail
 
 
 def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgress, JobTotals]:
-    """Mark, lines and sums once these batches are taken in."""
+    """Mark, lines and sums after these batches are joined."""
     joined, sums = getattr(job, kind), job.sums
     lines, next_id = joined.lines, joined.next_id
     for batch in ahead.leaves:
@@ -225,6 +225,7 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgres
                 sums.errors_size + part.errors,
                 sums.retry_size + part.retry,
                 sums.usage.plus(part.usage),
+                sums.body_size + (batch.body_size if part.succeeded else 0),
             )
     return replace(joined, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
 
@@ -239,12 +240,12 @@ def _put(
     *,
     whole: bool,
 ) -> tuple[ResultFileProgress, JobTotals]:
-    """Write a segment once. What an earlier run wrote under its key counts, and with it how far that run had got."""
+    """Write a segment once. If an earlier run wrote one under its key, that one counts, and the progress it names."""
     held = spool.tell()
     spool.seek(0)
     if whole:
-        # A file of one piece holds every batch there is, so that whoever wrote it wrote these very bytes.
-        services.store.put_if_absent(file_key(job, kind), spool, file_metadata(job, kind), kind=JSON_LINES)
+        # A file of one piece holds every batch there is: any run writes the same bytes.
+        _put_file(services, job, kind, spool)
         return moved, sums
     if held < _grown(MIN_COPY_BYTES, moved):
         moved = replace(moved, growing=moved.growing + 1, growing_size=held)
@@ -257,7 +258,7 @@ def _put(
         return moved, sums
     there = services.store.head(key)
     if there is None:
-        raise StorageError(f"{key} was there and is gone")
+        raise StorageError(f"{key} existed and does not any more")
     return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
 
 
@@ -296,39 +297,23 @@ def _grown(size: int, joined: ResultFileProgress) -> int:
     return size << joined.segments // SEGMENTS_BEFORE_DOUBLING
 
 
-def batch_entry(batch: Batch) -> dict[str, Any]:
-    """A batch as the manifest and `batches.jsonl` tell of it."""
-    last = batch.submissions[-1] if batch.submissions else None
-    return {
-        "number": batch.number,
-        "first_id": batch.first_id,
-        "requests": batch.requests,
-        "request_id": last.request_id or None if last else None,
-        "submitted_at": iso_time(last.at) if last else None,
-        "completed_at": iso_time(batch.completed_at),
-        "polls": batch.polls,
-        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
-        "unknowable_submits": batch.unknowable,
-    }
-
-
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
-    """Make a file of its segments, or go on with it; the job as it is then, None if the time was not enough.
+    """Make a file of its segments, or continue with that; the job as it is then, None if the time was not enough.
 
     Raises:
-        LawBrokenError: the segments do not hold what the job item says.
-        LeaseLostError: somebody else holds the job.
-        StorageError: a service refused or broke off.
+        InvariantError: the segments do not hold what the job item says.
+        LeaseLostError: another run holds the job.
+        StorageError: an AWS service failed.
     """
     joined: ResultFileProgress = getattr(job, kind)
     key = file_key(job, kind)
     if services.store.head(key) is not None:
         return job
     if not _has_segments(joined):
-        services.store.put_if_absent(key, b"", file_metadata(job, kind), kind=JSON_LINES)
+        _put_file(services, job, kind, opening_of(services.store, job, kind))
         return job
     sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
     if joined.growing:
@@ -337,10 +322,11 @@ def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[
     try:
         there = {piece.number for piece in services.store.list_parts(key, joined.upload)} if joined.upload else there
     except ObjectNotFoundError:
-        joined = replace(joined, upload="")  # S3 removes what lies about for a week
+        joined = replace(joined, upload="")  # S3 removes unfinished uploads after a week.
     if not joined.upload:
+        content_type = result_file(job, kind).content_type
         joined = replace(
-            joined, upload=services.store.create_multipart_upload(key, file_metadata(job, kind), JSON_LINES)
+            joined, upload=services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
         )
         changed = services.ledger.update_leased_job(job, {kind: joined})
         if changed is None:
@@ -368,52 +354,29 @@ def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[
 
 def file_key(job: Job, kind: Kind) -> str:
     """Key of a result file."""
-    return keys.result(job.upload.key, job.job_id, f"{kind}.jsonl")
+    return keys.result(job.upload.key, job.job_id, result_file(job, kind).name)
 
 
 def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
-    """A retry file names its model, so that copying it into the inbox tries its records again."""
-    return {"model": job.plan.model} if kind == "retry" else {}
+    """A retry file names its model and its job's manifest, so that copying it into `inbox/` tries its records again."""
+    if kind != "retry":
+        return {}
+    manifest = keys.result(job.upload.key, job.job_id, "manifest.json")
+    return {"model": job.plan.model, "retry-of": quote(manifest, safe="")}
 
 
-def entry_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> dict[str, Any]:
-    """A file that is there, as the manifest tells of it."""
+def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[bytes]) -> None:
+    """Put a whole result file once."""
+    content_type = result_file(job, kind).content_type
+    services.store.put_if_absent(file_key(job, kind), content, file_metadata(job, kind), kind=content_type)
+
+
+def entry_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> FileEntry:
+    """A file that exists, as the manifest lists it."""
     joined: ResultFileProgress = getattr(job, kind)
-    return {
-        "name": f"{kind}.jsonl",
-        "bytes": joined.size,
-        "sha256": _digest_of(services, job, kind, remaining),
-        "lines": joined.lines,
-    }
-
-
-def seconds_for_digests(job: Job, kinds: list[Kind]) -> float:
-    """Time that reading files once more for their digests takes: none, unless no running digest could be kept."""
-    unknown: list[ResultFileProgress] = [joined for kind in kinds if not _has_digest(joined := getattr(job, kind))]
-    sizes = [joined.size for joined in unknown]
-    return sum(size / READ_BYTES_PER_SECOND for size in sizes if size <= MAX_DIGEST_READ_BYTES) + (
-        READ_RESERVE_SECONDS if sizes else 0
-    )
-
-
-def _has_digest(joined: ResultFileProgress) -> bool:
-    return is_possible() and bool(joined.sha) == bool(joined.size)
-
-
-def _digest_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> str | None:
-    """A file's SHA-256: the running one, else that of its bytes read once more; None if they are too many for that."""
-    joined: ResultFileProgress = getattr(job, kind)
-    if _has_digest(joined):
-        rest = unfinished_bytes(joined.size)
-        tail = services.store.get(file_key(job, kind), joined.size - rest, rest)
-        return RunningSha256(joined.sha, tail).hexdigest()
-    digest = hashlib.sha256()
-    if joined.size <= MAX_DIGEST_READ_BYTES:
-        for block in services.store.sections([(file_key(job, kind), 0, joined.size)]):
-            digest.update(block)
-            if remaining() < READ_RESERVE_SECONDS / 2:
-                break
-        else:
-            return digest.hexdigest()
-    logger.warning("no digest of a file", job_id=job.job_id, kind=kind, bytes=joined.size)
-    return None
+    name = result_file(job, kind).name
+    if not joined.size:
+        content = opening_of(services.store, job, kind)
+        return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
+    digest = digest_of(services.store, file_key(job, kind), joined, remaining)
+    return FileEntry(name, kind, joined.size, digest, joined.lines)

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from functions.poll import file_digests
 from functions.poll import result_files as segments
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -34,7 +35,7 @@ def assert_digests(world):
 
 
 def test_without_the_library_files_are_read_once_more(start, small_steps, monkeypatch):
-    monkeypatch.setattr(segments, "is_possible", lambda: False)
+    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
 
     assert_digests(run(start))
 
@@ -42,14 +43,14 @@ def test_without_the_library_files_are_read_once_more(start, small_steps, monkey
 @pytest.mark.parametrize("turns", [(True, False), (False, True)])
 def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
     changing = itertools.chain([turns[0]] * 5, itertools.repeat(turns[1]))
-    monkeypatch.setattr(segments, "is_possible", lambda: next(changing))
+    monkeypatch.setattr(file_digests, "is_possible", lambda: next(changing))
 
     assert_digests(run(start))
 
 
 def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
-    monkeypatch.setattr(segments, "is_possible", lambda: False)
-    monkeypatch.setattr(segments, "MAX_DIGEST_READ_BYTES", 300)
+    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
+    monkeypatch.setattr(file_digests, "MAX_DIGEST_READ_BYTES", 300)
 
     world = run(start)
 
@@ -60,13 +61,13 @@ def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_complete
 
 def test_a_file_is_not_read_again_without_the_time_for_it(start, small_steps, monkeypatch):
     """A visit that has not enough of it leaves it to the next, which has."""
-    monkeypatch.setattr(segments, "is_possible", lambda: False)
+    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
     speeds = itertools.chain([1.0], itertools.repeat(80e6))
-    needed = segments.seconds_for_digests
+    needed = file_digests.seconds_for_digests
 
-    def at_another_speed(job, kinds):
-        monkeypatch.setattr(segments, "READ_BYTES_PER_SECOND", next(speeds))
-        return needed(job, kinds)
+    def at_another_speed(files):
+        monkeypatch.setattr(file_digests, "READ_BYTES_PER_SECOND", next(speeds))
+        return needed(files)
 
     monkeypatch.setattr("functions.poll.advance_job.seconds_for_digests", at_another_speed)
 

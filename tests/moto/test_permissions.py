@@ -70,7 +70,7 @@ def refuse_to_note_acceptance(world: World, *, receipts: bool) -> None:
     world.permissions.before = before
 
 
-def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
+def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
     # A large job with a record that is found by halving; its output is there already when it would be written.
@@ -88,6 +88,13 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
     api.inject(Fault(kind="sync_answer", contains="at once"))
     world.upload_records("again.jsonl", greetings("again", 3), model=M2M)
     world.upload_records("once.jsonl", greetings("at once", 3), model=M2M)
+    world.settle(minutes=240)
+
+    # A table, one of whose rows fails, and its retry file dropped again.
+    world.upload("table.csv", "text\none\ntwo,2\n", model="@cf/baai/bge-m3")
+    world.settle(minutes=240)
+    (retry,) = [key for key in world.objects() if key.endswith("/retry.csv")]
+    world.s3.copy_object(Bucket=BUCKET, Key="inbox/again.csv", CopySource=f"{BUCKET}/{retry}")
     world.settle(minutes=240)
 
     # More batches due at once than one run asks after.
@@ -126,8 +133,8 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):
     world.settle(minutes=240)
 
     told = world.manifests()
-    assert len(told) == 12
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key] == [0] * 11
+    assert len(told) == 14
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 11
     assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
     assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")

@@ -9,7 +9,7 @@ import functions.submit.split
 
 M2M = "@cf/meta/m2m100-1.2b"
 BLANKS = b"\n" * (9 << 20)
-ENDLESS = b'{"text": "' + b"a" * (9 << 20)
+ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
 
 
 @pytest.fixture(autouse=True)

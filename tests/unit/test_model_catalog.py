@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from functions.submit.batch_limits import ANSWER_BYTES, records_per_reply
 from shared.cost import (
     DEFAULT_OUTPUT_TOKENS,
     Cost,
@@ -18,7 +17,7 @@ from shared.cost import (
 )
 from shared.formats.base import Shape, Task
 from shared.formats.registry import target_of
-from shared.model_catalog import UNKNOWN_ANSWER_BYTES, catalog, find_model, max_records_per_reply
+from shared.model_catalog import catalog, find_model, max_records_per_reply
 from shared.settings import MODEL_ID
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -62,15 +61,27 @@ def test_a_model_is_known_by_its_id_or_its_family(model, task, shape):
     assert (target.task, target.shape) == (task, shape)
 
 
-def test_a_batch_has_as_many_records_as_before():
-    models = [f"{prefix}x" for prefix, _ in ANSWER_BYTES] + [model.id for model in catalog().models]
-    assert [max_records_per_reply(model) for model in models] == [records_per_reply(model) for model in models]
-    assert [max_records_per_reply(model, "worker") for model in models] == [
-        records_per_reply(model, "worker") for model in models
-    ]
-    assert (
-        max_records_per_reply("@cf/somebody/something") == 200_000_000 // UNKNOWN_ANSWER_BYTES == records_per_reply("")
-    )
+@pytest.mark.parametrize(
+    ("model", "records"),
+    [
+        ("@cf/baai/bge-m3", 8_333),
+        (M2M, 25_000),
+        (LLAMA, 10_000),
+        ("@cf/openai/gpt-oss-20b", 10_000),
+        ("@cf/deepgram/aura-2-en", 500),
+        ("@cf/somebody/something", 500),
+        ("", 500),
+    ],
+)
+def test_a_batch_has_as_many_records_as_their_answers_leave_room_for(model, records):
+    assert max_records_per_reply(model) == records
+
+
+@pytest.mark.parametrize(
+    ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
+)
+def test_a_batch_over_a_worker_has_a_reply_that_fits_in_its_memory(model, records):
+    assert max_records_per_reply(model, "worker") == records
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit.create_job import is_model, requested_model
+from functions.submit.job_options import path_options
 from functions.submit.records import stream as reading
 from functions.submit.records.decompress import zstd
-from functions.submit.records.stream import detect, read_decompressed
+from functions.submit.records.detect_form import detect_form
+from functions.submit.records.stream import read_beginning, read_decompressed
 from shared.errors import UploadError
 from shared.models import SplitPlan, Upload
+from shared.settings import is_model
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(400))
 PACK = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd.compress}
@@ -79,7 +81,7 @@ def test_time_is_checked_while_an_archive_is_passed_over_and_while_it_is_read(pa
 def test_looking_at_an_archive_checks_the_time_although_nothing_comes_out(packing):
     store, checks = Stored(PACK[packing](b"") * 500), []
 
-    detect(store, upload_of(store), lambda: checks.append(1))
+    read_beginning(store, upload_of(store), lambda: checks.append(1))
 
     assert len(checks) >= 500
 
@@ -111,12 +113,13 @@ def test_no_range_goes_beyond_the_upload_or_is_read_twice():
 )
 def test_the_first_bytes_tell_packing_form_and_place(packing, content, found):
     store = Stored(PACK[packing](content))
-    assert detect(store, upload_of(store)) == (packing, *found)
+    beginning = read_beginning(store, upload_of(store))
+    assert (beginning.packing, *detect_form(beginning.head, complete=beginning.complete)) == (packing, *found)
 
 
 def test_looking_at_a_large_upload_reads_only_its_head():
     store = Stored(TEXT)
-    detect(store, upload_of(store))
+    read_beginning(store, upload_of(store))
     assert sum(length for _, length in store.asked) <= 2_000 + RANGE
 
 
@@ -124,37 +127,33 @@ def test_looking_at_a_large_upload_reads_only_its_head():
 def test_a_foreign_format_is_told_through_its_packing(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
     with pytest.raises(UploadError, match="Parquet"):
-        detect(store, upload_of(store))
+        read_beginning(store, upload_of(store))
 
 
 # ── the model an upload asks for ─────────────────────────────────────────────────────────────────────────────────────
 
-DEFAULT = "@cf/the/default"
-
 
 @pytest.mark.parametrize(
-    ("key", "metadata", "model"),
+    ("key", "model"),
     [
-        ("inbox/a.jsonl", {}, DEFAULT),
-        ("inbox/a.jsonl", {"model": "@cf/a/b"}, "@cf/a/b"),
-        ("inbox/a.jsonl", {"model": " @cf/a/b\n"}, "@cf/a/b"),
-        ("inbox/a.jsonl", {"model": ""}, DEFAULT),
-        ("inbox/@cf/baai/bge-m3/july.jsonl", {}, "@cf/baai/bge-m3"),
-        ("inbox/@hf/baai/bge-m3/a/b/july.jsonl", {}, "@hf/baai/bge-m3"),
-        ("inbox/@cf/baai/bge-m3/july.jsonl", {"model": "@cf/a/b"}, "@cf/a/b"),
-        ("inbox/x/@cf/baai/bge-m3/july.jsonl", {}, DEFAULT),
-        ("inbox/@other/baai/bge-m3/july.jsonl", {}, DEFAULT),
+        ("inbox/a.jsonl", None),
+        ("inbox/@cf/baai/bge-m3/july.jsonl", "@cf/baai/bge-m3"),
+        ("validate/@cf/baai/bge-m3/july.jsonl", "@cf/baai/bge-m3"),
+        ("inbox/@hf/baai/bge-m3/a/b/july.jsonl", "@hf/baai/bge-m3"),
+        ("inbox/x/@cf/baai/bge-m3/july.jsonl", None),
+        ("inbox/@other/baai/bge-m3/july.jsonl", None),
     ],
 )
-def test_the_model_is_the_metadatas_then_the_paths_then_the_stacks(key, metadata, model):
-    assert requested_model(key, metadata, DEFAULT) == model
+def test_a_path_may_begin_with_a_model_id(key, model):
+    assert path_options(key).get("model") == model
 
 
 @pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
-def test_a_path_that_only_begins_like_a_model_id_asks_for_a_bad_model_and_not_for_the_default(key):
-    assert not is_model(requested_model(key, {}, DEFAULT))
+def test_a_path_that_only_begins_like_a_model_id_asks_for_a_bad_model(key):
+    assert not is_model(path_options(key)["model"])
 
 
 @given(model=st.text(max_size=30))
 def test_a_model_id_has_the_documented_form(model):
-    assert is_model(model) == bool(re.match(r"^@(cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z", model))
+    documented = re.match(r"^@(cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z", model)
+    assert is_model(model) == (bool(documented) and not {".", ".."} & set(model.split("/")))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format
-from functions.submit.records.detect_form import HEAD_BYTES, detect_form
+from functions.submit.records.detect_form import HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +32,7 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
 
     Raises:
         UploadError: `source_gone`.
-        StorageError: S3 broke off.
+        StorageError: S3 failed.
     """
     source = store if upload.source_key is None else store.in_bucket(upload.bucket)
 
@@ -57,7 +59,7 @@ class Check(Protocol):
     """Called for each piece of an archive; what it raises ends the reading."""
 
     def __call__(self, *, skipping: bool) -> None:
-        """Say whether the piece is only passed over."""
+        """Called with whether the piece is only skipped."""
 
 
 def read_decompressed(
@@ -69,7 +71,7 @@ def read_decompressed(
     thread: Executor | None = None,
     note: Callable[[int], None] = lambda _: None,
 ) -> Iterator[bytes]:
-    """The unpacked bytes from an offset on; of an archive everything before it is read and passed over.
+    """The unpacked bytes from an offset on; of an archive everything before it is read and skipped.
 
     Args:
         store: the object store.
@@ -82,7 +84,7 @@ def read_decompressed(
 
     Raises:
         UploadError: `source_gone` or `broken_archive`.
-        StorageError: S3 broke off.
+        StorageError: S3 failed.
     """
     if plan.packing == "plain":
         yield from _noted(read_stored(store, upload, start, thread), start, note)
@@ -108,29 +110,39 @@ def _noted(blocks: Iterator[bytes], read: int, note: Callable[[int], None]) -> I
         yield block
 
 
-def detect(store: ObjectStore, upload: Upload, check: Callable[[], None] = lambda: None) -> tuple[str, str, int]:
-    """Look at an upload's beginning: its packing, its form, and the unpacked offset at which its records begin.
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How an upload begins.
+
+    Attributes:
+        packing: `plain`, `gzip` or `zstd`.
+        head: its first unpacked bytes, at least `HEAD_BYTES` of them or all.
+        complete: whether the head is all of it.
+    """
+
+    packing: str
+    head: bytes
+    complete: bool
+
+
+def read_beginning(store: ObjectStore, upload: Upload, check: Callable[[], None] = lambda: None) -> Beginning:
+    """Read an upload's first bytes.
 
     `check` is called for each piece of an archive; what it raises ends the reading.
 
     Raises:
         UploadError: `unknown_format`, `broken_archive` or `source_gone`.
+        StorageError: S3 failed.
     """
     stored = read_stored(store, upload)
     first = next(stored, b"")
     packing = detect_compression(first)
     head = bytearray()
     complete = True
-    for block in decompress(packing, _rejoined(first, stored), check):
+    for block in decompress(packing, chain([first], stored), check):
         head += block
         if len(head) >= HEAD_BYTES:
             complete = False
             break
     reject_foreign_format(bytes(head[:16]))
-    form, start = detect_form(bytes(head), complete=complete)
-    return packing, form, start
-
-
-def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+    return Beginning(packing, bytes(head), complete)

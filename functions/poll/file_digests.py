@@ -1,0 +1,50 @@
+"""SHA-256 of result files: kept while they are joined, or of their bytes read once more; a file too large has none."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
+from shared.observability import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shared.aws.object_store import ObjectStore
+    from shared.models import ResultFileProgress
+
+MAX_DIGEST_READ_BYTES = 1 << 30
+"""Bytes of a file that are read once more for its digest where no running one could be kept; a larger one has none."""
+READ_BYTES_PER_SECOND, READ_RESERVE_SECONDS = 80e6, 20.0
+"""Bytes a second at which that is done, and the time kept after it for the manifest."""
+
+
+def has_digest(joined: ResultFileProgress) -> bool:
+    """Whether a file's running digest is kept."""
+    return is_possible() and bool(joined.sha) == bool(joined.size)
+
+
+def seconds_for_digests(files: Iterable[ResultFileProgress]) -> float:
+    """Time that reading files once more for their digests takes: none, unless no running digest could be kept."""
+    sizes = [joined.size for joined in files if not has_digest(joined)]
+    return sum(size / READ_BYTES_PER_SECOND for size in sizes if size <= MAX_DIGEST_READ_BYTES) + (
+        READ_RESERVE_SECONDS if sizes else 0
+    )
+
+
+def digest_of(store: ObjectStore, key: str, joined: ResultFileProgress, remaining: Callable[[], float]) -> str | None:
+    """A file's SHA-256: the running one, else that of its bytes read once more; None if they are too many for that."""
+    if has_digest(joined):
+        rest = unfinished_bytes(joined.size)
+        return RunningSha256(joined.sha, store.get(key, joined.size - rest, rest)).hexdigest()
+    digest = hashlib.sha256()
+    if joined.size <= MAX_DIGEST_READ_BYTES:
+        for block in store.sections([(key, 0, joined.size)]):
+            digest.update(block)
+            if remaining() < READ_RESERVE_SECONDS / 2:
+                break
+        else:
+            return digest.hexdigest()
+    logger.warning("no digest of a file", file="/".join(key.split("/")[-2:]), bytes=joined.size)
+    return None

@@ -1,0 +1,57 @@
+"""The format of a job's upload, and the names of its result files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from shared import s3_keys as keys
+from shared.formats.registry import DELIMITERS, Form, file_names
+
+if TYPE_CHECKING:
+    from shared.aws.object_store import ObjectStore
+    from shared.models import Job
+
+Kind = Literal["output", "errors", "retry", "batches"]
+
+JSON_LINES = "application/jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A result file's name and content type."""
+
+    name: str
+    content_type: str
+
+
+def form_of(store: ObjectStore, job: Job) -> Form:
+    """A job's format, with a table's header.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    is_table = job.plan.format in DELIMITERS
+    return Form(job.plan.format or "native", store.get(keys.header(job.job_id)) if is_table else b"")
+
+
+def result_file(job: Job, kind: Kind) -> ResultFile:
+    """What one of a job's result files is called."""
+    names = file_names(Form(job.plan.format or "native"), job.upload.key)
+    if kind == "output":
+        return ResultFile(names.output, names.output_type)
+    if kind == "retry":
+        return ResultFile(names.retry, names.retry_type)
+    return ResultFile(f"{kind}.jsonl", JSON_LINES)
+
+
+def opening_of(store: ObjectStore, job: Job, kind: Kind) -> bytes:
+    """What a result file begins with: a table's header; empty for others.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    if kind not in {"output", "retry"} or job.plan.format not in DELIMITERS:
+        return b""
+    names = file_names(form_of(store, job), job.upload.key)
+    return names.output_opening if kind == "output" else names.retry_opening

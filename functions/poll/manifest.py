@@ -1,0 +1,144 @@
+"""What is written when a job is over: its manifest, Bedrock's, the notice, and the record of a retry. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from functions.poll.bisect_batch import MAX_SUBMITS, UNIFORM
+from shared import s3_keys as keys
+from shared.cost import Cost, Tokens, cost_of, estimate_cost
+from shared.formats.bedrock import manifest_out
+from shared.job_status import iso_time
+from shared.models import BatchState, Isolation, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from functions.poll.format_of_job import Kind
+    from shared.models import Batch, Job
+
+
+class FileEntry(NamedTuple):
+    """A result file as the manifest lists it; `sha256` is None for one that is too large to be read again."""
+
+    name: str
+    kind: Kind
+    bytes: int
+    sha256: str | None
+    lines: int
+
+
+def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]) -> dict[str, Any]:
+    """The manifest of a job that is over.
+
+    Args:
+        job: with its `completed_at`.
+        batches: those that it lists itself.
+        files: its result files.
+    """
+    usage, isolation = job.sums.usage, job.isolation or Isolation()
+    cost = _cost(job)
+    return {
+        "job_id": job.job_id,
+        "state": end_state(job).value,
+        "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
+        "model": job.plan.model or None,
+        "format": job.plan.format or None,
+        "tags": job.tags,
+        "source": {
+            "bucket": job.upload.bucket,
+            "key": job.upload.object_key,
+            "version": job.upload.version,
+            "etag": job.upload.etag,
+            "bytes": job.upload.size,
+        },
+        "counts": {"total": job.total, "succeeded": job.sums.succeeded, "failed": job.sums.failed},
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+        },
+        "cost": cost.to_manifest() if cost else None,
+        "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.HALVED],
+        "isolation": {
+            "submits": isolation.submits,
+            "at_most": MAX_SUBMITS,
+            "not_tried_alone": sorted(cause for cause, known in isolation.causes.items() if known == UNIFORM),
+        },
+        "files": [file._asdict() for file in files],
+        "created_at": iso_time(job.created_at),
+        "completed_at": iso_time(job.completed_at),
+    }
+
+
+def end_state(job: Job) -> JobState:
+    """The state in which a job ends."""
+    return JobState.FAILED if job.error else JobState.COMPLETED
+
+
+def batch_entry(batch: Batch) -> dict[str, Any]:
+    """A batch as the manifest and `batches.jsonl` list it."""
+    last = batch.submissions[-1] if batch.submissions else None
+    return {
+        "number": batch.number,
+        "first_id": batch.first_id,
+        "requests": batch.requests,
+        "request_id": last.request_id or None if last else None,
+        "submitted_at": iso_time(last.at) if last else None,
+        "completed_at": iso_time(batch.completed_at),
+        "polls": batch.polls,
+        "attempts": max(len(batch.submissions) + batch.unknowable, min(batch.attempt, 1)),
+        "unknowable_submits": batch.unknowable,
+    }
+
+
+def _cost(job: Job) -> Cost | None:
+    """What a job cost, by the tokens reported; estimated where none were; None for a model without a price."""
+    usage, sums = job.sums.usage, job.sums
+    tokens = Tokens(usage.prompt_tokens, usage.completion_tokens)
+    if tokens == Tokens(None, None) and sums.body_size:
+        return estimate_cost(job.plan.model, sums.body_size, sums.succeeded)
+    return cost_of(job.plan.model, tokens if sums.succeeded else Tokens(tokens.input or 0, tokens.output or 0))
+
+
+def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The notice of a job's end: the manifest without its lists, and the key of each result file by its kind."""
+    names = {file["kind"]: file["name"] for file in manifest["files"]} | {"manifest": "manifest.json"}
+    members = ("job_id", "state", "error", "model", "format", "tags", "source", "counts", "usage", "cost")
+    return {
+        **{name: manifest[name] for name in members},
+        "results": {
+            "bucket": bucket,
+            **{kind: keys.result(job.upload.key, job.job_id, name) for kind, name in names.items()},
+        },
+    }
+
+
+def bedrock_manifest(job: Job) -> bytes:
+    """`manifest.json.out`, as Bedrock's batches have it."""
+    usage, sums = job.sums.usage, job.sums
+    total = job.total or 0
+    return manifest_out(total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens)
+
+
+def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | None) -> bytes:
+    """What a retry leaves in the folder of the job whose failed records it tried again.
+
+    Args:
+        job: the retry.
+        manifest: the retry's.
+        parent: the manifest of the job that is retried; None if it cannot be read.
+    """
+    files = (parent or {}).get("files") or []
+    lines = next((file.get("lines") for file in files if "retry" in (file.get("kind"), file["name"][:5])), None)
+    record = {
+        "job_id": job.job_id,
+        "manifest": keys.result(job.upload.key, job.job_id, "manifest.json"),
+        "state": manifest["state"],
+        "counts": manifest["counts"],
+        "joined_by": "line" if lines == job.total else "reference",
+        "completed_at": manifest["completed_at"],
+    }
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"

@@ -1,0 +1,164 @@
+"""A batch's item and its first message, once its staged object is there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from functions.submit.stage_batches import settle
+from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
+from shared.cost import DEFAULT_OUTPUT_TOKENS, estimate_cost, to_billionths
+from shared.errors import InvariantError
+from shared.model_catalog import find_model
+from shared.models import PAST_DEADLINE, Batch, BatchState, DueKind, ErrorDetail
+from shared.observability import count
+
+if TYPE_CHECKING:
+    from functions.submit.stage_batches import StagedAhead
+    from shared.bootstrap import Services
+    from shared.models import Job
+    from shared.staged_batch import StagedInfo
+
+NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")
+MAX_NAMED_TOKENS = 1_000_000
+"""Output tokens that an estimate believes a single record to name."""
+_MESSAGES_PER_CALL = 10
+_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
+
+
+class Outbox:
+    """Messages that send batches to submit: ten at a time, or after a second.
+
+    Those that are lost with the process are made up for by the batches' `due_at`.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._messages: list[SubmitMessage] = []
+        self._since = 0.0
+
+    def add(self, message: SubmitMessage) -> None:
+        """Send the message soon."""
+        now = self._services.now()
+        self._since = self._since if self._messages else now
+        self._messages.append(message)
+        if len(self._messages) == _MESSAGES_PER_CALL or now - self._since >= 1:
+            self.send()
+
+    def send(self) -> None:
+        """Send the messages that wait."""
+        messages, self._messages = self._messages, []
+        self._services.queues.send_all(messages)
+
+
+@dataclass(slots=True)
+class Before:
+    """What a job's batches up to the next one amount to.
+
+    Attributes:
+        ordinal: batches with a sendable record.
+        estimate: sum of their estimated costs, in billionths of a US dollar.
+    """
+
+    ordinal: int = 0
+    estimate: int = 0
+
+    def add(self, batch: Batch) -> None:
+        """Count a batch as the ledger holds it."""
+        self.ordinal += batch.sendable > 0
+        self.estimate = batch.estimated_before + batch.estimate
+
+
+def batches_before(services: Services, last: Batch | None) -> Before:
+    """What the batches up to the last one amount to, whether it was bisected or not."""
+    if last is None:
+        return Before()
+    number = last.number[:8]
+    whole = services.ledger.batch(last.job_id, number) if number != last.number else last
+    if whole is None or whole.ordinal is None:
+        return Before(int(number) + 1)  # Written by a version that did not count: as if all were sendable.
+    return Before(whole.ordinal + (whole.sendable > 0), whole.estimated_before + whole.estimate)
+
+
+def create_batch(services: Services, job: Job, candidate: StagedAhead, before: Before, outbox: Outbox) -> Batch:
+    """Create a batch whose object is there, and send its message; the batch as the ledger holds it.
+
+    Raises:
+        StorageError: an AWS service failed.
+    """
+    name = f"{candidate.number:08d}"
+    staged = settle(services.store, candidate)
+    now = services.now()
+    estimate = _estimate(job, candidate, staged)
+    ending = _ending(job, staged, before.estimate + estimate, now)
+    turn = _turn(services, job, before.ordinal)
+    is_due = ending is None and turn <= now
+    batch = Batch(
+        job_id=job.job_id,
+        number=name,
+        state=BatchState.READY,
+        first_id=candidate.first_id,
+        requests=staged.requests,
+        sendable=staged.sendable,
+        body_size=staged.body_size,
+        created_at=now,
+        end=staged.end,
+        ordinal=before.ordinal,
+        due_at=now if ending else now + SUBMIT_GRACE_SECONDS if is_due else turn,
+        paused=0.0 if ending else max(turn - now, 0.0),  # Its time to be accepted begins with its turn.
+        work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
+        ending=ending,
+        schema=job.schema,
+        originals_size=staged.originals_size,
+        estimate=estimate,
+        estimated_before=before.estimate,
+    )
+    if services.ledger.create_batch(batch) is None:
+        known = services.ledger.batch(job.job_id, name)
+        if known is None:
+            raise InvariantError(f"batch {job.job_id}/{name} exists and cannot be read")
+        return known
+    count("BatchesCut")
+    count("RecordsIn", batch.requests)
+    if is_due:
+        outbox.add(SubmitMessage(job.job_id, name))
+    elif ending and candidate.number < FAST_START_BATCHES:
+        services.queues.send(PollMessage(((job.job_id, name),)))
+    return batch
+
+
+def _ending(job: Job, staged: StagedInfo, estimated: int, now: float) -> ErrorDetail | None:
+    """Why a new batch is never submitted; None if it is."""
+    if not staged.sendable:
+        return NOTHING_TO_SEND
+    if job.is_past_deadline(now):
+        return PAST_DEADLINE
+    if job.max_cost is not None and estimated > job.max_cost:
+        return ErrorDetail("cost_limit", "Not sent: with it the job would probably cost more than its max_cost.")
+    return None
+
+
+def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
+    """A batch's cost in billionths of a US dollar, if the job has a limit."""
+    if job.max_cost is None or not staged.sendable:
+        return 0
+    named = output_tokens(job.plan.model, candidate.body[: candidate.ours.body_size], staged.sendable)
+    cost = estimate_cost(job.plan.model, staged.body_size, staged.sendable, named)
+    return to_billionths(cost.amount) if cost else 0
+
+
+def output_tokens(model: str, body: bytes, records: int) -> int | None:
+    """Output tokens that requests may take; None where none of them names a limit."""
+    named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
+    if not named:
+        return None
+    rest = max(records - len(named), 0)
+    return sum(named) + rest * (find_model(model).output_tokens or DEFAULT_OUTPUT_TOKENS)
+
+
+def _turn(services: Services, job: Job, ordinal: int) -> float:
+    """When a batch may be submitted: the first of a job immediately, others at the submit rate."""
+    budget = services.budget
+    ahead = max(ordinal - budget.burst // 2, 0)
+    return job.created_at + ahead * 2 * budget.interval / 1000

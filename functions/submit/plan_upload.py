@@ -1,0 +1,142 @@
+"""How an upload is read and cut, detected once and pinned in its job: packing, format, model, a table's header.
+
+What is pinned depends on the pinned upload and the pinned options, so that two runs come to the same. The header of a
+table and the job's record under `results/_jobs/` are put once before the plan is pinned: a plan that is there has both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from functions.submit.batch_limits import FIRST_BATCH_RECORDS
+from functions.submit.job_options import pinned_options
+from functions.submit.records.detect_form import BOM, detect_form
+from functions.submit.records.stream import read_beginning
+from shared import s3_keys as keys
+from shared.cost import has_price
+from shared.errors import UploadError
+from shared.formats.csv_rows import LongRow, read_rows
+from shared.formats.detect import detect_format, first_model
+from shared.formats.registry import DELIMITERS, Form, reader_of, target_of
+from shared.job_status import JSON_TYPE
+from shared.model_catalog import max_records_per_reply
+from shared.models import CONVERTED_SCHEMA, Job, SplitPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from functions.submit.records.stream import Beginning
+    from shared.bootstrap import Services
+    from shared.formats.base import Reader
+    from shared.options import Options
+
+
+def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
+    """The job with its plan pinned.
+
+    Args:
+        services: the process's clients and settings.
+        job: leased.
+        check: called while an archive is unpacked; what it raises ends that.
+
+    Raises:
+        UploadError: the upload cannot be read, or its options do not fit it.
+        StorageError: an AWS service failed.
+    """
+    if job.plan.form:
+        return job
+    options = pinned_options(services, job)
+    beginning = read_beginning(services.store, job.upload, check)
+    plan, header = _plan(services, job, options, beginning)
+    form = Form(plan.format, header)
+    if plan.converts and (header or plan.format not in DELIMITERS):
+        _reader(form, plan, options)  # raises where the options do not fit the columns
+    if job.max_cost is not None and plan.model and not has_price(plan.model):
+        raise UploadError("bad_options", f"max_cost: No price of {plan.model[:100]} is known. Leave max_cost out.")
+    if plan.format in DELIMITERS:
+        services.store.put_if_absent(keys.header(job.job_id), header)
+    schema = CONVERTED_SCHEMA if plan.converts else job.schema
+    planned = replace(job, plan=plan, schema=schema)
+    put_job_record(services, planned)
+    return services.ledger.pin_plan(planned) or planned
+
+
+def put_job_record(services: Services, job: Job) -> None:
+    """Put what a job's id leads to: its path, and what is known of it so far; once."""
+    if keys.is_validation(job.upload.key):
+        return
+    record = {
+        "path": keys.upload_path(job.upload.key),
+        "model": job.plan.model or None,
+        "format": job.plan.format or None,
+        "version": job.upload.version,
+    }
+    services.store.put_if_absent(keys.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE)
+
+
+def reader_for(services: Services, job: Job) -> Reader | None:
+    """What converts the records of a job with a pinned plan; None where they are sent as written.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    if not job.plan.converts:
+        return None
+    header = services.store.get(keys.header(job.job_id)) if job.plan.format in DELIMITERS else b""
+    return _reader(Form(job.plan.format, header), job.plan, pinned_options(services, job))
+
+
+def _reader(form: Form, plan: SplitPlan, options: Options) -> Reader:
+    if form.format in DELIMITERS and not form.header:
+        form = replace(form, header=b"text")  # a table without a header has no rows either
+    return reader_of(form, target_of(plan.model, options.template or "", options.defaults))
+
+
+def _plan(services: Services, job: Job, options: Options, beginning: Beginning) -> tuple[SplitPlan, bytes]:
+    """The plan, and a table's header; empty for others."""
+    head, complete = beginning.head, beginning.complete
+    form, start = detect_form(head, complete=complete)
+    format_ = options.format or detect_format(job.upload.key, head, complete=complete, form=form)
+    start_line, header = 0, b""
+    if format_ != "native":
+        form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
+    if format_ in DELIMITERS:
+        form = "rows"
+        header, size, start_line = _first_row(head[start:], DELIMITERS[format_])
+        start += size
+    plan = replace(
+        job.plan,
+        packing=beginning.packing,
+        form=form,
+        start=start,
+        format=format_,
+        start_line=start_line,
+        converts=format_ != "native" or bool(options.defaults),
+    )
+    if format_ == "openai" and options.model is None and (model := first_model(head, complete=complete)):
+        settings = services.settings
+        most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
+        plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
+    return plan, header
+
+
+def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
+    """A table's first row that is not empty, and the bytes and lines up to its end.
+
+    Raises:
+        UploadError: `unknown_format` or `broken_document`: it has no end, or is too long.
+    """
+    size = lines = 0
+    for window in read_rows([head], delimiter):
+        for row, step, taken in zip(window.rows, window.steps, window.lines, strict=True):
+            size, lines = size + step, lines + taken
+            if isinstance(row, LongRow):
+                raise UploadError(
+                    "unknown_format", f"The first row has {row.length:,} bytes. It must hold the columns' names."
+                )
+            if row:
+                return row, size, lines
+    return b"", size, lines

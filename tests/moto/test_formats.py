@@ -1,0 +1,207 @@
+"""Each format from drop to results: what is sent, what comes back, and what can be dropped again."""
+
+import csv
+import gzip
+import io
+import json
+
+import pytest
+
+from local.workers_ai import Fault
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M2M = "@cf/meta/m2m100-1.2b"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+
+
+def folder_of(world, path):
+    (folder,) = [folder for folder, one in world.manifests().items() if one["source"]["key"] == f"inbox/{path}"]
+    return folder
+
+
+def result(world, path, name):
+    return world.read(f"{folder_of(world, path)}/{name}")
+
+
+def names(world, path):
+    return {file["kind"]: file["name"] for file in world.manifest(folder_of(world, path))["files"]}
+
+
+def drop_again(world, path, name, new):
+    """Copy a retry file into the inbox, as a user does; its metadata go with it."""
+    world.s3.copy_object(
+        Bucket="dropbatch-test", Key=f"inbox/{new}", CopySource=f"dropbatch-test/{folder_of(world, path)}/{name}"
+    )
+
+
+TABLE = b'\xef\xbb\xbfid,text,note\r\n7,"hello,\r\nthere",a\r\n8,good day,b,ragged\r\n\r\n9,fail,c\r\n'
+
+
+def test_a_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_again(world, api):
+    api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
+
+    world.upload("a.CSV", TABLE, model=BGE)
+    world.settle()
+
+    manifest = world.manifest()
+    assert manifest["format"] == "csv"
+    assert manifest["counts"] == {"total": 3, "succeeded": 1, "failed": 2}
+    assert names(world, "a.CSV") == {"output": "output.csv", "errors": "errors.jsonl", "retry": "retry.csv"}
+    output = result(world, "a.CSV", "output.csv")
+    rows = list(csv.reader(io.StringIO(output.decode(), newline="")))
+    assert rows[0] == ["id", "text", "note", "answer", "error_code", "error_message"]
+    assert rows[1][:3] == ["7", "hello,\r\nthere", "a"]
+    assert json.loads(rows[1][3])["shape"][-1]
+    assert [row[4] for row in rows[1:]] == ["", "bad_record", "inference_failed"]
+    assert output.splitlines(keepends=True)[1:3] != []
+    assert b'7,"hello,\r\nthere",a,' in output
+    assert result(world, "a.CSV", "retry.csv") == b"id,text,note\n8,good day,b,ragged\n9,fail,c\n"
+    errors = world.lines("errors.jsonl")
+    assert [(one["line"], one["external_reference"]) for one in errors] == [(4, "8"), (6, "9")]
+    assert errors[1]["request"] == {"id": "9", "text": "fail", "note": "c"}
+    files = {file["kind"]: file for file in manifest["files"]}
+    assert (files["output"]["lines"], files["retry"]["lines"]) == (3, 2)
+
+    drop_again(world, "a.CSV", "retry.csv", "again.csv")
+    world.settle()
+
+    assert world.manifest(folder_of(world, "again.csv"))["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
+    parent = folder_of(world, "a.CSV")
+    (record,) = [key for key in world.objects() if key.startswith(f"{parent}/retries/")]
+    told = json.loads(world.read(record))
+    assert (told["joined_by"], told["counts"]["succeeded"]) == ("line", 1)
+    assert told["manifest"] == f"{folder_of(world, 'again.csv')}/manifest.json"
+
+
+@pytest.mark.parametrize("body", [b"", b"id,text\n", b"\n\nid,text", b"\xef\xbb\xbfid,text\r\n"])
+def test_a_table_without_rows_gives_its_header_alone(world, body):
+    world.upload("a.tsv" if not body else "a.csv", body)
+    world.settle()
+
+    (file,) = world.manifest()["files"]
+    content = world.read(f"{world.only_folder()}/{file['name']}")
+    assert content == (b"id,text,answer,error_code,error_message\n" if body else b"")
+    assert (file["bytes"], file["lines"]) == (len(content), 0)
+
+
+def test_a_template_fills_a_request_from_a_rows_columns_and_defaults_fill_the_rest(world, api):
+    rows = b"v1,title,body\n1,A,one\n2,B,two\n"
+    defaults = json.dumps({"max_tokens": 7})
+
+    world.upload("a.csv", rows, model=LLAMA, template="{{Say}} {title}: {body}", defaults=defaults)
+    world.settle()
+
+    sent = [json.loads(one["body"])["requests"] for one in api.accepted] if "body" in api.accepted[0] else None
+    assert world.manifest()["counts"]["succeeded"] == 2
+    if sent:
+        assert sent == [[{"prompt": "{Say} A: one", "max_tokens": 7}, {"prompt": "{Say} B: two", "max_tokens": 7}]]
+
+
+def test_a_text_is_a_record_for_each_line(world, api):
+    api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
+
+    world.upload("a.txt.gz", gzip.compress(b"hello\r\n\n  \nfail\nlast"), model=BGE)
+    world.settle()
+
+    assert names(world, "a.txt.gz") == {"output": "output.jsonl", "errors": "errors.jsonl", "retry": "retry.txt"}
+    assert [line["success"] for line in world.lines()] == [True, False, True]
+    assert result(world, "a.txt.gz", "retry.txt") == b"fail\n"
+    (error,) = world.lines("errors.jsonl")
+    assert (error["line"], error["request"]) == (4, {"text": "fail"})
+
+
+def chat(number, **more):
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"hello {number}"}], **more}
+    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def test_an_openai_file_is_answered_in_openais_lines(world, api):
+    api.inject(Fault(kind="item_fails", contains="hello 2", marker="hello 2", code=5001))
+    lines = [json.dumps(chat(0)), json.dumps(chat(1, n=2)), json.dumps(chat(2)), "nonsense", json.dumps(chat(4))]
+
+    world.upload("a.jsonl", "\n".join(lines), model=LLAMA)
+    world.settle()
+
+    job_id, output = world.manifest()["job_id"], world.lines()
+    assert [line["id"] for line in output] == [f"batch_req_{job_id}_{number}" for number in range(5)]
+    assert [line["custom_id"] for line in output] == ["c0", "c1", "c2", None, "c4"]
+    assert [line["response"] and line["response"]["status_code"] for line in output] == [200, 400, 500, None, 200]
+    assert output[0]["response"]["body"]["object"] == "chat.completion"
+    assert output[1]["response"]["body"]["error"]["param"] == "body.n"
+    assert output[3]["error"]["code"] == "invalid_json"
+    assert result(world, "a.jsonl", "retry.jsonl").decode() == f"{lines[1]}\n{lines[2]}\n"
+    assert [one["line"] for one in world.lines("errors.jsonl")] == [2, 3, 4]
+
+
+def test_the_model_of_an_openai_file_is_the_first_that_is_one(world):
+    world.upload("a.jsonl", "\n".join(json.dumps(chat(n, model=m)) for n, m in enumerate(["gpt-4o", LLAMA, M2M])))
+    world.settle()
+
+    assert world.manifest()["model"] == LLAMA
+    assert [line["response"]["status_code"] for line in world.lines()] == [200, 200, 400]
+    record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
+    assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
+
+
+def test_a_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
+    records = [{"recordId": "A", "modelInput": {"inputText": "hello"}}, {"modelInput": {"inputText": 7}}]
+
+    world.upload("in/july.jsonl", "\n".join(map(json.dumps, records)), model=BGE)
+    world.settle()
+
+    assert names(world, "in/july.jsonl")["output"] == "july.jsonl.out"
+    first, second = world.lines("july.jsonl.out")
+    assert (first["recordId"], len(first["modelOutput"]["embedding"])) == ("A", 384)
+    assert second["error"]["errorCode"] == 400
+    manifest = json.loads(result(world, "in/july.jsonl", "manifest.json.out"))
+    assert (manifest["totalRecordCount"], manifest["successRecordCount"], manifest["errorRecordCount"]) == (2, 1, 1)
+
+
+def test_native_records_with_defaults_are_sent_with_them_and_given_back_without(world, api):
+    api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
+    lines = ['{"text": "hello"}', '{"text": "fail" , "target_lang":"fr"}']
+
+    world.upload("a.jsonl", "\n".join(lines), model=M2M, defaults='{"target_lang":"es"}')
+    world.settle()
+
+    assert [line["success"] for line in world.lines()] == [True, False]
+    assert result(world, "a.jsonl", "retry.jsonl").decode() == f"{lines[1]}\n"
+    assert world.manifest()["format"] == "native"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("a.jsonl", "prose\nof some\nlines\n"), ("a.data", "id,text\n1,hello\n"), ("a.csv", "id;text\n1;hello\n")],
+)
+def test_a_file_of_no_known_format_fails_as_a_whole(world, path, body):
+    world.upload(path, body, model=BGE)
+    world.settle()
+
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_format")
+
+
+def test_a_quote_that_never_closes_fails_with_its_line_and_the_rows_before_it_have_theirs(world):
+    world.upload("a.csv", 'text\none\ntwo\n"three\n', model=BGE)
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "broken_document"
+    assert "line 4" in world.manifest()["error"]["message"]
+    assert result(world, "a.csv", "output.csv").startswith(b"text,answer,error_code,error_message\none,,rejected,")
+    assert result(world, "a.csv", "retry.csv") == b"text\none\ntwo\n"
+
+
+def test_a_batch_ends_before_its_originals_are_too_many_and_pieces_keep_theirs(start, api):
+    """A wide table whose template sends one narrow column; one record is refused, so that the batch is bisected."""
+    world = start(MAX_BATCH_BYTES=4_000)
+    api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))
+    rows = [f"hello {number},{'w' * 900}" for number in range(6)]
+
+    world.upload("a.csv", "\n".join(["text,wide", *rows]), model=BGE, template="{text}")
+    world.settle(minutes=240)
+
+    manifest = world.manifest()
+    assert [batch["requests"] for batch in manifest["batches"]] == [1, 1, 1, 1, 2]
+    assert manifest["counts"] == {"total": 6, "succeeded": 5, "failed": 1}
+    assert result(world, "a.csv", "retry.csv").decode() == f"text,wide\n{rows[1]}\n"
+    answers = [line.split(b",")[:2] for line in result(world, "a.csv", "output.csv").splitlines()[1:]]
+    assert answers == [row.encode().split(b",") for row in rows]
