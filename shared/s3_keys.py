@@ -68,6 +68,11 @@ def header(job: str) -> str:
     return f"staging/{job}/header"
 
 
+def validation(job: str, turns: int) -> str:
+    """What the first turns of a validation have read."""
+    return f"staging/{job}/validation-{turns}"
+
+
 def staged(job: str, number: str, round_: int = 0) -> str:
     """A batch's request body, its originals and its index, in one object (`shared.staged_batch`).
 

@@ -12,13 +12,16 @@ from functions.submit.failed_messages import count_failures, retry_soon_after_de
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch
 from functions.submit.upload_events import parse_notification
+from functions.submit.validate_upload import validate
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
 from shared.retry import retry_until_deadline
+from shared.s3_keys import is_validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
+    from shared.models import Job
 
 
 def process_message(services: Services, body: str, receipt: str, remaining: Callable[[], float]) -> None:
@@ -42,7 +45,7 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
             for upload in parse_notification(body):
                 if found := retry_until_deadline(partial(get_or_create_job, services, upload), services, remaining):
                     job, created = found
-                    split(services, job, leased=created, remaining=remaining)
+                    _read_upload(services, job, leased=created, remaining=remaining)
         return
     match message:
         case SubmitMessage(job_id, number):
@@ -51,6 +54,12 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
         case SplitMessage(job_id):
             with count_failures(services, job_id):
                 if known := services.ledger.job(job_id):
-                    split(services, known, leased=False, remaining=remaining)
+                    _read_upload(services, known, leased=False, remaining=remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")
+
+
+def _read_upload(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
+    """Split an upload, or only validate it, for one turn."""
+    read = validate if is_validation(job.upload.key) else split
+    read(services, job, leased=leased, remaining=remaining)

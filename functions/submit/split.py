@@ -69,19 +69,26 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     Raises:
         StorageError: an AWS service failed; the job is due again by its `due_at`.
     """
-    if job.state is not JobState.SPLITTING:
+    held = lease_turn(services, job, leased=leased)
+    if held is None:
         return
-    if not leased:
-        now = services.now()
-        claimed = services.ledger.lease_job(job, now, now + claim_seconds(job.claims, LEASE_SECONDS))
-        if claimed is None:
-            return
-        job = claimed
-        report_stuck(job.claims, job.job_id)
     try:
-        _take_turn(services, job, remaining)
+        _take_turn(services, held, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
+
+
+def lease_turn(services: Services, job: Job, *, leased: bool) -> Job | None:
+    """The job, leased for a turn; None if its upload has been read, or another run reads it."""
+    if job.state is not JobState.SPLITTING:
+        return None
+    if leased:
+        return job
+    now = services.now()
+    claimed = services.ledger.lease_job(job, now, now + claim_seconds(job.claims, LEASE_SECONDS))
+    if claimed:
+        report_stuck(claimed.claims, claimed.job_id)
+    return claimed
 
 
 def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> None:
@@ -93,7 +100,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
     place = Checkpoint()
     try:
         if error is None:
-            job = _plan(services, job, remaining)
+            job = plan(services, job, remaining)
             job, place, finished = _stage(services, job, remaining)
             if not finished:
                 services.ledger.release_job(job, services.now())
@@ -109,7 +116,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
 
-def _plan(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
+def plan(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
     """The job with its plan pinned.
 
     Raises:
@@ -137,7 +144,7 @@ class TurnOverError(Exception):
 
 
 @dataclass
-class _Turn:
+class Turn:
     """What is read and cut in one turn, which it ends when its time is over.
 
     Attributes:
@@ -201,8 +208,8 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     status_at = services.now()
     outbox = Outbox(services)
     reader = reader_for(services, job)
-    turn = _Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
-    check = partial(_check_turn, services, job, turn, remaining)
+    turn = Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
+    check = partial(check_turn, services, job, turn, remaining)
     with ExitStack() as stack:
         threads, reading = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
         for pool in (threads, reading):
@@ -211,7 +218,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
             blocks = read_decompressed(
                 services.store, job.upload, job.plan, place.offset, check, reading, turn.note_read
             )
-            cuts = turn.cuts(_cut(job, place, number, turn.blocks(blocks), reader))
+            cuts = turn.cuts(cut_upload(job, place, number, turn.blocks(blocks), reader))
             try:
                 for candidate in put_ahead(services.store, threads, job.job_id, number, place, cuts):
                     if place != begun and services.now() >= kept_at + RENEW_EVERY_SECONDS:
@@ -232,13 +239,16 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                 raise
 
 
-def _cut(job: Job, place: Checkpoint, number: int, blocks: Iterator[bytes], reader: Reader | None) -> Iterator[Cut]:
+def cut_upload(
+    job: Job, place: Checkpoint, number: int, blocks: Iterator[bytes], reader: Reader | None
+) -> Iterator[Cut]:
+    """An upload's batches from a place on: `cut`, or `cut_converted` with the format's reader."""
     if reader is None:
         return cut(job.plan, place, number, blocks)
     return cut_converted(job.plan, place, number, blocks, reader)
 
 
-def _check_turn(services: Services, job: Job, turn: _Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
+def check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
     """Called for each piece of an archive, which may yield nothing for long.
 
     Raises:

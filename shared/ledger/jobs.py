@@ -113,6 +113,15 @@ class Jobs(Table):
             remove=("due_at", "work", "lease_until"),
         )
 
+    def end_validation(self, job: Job, state: JobState, total: int, now: float) -> Job | None:
+        """`splitting` to a final state: the report of an upload that was only validated is written."""
+        return self._change_job(
+            job.job_id,
+            {"state": JobState.SPLITTING},
+            {"state": state, "total": total, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            remove=("due_at", "work", "lease_until"),
+        )
+
     def _change_job(
         self,
         job_id: str,

@@ -183,6 +183,7 @@ class Job:
         max_cost: billionths of a US dollar; None without the option.
         tags: the user's own pairs.
         retry_of: key of the manifest of the job whose failed records it tries again; or empty.
+        validated_turns: turns of reading it, where it is only validated.
         ended_at: when its end was first written, which its last files and their later writes name.
     """
 
@@ -219,6 +220,7 @@ class Job:
     max_cost: int | None = None
     tags: dict[str, str] = field(default_factory=dict)
     retry_of: str = ""
+    validated_turns: int = 0
     ended_at: float | None = None
 
     def believes(self, cause: str) -> bool:

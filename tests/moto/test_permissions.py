@@ -6,6 +6,7 @@ is the second: a world in which everything happens that ever happens, after whic
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +96,11 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.settle(minutes=240)
     (retry,) = [key for key in world.objects() if key.endswith("/retry.csv")]
     world.s3.copy_object(Bucket=BUCKET, Key="inbox/again.csv", CopySource=f"{BUCKET}/{retry}")
+    world.settle(minutes=240)
+
+    # An upload that is only validated, in two turns.
+    rows = "".join(json.dumps(one) + "\n" for one in greetings("valid", 9))
+    world.s3.put_object(Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M})
     world.settle(minutes=240)
 
     # More batches due at once than one run asks after.

@@ -43,7 +43,7 @@ def test_every_line_of_thousands_answers_its_own_request(stack):
     assert manifest["counts"] == {"total": 3_000, "succeeded": 3_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
     assert [one["count"] for one in stack.bill()[before:]] == [200] * 15
-    assert {"output.jsonl", "report.html", "manifest.json", "status.json"} == stack.names(folder)
+    assert {"options.json", "output.jsonl", "report.html", "manifest.json", "status.json"} == stack.names(folder)
 
 
 def test_an_odd_key_and_bad_lines_among_good_ones(stack):

@@ -442,6 +442,16 @@ JOB = "20261121T093000Z-5f3a9c1e"
     [
         ("SubmitRole", "s3:GetObjectVersion", "inbox/a.jsonl", True),
         ("SubmitRole", "s3:GetObject", "inbox/a.jsonl", True),
+        ("SubmitRole", "s3:GetObjectVersion", "validate/a.jsonl", True),
+        ("SubmitRole", "s3:GetObject", "inbox/a/_options.json", True),
+        ("SubmitRole", "s3:GetObject", f"results/a.jsonl/{JOB}/options.json", True),
+        ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/options.json", True),
+        ("SubmitRole", "s3:PutObject", f"results/_jobs/{JOB}.json", True),
+        ("SubmitRole", "s3:PutObject", f"results/_validate/a.jsonl/{JOB}/report.json", True),
+        ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/report.json", False),
+        ("SubmitRole", "s3:PutObject", f"staging/{JOB}/header", True),
+        ("SubmitRole", "s3:PutObject", "validate/a.jsonl", False),
+        ("PollRole", "s3:GetObject", "validate/a.jsonl", False),
         ("PollRole", "s3:GetObjectVersion", "inbox/a.jsonl", False),
         ("PollRole", "s3:GetObject", "inbox/a.jsonl", False),
         ("SubmitRole", "s3:PutObject", f"results/a.jsonl/{JOB}/status.json", True),
@@ -566,7 +576,11 @@ def test_bucket_forgets_what_nobody_needs(of_type):
 
 def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
-    (told,) = bucket["NotificationConfiguration"]["QueueConfigurations"]
+    uploads = [
+        one
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+        if _target(one["Queue"]) == "UploadQueue"
+    ]
     allowed = [
         (policy["Queues"], statement)
         for name, policy in of_type("AWS::SQS::QueuePolicy").items()
@@ -577,9 +591,10 @@ def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
 
     assert [_target(queue) for queue in queues] == ["UploadQueue"]
     assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
-    assert told["Event"] == "s3:ObjectCreated:*"
-    assert told["Filter"] == {"S3Key": {"Rules": [{"Name": "prefix", "Value": "inbox/"}]}}
-    assert _target(told["Queue"]) == "UploadQueue"
+    assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
+    assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
+        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
+    ]
     assert bucket["NotificationConfiguration"]["EventBridgeConfiguration"] == {"EventBridgeEnabled": True}
     assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
     assert statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"] == bucket["BucketName"]

@@ -1,0 +1,247 @@
+"""Validation: an upload under `validate/` is read as one under `inbox/` would be, and reported on; nothing is sent.
+
+Any size is read, in turns. At the end of each turn its progress is put once in an object of its own, and the job item
+names the turn. A run that dies before the item is written leaves an object that the next run takes as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from functions.submit.create_batches import output_tokens
+from functions.submit.job_options import pinned_options
+from functions.submit.plan_upload import reader_for
+from functions.submit.records.stream import read_decompressed
+from functions.submit.split import RESERVE_SECONDS, TURN_SECONDS, Turn, check_turn, cut_upload, lease_turn, plan
+from shared import s3_keys as keys
+from shared.claims import MAX_CLAIMS
+from shared.cost import Tokens, cost_of, estimate_tokens
+from shared.errors import UploadError
+from shared.job_status import JSON_TYPE, iso_time
+from shared.models import Checkpoint, ErrorDetail, Job, JobState
+from shared.observability import logger
+from shared.options import encode_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from functions.submit.records.cut import Cut
+    from shared.bootstrap import Services
+
+MAX_LISTED = 100
+"""Bad records that a report lists."""
+MAX_LISTED_CHARACTERS = 300
+"""Characters of each of their messages."""
+MAX_REFERENCES = 1_000_000
+"""References that are compared with each other."""
+CALLS_PER_BATCH = 3
+"""Calls of the API that a batch takes as a rule: a submit and two polls."""
+_HASH_BYTES = 8
+
+
+class BadRecord(msgspec.Struct):
+    """A record that could not be sent."""
+
+    id: int
+    line: int | None
+    code: str
+    message: str
+
+
+class Longest(msgspec.Struct):
+    """The longest record; its line is None in a document."""
+
+    line: int | None = None
+    bytes: int = 0
+
+
+class Progress(msgspec.Struct):
+    """What has been read of an upload.
+
+    Attributes:
+        offset: in the unpacked bytes, where to continue; `line` and `record` likewise.
+        cuts: batches that the records make, and `batches` those with a record that can be sent.
+        sent_bytes: bytes of all requests.
+        output_tokens: that the requests may take at most.
+        repeated: records whose reference an earlier one has.
+    """
+
+    offset: int = 0
+    line: int = 0
+    record: int = 0
+    bytes: int = 0
+    cuts: int = 0
+    batches: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    output_tokens: int = 0
+    bad: int = 0
+    bad_first: list[BadRecord] = []
+    repeated: int = 0
+    references: int = 0
+    longest: Longest = msgspec.field(default_factory=Longest)
+
+    @property
+    def place(self) -> Checkpoint:
+        """Where to continue."""
+        return Checkpoint(self.offset, self.line, self.record)
+
+
+def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
+    """Read an upload for one turn, from where the last one ended, and write the report at its end.
+
+    Args:
+        services: the process's clients and settings.
+        job: as just read or created.
+        leased: whether this invocation created the job, and with it its lease.
+        remaining: seconds this invocation has left.
+
+    Raises:
+        StorageError: an AWS service failed; the job is due again by its `due_at`.
+    """
+    held = lease_turn(services, job, leased=leased)
+    if held is None:
+        return
+    job, error = held, held.error
+    if error is None and job.claims > MAX_CLAIMS:
+        error = ErrorDetail("internal", "Dropbatch could not read the upload to its end.")
+    progress = Progress()
+    if error is None:
+        try:
+            job = plan(services, job, remaining)
+            progress, seen = _progress(services, job)
+            is_read = _read(services, job, progress, seen, remaining)
+        except UploadError as fault:
+            error = ErrorDetail(fault.code, fault.message)
+        else:
+            if not is_read:
+                _put_progress(services, job, progress, seen)
+                services.ledger.release_job(job, services.now(), validated_turns=job.validated_turns + 1)
+                return
+    report = build_report(services, job, progress, error)
+    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE)
+    state = JobState.FAILED if error else JobState.COMPLETED
+    if services.ledger.end_validation(job, state, progress.record, services.now()):
+        logger.info("upload validated", job_id=job.job_id, records=progress.record, state=state)
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(services: Services, job: Job, progress: Progress, seen: set[int], remaining: Callable[[], float]) -> bool:
+    """Add what one turn reads to the progress and to the references seen; whether the upload was read to its end."""
+    begun = progress.place
+    longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
+    turn = Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
+    check = partial(check_turn, services, job, turn, remaining)
+
+    def counted(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            progress.bytes += len(block)
+            yield block
+
+    blocks = counted(read_decompressed(services.store, job.upload, job.plan, begun.offset, check))
+    cuts = cut_upload(job, begun, progress.cuts, turn.blocks(blocks), reader_for(services, job))
+    for one in turn.cuts(cuts):
+        add_cut(job, progress, seen, one)
+    if not turn.finished:
+        progress.bytes = min(progress.bytes, progress.offset)  # a last line without an end is one longer
+    return turn.finished
+
+
+def add_cut(job: Job, progress: Progress, seen: set[int], cut: Cut) -> None:
+    """Count the records of a batch."""
+    rows = cut.rows
+    progress.cuts += 1
+    progress.batches += cut.sendable > 0
+    progress.sent += cut.sendable
+    progress.sent_bytes += len(cut.body)
+    progress.output_tokens += (
+        output_tokens(job.plan.model, cut.body, cut.sendable)
+        or estimate_tokens(job.plan.model, len(cut.body), cut.sendable).output
+        or 0
+    )
+    progress.bad += len(rows.faults)
+    for index in islice(rows.faults, MAX_LISTED - len(progress.bad_first)):
+        row = rows[index]
+        bad = BadRecord(cut.first_id + index, row.line, row.code, row.message[:MAX_LISTED_CHARACTERS])
+        progress.bad_first.append(bad)
+    sizes = rows.originals or rows.lengths
+    longest = max(range(len(sizes)), key=sizes.__getitem__)
+    if sizes[longest] > progress.longest.bytes:
+        progress.longest = Longest(rows[longest].line, sizes[longest])
+    _compare_references(progress, seen, rows.references)
+    progress.offset, progress.line, progress.record = cut.end.offset, cut.end.line, cut.end.record
+
+
+def _compare_references(progress: Progress, seen: set[int], references: list[msgspec.Raw]) -> None:
+    for reference in references:
+        text = bytes(reference)
+        if text == b"null" or progress.references == MAX_REFERENCES:
+            continue
+        progress.references += 1
+        digest = int.from_bytes(blake2b(text, digest_size=_HASH_BYTES).digest())
+        progress.repeated += digest in seen
+        seen.add(digest)
+
+
+# ── progress between turns ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _put_progress(services: Services, job: Job, progress: Progress, seen: set[int]) -> None:
+    body = msgspec.json.encode(progress) + b"\n" + array("Q", seen).tobytes()
+    services.store.put_if_absent(keys.validation(job.job_id, job.validated_turns + 1), body)
+
+
+def _progress(services: Services, job: Job) -> tuple[Progress, set[int]]:
+    """What the turns before this one have read, and the references they saw."""
+    if not job.validated_turns:
+        return Progress(offset=job.plan.start, line=job.plan.start_line, bytes=job.plan.start), set()
+    body = services.store.get(keys.validation(job.job_id, job.validated_turns))
+    progress, _, digests = body.partition(b"\n")
+    seen = array("Q")
+    seen.frombytes(digests)
+    return msgspec.json.decode(progress, type=Progress), set(seen)
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def build_report(services: Services, job: Job, progress: Progress, error: ErrorDetail | None) -> bytes:
+    """`report.json`."""
+    options = msgspec.Raw(encode_options(pinned_options(services, job)))
+    model, tokens = job.plan.model, Tokens(None, None)
+    if model and progress.sent:
+        tokens = Tokens(estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens)
+    cost = cost_of(model, tokens, estimated=True)
+    report: dict[str, Any] = {
+        "job_id": job.job_id,
+        "path": keys.upload_path(job.upload.key),
+        "version": job.upload.version,
+        "error": {"code": error.code, "message": error.message} if error else None,
+        "format": job.plan.format or None,
+        "model": model or None,
+        "options": options,
+        "records": progress.record,
+        "bytes": progress.bytes,
+        "batches": progress.batches,
+        "calls": progress.batches * CALLS_PER_BATCH,
+        "bad": progress.bad,
+        "bad_first": progress.bad_first,
+        "repeated": progress.repeated,
+        "longest": progress.longest if progress.longest.bytes else None,
+        "estimate": {
+            "input_tokens": tokens.input,
+            "output_tokens": tokens.output,
+            "cost": cost.to_manifest() if cost else None,
+        },
+        "created_at": iso_time(job.created_at),
+    }
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"

@@ -1,0 +1,90 @@
+"""An upload under `validate/` is read as one under `inbox/`, and reported on; nothing is sent."""
+
+import json
+
+import pytest
+
+import functions.submit.validate_upload
+from local.workers_ai import WorkersAI
+from tests.support.deaths import WRITES, Boundaries, mortal_world
+from tests.support.world import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+LINES = [json.dumps({"text": f"hello {n}", "target_lang": "es", "external_reference": f"r{n % 3}"}) for n in range(7)]
+BODY = "\n".join([*LINES[:4], "nonsense", "", *LINES[4:]])
+
+
+def drop(world, path, body, **metadata):
+    world.s3.put_object(Bucket=BUCKET, Key=f"validate/{path}", Body=body, Metadata=metadata)
+
+
+def report(world):
+    (key,) = [key for key in world.objects("results/_validate/") if key.endswith("/report.json")]
+    return json.loads(world.read(key))
+
+
+@pytest.fixture
+def one_batch_a_turn(monkeypatch):
+    monkeypatch.setattr(functions.submit.validate_upload, "TURN_SECONDS", -1.0)
+
+
+def check(world):
+    found = report(world)
+    assert (found["format"], found["model"], found["error"]) == ("native", M2M, None)
+    assert (found["records"], found["batches"], found["bytes"]) == (8, 3, len(BODY))
+    assert (found["bad"], found["repeated"]) == (1, 4)
+    assert [(one["line"], one["code"]) for one in found["bad_first"]] == [(5, "invalid_json")]
+    assert found["longest"] == {"line": 1, "bytes": len(LINES[0])}
+    assert found["estimate"]["input_tokens"] > 20
+    assert found["options"] == {"model": M2M}
+    assert [key for key in world.objects("results/") if "/_validate/" not in key] == []
+
+
+def test_a_report_says_what_would_be_sent_and_nothing_is(start, api, one_batch_a_turn):
+    world = start(MAX_REQUESTS_PER_BATCH=3)
+    drop(world, "a/b.jsonl", BODY, model=M2M)
+    world.settle()
+
+    check(world)
+    assert api.accepted == []
+    assert world.objects("results/")[0].startswith("results/_validate/a/b.jsonl/")
+
+
+def test_the_options_are_those_of_the_inbox(world):
+    world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
+    drop(world, "a/b.jsonl", LINES[0])
+    world.settle()
+
+    assert report(world)["options"] == {"model": M2M, "tags": {"team": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "records"),
+    [
+        ("a.jsonl", "prose", "unknown_format", 0),
+        ("a.csv", 'text\none\n"two', "broken_document", 1),
+        ("a.jsonl", LINES[0], "no_model", 0),
+    ],
+)
+def test_a_fault_of_the_whole_upload_is_reported(world, path, body, code, records):
+    drop(world, path, body, **({} if code == "no_model" else {"model": M2M}))
+    world.settle()
+
+    assert (report(world)["error"]["code"], report(world)["records"]) == (code, records)
+
+
+@pytest.mark.parametrize("share", range(3))
+def test_it_may_die_after_any_write(one_batch_a_turn, share):
+    def run(boundaries):
+        with mortal_world(WorkersAI(), boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
+            drop(world, "a.jsonl", BODY, model=M2M)
+            world.settle(minutes=240)
+            check(world)
+
+    recorded = Boundaries()
+    run(recorded)
+    writes = [number for number, call in enumerate(recorded.passed, 1) if call in WRITES]
+    for number in writes[share::3]:
+        boundaries = Boundaries()
+        boundaries.strike(number, "after")
+        run(boundaries)
