@@ -22,12 +22,9 @@ _MODEL = re.compile(r"/run/(@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+)")
 _ACCOUNT = "0" * 32
 _MAX_MESSAGE_CHARACTERS = 500
 _OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
-_STATUSES = {
-    code: known.status
-    for code, known in KNOWN.items()
-    if code not in {3030, 3046, 3050, 5001, 5025, 6003, 7001, 7003, 9106, 9109, 10013}
-}
-"""The codes of the Worker's own table; any other is an HTTP 500."""
+_NOT_IN_ITS_TABLE = frozenset({2001, 2003, 2009, 3030, 3046, 3050, 5001, 5025, 6003, 7001, 7003, 9106, 9109, 10013})
+_STATUSES = {code: known.status for code, known in KNOWN.items() if code not in _NOT_IN_ITS_TABLE}
+"""The Worker's own table; a code that is not in it is an HTTP 500."""
 
 
 class _Envelope(msgspec.Struct):

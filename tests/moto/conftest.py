@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from moto import mock_aws
 
@@ -27,12 +28,16 @@ def way() -> dict[str, str]:
 
 @pytest.fixture
 def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    """Starts a Dropbatch whose settings differ from the template's defaults as given."""
+    """Starts a Dropbatch whose settings differ from the template's defaults as given.
+
+    The API is `api`, or what lies behind another transport of httpx, given as `http`.
+    """
     with ExitStack() as started:
 
-        def begin(**settings: Any) -> World:
+        def begin(http: httpx.BaseTransport | None = None, **settings: Any) -> World:
             started.enter_context(mock_aws())
-            return started.enter_context(contextmanager(make_world)(transport(api), monkeypatch, **{**way, **settings}))
+            chosen = {**way, **settings}
+            return started.enter_context(contextmanager(make_world)(http or transport(api), monkeypatch, **chosen))
 
         yield begin
 

@@ -13,7 +13,7 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from tests.support.deaths import SUBMIT, Boundaries, mortal_world
-from tests.support.resources import TOKEN
+from tests.support.resources import TOKEN, WAYS
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -22,6 +22,21 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 def only_slowly(values):
     """Parameters that differ from another one only by a row of the table of codes, which unit tests read whole."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(params=["rest", pytest.param("gateway", marks=SLOW), pytest.param("worker", marks=SLOW)])
+def way(request):
+    """Every row of the table over every transport that can carry it."""
+    if request.param == "worker" and request.node.originalname in NOT_OVER_A_WORKER:
+        pytest.skip("the AI binding does not carry this")
+    return WAYS[request.param]
+
+
+NOT_OVER_A_WORKER = set()
+"""Tests of what the AI binding keeps from its caller: the HTTP status, `retry-after`, a body that is no JSON."""
 
 
 def greetings(count):

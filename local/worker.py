@@ -1,0 +1,67 @@
+"""The Worker of `worker/` on this machine, in workerd, with a Workers AI behind its AI binding. Needs Node.js."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from local.processes import ROOT, LocalAwsError, Service, bare_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKER = ROOT / "worker"
+LOCK = WORKER / "package-lock.json"
+INSTALLED = WORKER / "node_modules/.package-lock.json"
+"""npm writes this file last."""
+LOCAL_SECRET = "local-worker-secret"  # noqa: S105 - what the Worker on this machine takes
+MIN_NODE = 20
+
+
+def install() -> None:
+    """Install the Worker's packages from the lock, by hash, unless they are there.
+
+    Raises:
+        LocalAwsError: Node.js is missing or too old, or npm failed.
+    """
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        raise LocalAwsError(
+            f"The Worker needs Node.js {MIN_NODE} or later with npm, which is not on the PATH. Nothing else needs it."
+        )
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
+        raise LocalAwsError(f"The Worker needs Node.js {MIN_NODE} or later; this is {version}.")
+    if INSTALLED.exists() and INSTALLED.stat().st_mtime >= LOCK.stat().st_mtime:
+        return
+    print("Installing the Worker's packages (worker/node_modules) ...", flush=True)
+    if subprocess.run([npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=WORKER, check=False).returncode:
+        raise LocalAwsError("npm could not install the Worker's packages.")
+    INSTALLED.touch()
+
+
+def start(state: Path, port: int, base_url: str, account: str, token: str) -> Service:
+    """Start the Worker on a port; the running service.
+
+    Args:
+        state: folder of the stack it is for.
+        port: on the loopback address.
+        base_url: the REST API that plays the binding, up to and including `/client/v4`.
+        account: account id.
+        token: API token.
+
+    Raises:
+        LocalAwsError: it does not start.
+    """
+    service = Service("worker", state)
+    service.log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **bare_environment(),
+        "WORKERS_AI_BASE_URL": base_url,
+        "CLOUDFLARE_ACCOUNT_ID": account,
+        "CLOUDFLARE_API_TOKEN": token,
+        "SHARED_SECRET": LOCAL_SECRET,
+    }
+    service.start([shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port)
+    return service

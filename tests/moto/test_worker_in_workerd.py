@@ -1,0 +1,185 @@
+"""Whole jobs over the real Worker in workerd, behind whose AI binding the local Workers AI answers. Needs Node.js."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+
+import httpx
+import pytest
+
+from local import worker as real
+from local.processes import ROOT, bare_environment, free_port
+from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
+from local.workers_ai import worker as stand_in
+from local.workers_ai.codes import KNOWN
+from tests.support.resources import ACCOUNT, WAYS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not real.INSTALLED.exists(), reason="needs Node.js and the packages of worker/"),
+]
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greetings(count):
+    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+
+
+class Upstream:
+    """The local Workers AI in a process of its own: workerd calls it over a socket."""
+
+    def __init__(self, folder):
+        port_file = folder / "port"
+        command = [sys.executable, "-m", "local.workers_ai", "--port-file", str(port_file)]
+        switches = ["--switch", "embedder=hash", "--switch", "latency=0"]
+        self.process = subprocess.Popen([*command, *switches], cwd=ROOT, env=bare_environment())
+        while not port_file.exists():
+            time.sleep(0.05)
+        self.url = f"http://127.0.0.1:{port_file.read_text().strip()}"
+
+    def local(self, path, method="GET", body=None):
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/_local/{path}", data, method=method)) as reply:
+            return json.load(reply)
+
+    def inject(self, **fault):
+        self.local("faults", "POST", fault)
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory):
+    running = Upstream(tmp_path_factory.mktemp("upstream"))
+    yield running
+    running.process.terminate()
+    running.process.wait()
+
+
+class Worker:
+    """The Worker in workerd, on one port for as long as the module runs."""
+
+    def __init__(self, folder, base_url):
+        self.folder, self.base_url, self.port = folder, base_url, free_port()
+        self.start()
+
+    def start(self):
+        self.service = real.start(self.folder, self.port, self.base_url, ACCOUNT, "local-token")
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def post(self, body, secret=real.LOCAL_SECRET):
+        headers = {"authorization": f"Bearer {secret}"}
+        return httpx.post(f"{self.url}/run/{M2M}", content=body, headers=headers, timeout=30, trust_env=False)
+
+
+@pytest.fixture(scope="module")
+def workerd(upstream, tmp_path_factory):
+    running = Worker(tmp_path_factory.mktemp("worker"), f"{upstream.url}/client/v4")
+    yield running
+    running.service.stop()
+
+
+@pytest.fixture
+def bill(upstream):
+    """Gives the batches that Workers AI accepted during the test."""
+    before = len(upstream.local("accepted"))
+    yield lambda: upstream.local("accepted")[before:]
+    upstream.local("faults", "DELETE")
+
+
+@pytest.fixture
+def world_over(start, workerd):
+    """Starts a Dropbatch whose batches go over the Worker."""
+
+    def begin(secret=real.LOCAL_SECRET, **settings):
+        world = start(httpx.HTTPTransport(), **{**WAYS["worker"], "WORKER_URL": workerd.url, **settings})
+        world.secrets.put_secret_value(SecretId="token", SecretString=secret)
+        return world
+
+    return begin
+
+
+def answered(world, count):
+    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+
+
+def test_a_job_is_answered_and_billed_once(world_over, bill):
+    world = world_over(MAX_REQUESTS_PER_BATCH=3)
+    world.upload_records("a.jsonl", greetings(7), model=M2M)
+    world.settle()
+    assert answered(world, 7)
+    assert [one["count"] for one in bill()] == [3, 3, 1]
+
+
+def test_a_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
+    world = world_over(secret="wrong")
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+    assert bill() == []
+    world.secrets.put_secret_value(SecretId="token", SecretString=real.LOCAL_SECRET)
+    world.settle(minutes=10)
+    assert answered(world, 2)
+
+
+def test_while_the_worker_is_down_nothing_is_lost_or_billed(world_over, workerd, bill):
+    world = world_over()
+    workerd.service.stop()
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert bill() == []
+    workerd.start()
+    world.settle()
+    assert answered(world, 2)
+    assert len(bill()) == 1
+
+
+def test_a_batch_whose_reply_is_too_large_is_answered_in_pieces(world_over, upstream, bill):
+    world = world_over()
+    upstream.inject(kind="giant", factor=800_000)
+    world.upload_records("a.jsonl", greetings(4), model=M2M)
+    world.settle(minutes=120)
+    assert world.manifest()["counts"]["succeeded"] == 4
+    assert len(bill()) == 1 + 4
+
+
+@pytest.mark.parametrize("kind", ["html", "bare", "reset", "accept_then_html", "accept_then_reset"])
+def test_what_carries_no_code_out_of_the_binding_is_a_submit_of_unknown_outcome(world_over, upstream, bill, kind):
+    world = world_over()
+    upstream.inject(kind=kind, on="submit")
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.settle()
+    assert answered(world, 2)
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 1
+    assert len(bill()) == 1 + kind.startswith("accept")
+
+
+SENT = json.dumps({"requests": greetings(1)}).encode()
+
+
+@pytest.mark.parametrize("code", sorted(KNOWN))
+def test_the_stand_in_gives_each_error_as_the_worker_does(workerd, upstream, bill, code):
+    upstream.inject(kind=str(code))
+    reply = workerd.post(SENT)
+    api = WorkersAI(Behaviour(embedder="hash"), faults=[Fault(kind=str(code))])
+    copy = stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, SENT)
+    assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"requests":{}}', b'{"request_id":7}', b'{"requests":[]}'])
+def test_the_stand_in_refuses_a_body_as_the_worker_does(workerd, upstream, bill, body):
+    reply = workerd.post(body)
+    api = WorkersAI(Behaviour(embedder="hash"))
+    copy = stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, body)
+    assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
+
+
+def test_the_stand_in_knows_the_workers_limits():
+    source = (ROOT / "worker/src/index.ts").read_text()
+    assert f"MAX_BODY_BYTES = {stand_in.MAX_BODY_BYTES:_};" in source
+    assert f"MAX_REPLY_CHARACTERS = {stand_in.MAX_REPLY_CHARACTERS:_};" in source
