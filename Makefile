@@ -7,13 +7,13 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out
+demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=gateway or worker)
 	$(DEV) -m local.demo
 
 EVERYDAY := not slow and not faults and not stack and not build
@@ -77,6 +77,9 @@ sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.jso
 
 deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
 	.local/sam/bin/python -m local.deploy
+
+deploy-worker: .local/sam/.stamp ## deploy the Worker of Transport=worker to your Cloudflare account (needs Node.js)
+	.local/sam/bin/python -m local.deploy_worker
 
 destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks
 	.local/sam/bin/python -m local.destroy

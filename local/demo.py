@@ -3,7 +3,8 @@
 A stack of its own is brought up beside whatever else runs here, and stopped in the end, however it ends; what came out
 stays in .local/demo/results. How the local services run is local.aws's; the vectors come from the local Workers AI.
 
-Environment: QUERY, what to look for among the records.
+Environment: QUERY, what to look for among the records; TRANSPORT, how the functions reach the local Workers AI: rest,
+gateway, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import boto3
 import botocore
 
 from dropbatch.progress import Progress
-from local import aws
+from local import aws, worker
 from shared.ledger import Ledger
 from shared.models import BatchState, JobState
 
@@ -300,7 +301,33 @@ def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def run(query: str) -> None:
+def _transport(name: str, port: int) -> str:
+    """Start what the transport needs; the parameters of the stack for it.
+
+    Args:
+        name: the transport.
+        port: that of the local AWS; the local Workers AI has the next one.
+
+    Raises:
+        DemoError: there is no such transport.
+        LocalAwsError: it needs Node.js, or does not start.
+    """
+    workers_ai = f"http://127.0.0.1:{port + 1}"
+    match name:
+        case "" | "rest":
+            return ""
+        case "gateway":
+            return f"Transport=gateway AiGatewayId=local AiGatewayBaseUrl={workers_ai}/v1"
+        case "worker":
+            worker.install()
+            own = aws.free_port()
+            worker.start(HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN)
+            print("Batches go over the Worker of worker/, which runs in workerd.", flush=True)
+            return f"Transport=worker WorkerUrl=http://127.0.0.1:{own} WorkerSecret={worker.LOCAL_SECRET}"
+    raise DemoError(f"TRANSPORT is {name!r}; it must be rest, gateway or worker.")
+
+
+def run(query: str, transport: str = "") -> None:
     """Up, one job, its check, a query.
 
     Raises:
@@ -316,7 +343,9 @@ def run(query: str) -> None:
     )
     began = time.monotonic()
     print("Starting a local AWS and a local Workers AI ...", flush=True)
-    stack = Stack.of(aws.up({"LOCAL_PORT": str(aws.free_port())}, HOME))
+    port = aws.free_port()
+    parameters = _transport(transport, port)
+    stack = Stack.of(aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME))
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
     print(f"  s3://{stack.bucket}/inbox/{PATH}", flush=True)
     folder, seconds = run_job(stack, upload, len(wanted))
@@ -345,8 +374,9 @@ def main() -> int:
             print("Another `make demo` is running.", file=sys.stderr)
             return 1
         aws.down(HOME)  # What a demo left that was killed.
+        worker.stop(HOME.state)
         try:
-            run(os.environ.get("QUERY") or QUERY)
+            run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
         except (aws.LocalAwsError, DemoError) as error:
             print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
             return 1
@@ -354,6 +384,7 @@ def main() -> int:
             for ending in ENDINGS:
                 signal.signal(ending, signal.SIG_IGN)
             aws.down(HOME)
+            worker.stop(HOME.state)
     print("\nEverything that was started is stopped again; the results stay where they are.")
     return 0
 

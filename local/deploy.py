@@ -33,7 +33,7 @@ from local.account_stack import (
     saved_answers,
     session,
 )
-from local.token_check import check_token
+from local.token_check import check_token, check_worker
 
 SAM = ROOT / ".local/sam/bin/sam"
 ANSWERS_HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
@@ -154,12 +154,20 @@ def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
 
 
 def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
-    """The submit function's environment, and the token it reads."""
+    """The submit function's environment, and the token or the Worker's secret that it reads."""
     account = session(saved)
     function = account.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
     settings: dict[str, str] = function["Environment"]["Variables"]
-    secret = account.client("secretsmanager").get_secret_value(SecretId=settings["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
+    name = "WORKER_SECRET_ARN" if settings["TRANSPORT"] == "worker" else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
+    secret = account.client("secretsmanager").get_secret_value(SecretId=settings[name])
     return settings, secret.get("SecretString", "")
+
+
+def _what_is_wrong(settings: dict[str, str], token: str) -> str:
+    """What the free call says against the token or the Worker's secret; empty if it is good."""
+    if settings["TRANSPORT"] == "worker":
+        return check_worker(settings["WORKER_URL"].rstrip("/"), token)
+    return check_token(settings["WORKERS_AI_BASE_URL"].rstrip("/"), settings["CLOUDFLARE_ACCOUNT_ID"], token)
 
 
 def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
@@ -174,10 +182,13 @@ def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
 Confirm the alarms' subscription: AWS has sent a mail to {unconfirmed_email}. Nothing else is sent there before somebody
 follows its link "Confirm subscription".
 """
-    return f"""
-The stack is up. Checked with one free call: the token is valid, and it may read Workers AI in account
+    checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {settings["CLOUDFLARE_ACCOUNT_ID"]}. Not checked: that it may run models (permission "Workers AI - Edit"). Only a submit
-would show that, and it is billed. If it may not, status.json of the first job has token_refused in waiting_for.
+would show that, and it is billed. If it may not, status.json of the first job has token_refused in waiting_for."""
+    if settings["TRANSPORT"] == "worker":
+        checked = "Checked with one free call: the Worker takes the shared secret."
+    return f"""
+The stack is up. {checked}
 {email if unconfirmed_email else ""}
 Drop a file:
   aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
@@ -204,8 +215,7 @@ def _deploy_and_check() -> None:
         unconfirmed = _unconfirmed_email(saved, stack)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"The stack is up, but its token could not be read to check it: {error}") from error
-    base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
-    if wrong := check_token(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token):
+    if wrong := _what_is_wrong(settings, token):
         raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
     print(closing_words(settings, unconfirmed))
 

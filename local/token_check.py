@@ -1,4 +1,6 @@
-"""The check of the Cloudflare token after a deployment."""
+"""The check of the Cloudflare token, or of the Worker's secret, after a deployment."""
+
+from http import HTTPStatus
 
 import httpx
 
@@ -57,3 +59,32 @@ def check_token(base_url: str, account_id: str, token: str, transport: httpx.Bas
             "CloudflareAccountId."
         )
     return f"Cloudflare does not know this token ({_first_error(reply)}): {fix}"
+
+
+def check_worker(url: str, secret: str, transport: httpx.BaseTransport | None = None) -> str:
+    """Call the Worker's free check with the shared secret.
+
+    Args:
+        url: the Worker's address.
+        secret: the bare secret.
+        transport: another way to the Worker, for tests.
+
+    Returns:
+        What is wrong and how to fix it; empty if nothing is.
+    """
+    with httpx.Client(
+        transport=transport,
+        headers={"Authorization": f"Bearer {secret}"},
+        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        trust_env=False,
+        follow_redirects=False,
+    ) as client:
+        try:
+            reply = client.get(f"{url}/check")
+        except httpx.HTTPError as error:
+            return f"{url} cannot be reached from here ({type(error).__name__}); is WorkerUrl right?"
+    if reply.is_success:
+        return ""
+    if reply.status_code == HTTPStatus.UNAUTHORIZED:
+        return "The Worker does not take this secret: run make deploy-worker, which gives it that of Secrets Manager."
+    return f"There is no such Worker at {url} ({_first_error(reply)}); is WorkerUrl right?"

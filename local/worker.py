@@ -65,3 +65,8 @@ def start(state: Path, port: int, base_url: str, account: str, token: str) -> Se
     }
     service.start([shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port)
     return service
+
+
+def stop(state: Path) -> None:
+    """Stop the Worker of a stack, if it runs."""
+    Service("worker", state).stop()

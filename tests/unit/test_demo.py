@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from local import demo
+from local.processes import LocalAwsError
 
 
 def test_records_are_short_texts_with_names_of_their_own():
@@ -31,3 +34,16 @@ def test_the_nearest_come_first_whatever_their_length():
     found = demo.nearest([1.0, 0.0], [line(0, [0.0, 1.0]), line(1, [5.0, 5.0]), line(2, [0.1, 0.0])], 2)
 
     assert [(round(score, 3), number) for score, number in found] == [(1.0, 2), (0.707, 1)]
+
+
+def test_the_demo_says_which_transports_there_are():
+    assert demo._transport("", 4570) == demo._transport("rest", 4570) == ""
+    assert "AiGatewayBaseUrl=http://127.0.0.1:4571/v1" in demo._transport("gateway", 4570)
+    with pytest.raises(demo.DemoError, match="rest, gateway or worker"):
+        demo._transport("pigeon", 4570)
+
+
+def test_the_demo_over_the_worker_says_so_where_there_is_no_node(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LocalAwsError, match=r"Node\.js"):
+        demo._transport("worker", 4570)

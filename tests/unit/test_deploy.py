@@ -224,7 +224,11 @@ def test_being_denied_is_not_taken_for_no_stack(monkeypatch):
         account_stack.find_stack({"stack_name": "dropbatch"})
 
 
-SETTINGS = {"BUCKET_NAME": "files", "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef"}
+SETTINGS = {
+    "BUCKET_NAME": "files",
+    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    "TRANSPORT": "rest",
+}
 
 
 def test_closing_words_say_what_the_check_proved_and_what_not():
@@ -234,6 +238,12 @@ def test_closing_words_say_what_the_check_proved_and_what_not():
     assert "Not checked" in said
     assert "Workers AI - Edit" in said
     assert "Confirm" not in said
+
+
+def test_closing_words_of_a_worker_say_that_it_takes_the_secret():
+    said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "")
+    assert "the Worker takes the shared secret" in said
+    assert "Workers AI - Edit" not in said
 
 
 def test_closing_words_name_the_address_that_must_confirm():

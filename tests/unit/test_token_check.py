@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from local.token_check import check_token
+from local.token_check import check_token, check_worker
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 TOKEN = "secret-canary"
@@ -55,3 +55,33 @@ def test_an_api_out_of_reach_is_no_wrong_token():
         raise httpx.ConnectError("no")
 
     assert "cannot be reached" in check_token(BASE, ACCOUNT, TOKEN, httpx.MockTransport(fail))
+
+
+WORKER = "https://dropbatch.example.workers.dev"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (httpx.Response(200, json={"success": True}), ""),
+        (httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}), "make deploy-worker"),
+        (httpx.Response(404, text="error code: 1042"), "no such Worker"),
+    ],
+)
+def test_the_workers_free_check_says_what_is_wrong(reply, said):
+    asked = []
+
+    def answer(request):
+        asked.append((request.method, str(request.url), request.headers["authorization"]))
+        return reply
+
+    told = check_worker(WORKER, "shared", httpx.MockTransport(answer))
+    assert (said in told) if said else told == ""
+    assert asked == [("GET", f"{WORKER}/check", "Bearer shared")]
+
+
+def test_a_worker_that_cannot_be_reached_is_named():
+    def fail(request):
+        raise httpx.ConnectError("no route")
+
+    assert WORKER in check_worker(WORKER, "shared", httpx.MockTransport(fail))
