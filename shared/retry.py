@@ -14,8 +14,6 @@ from shared.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.bootstrap import Services
-
 T = TypeVar("T")
 
 RESERVE_SECONDS = 10.0
@@ -54,12 +52,12 @@ def poll_back_off(age: float) -> float:
     return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)
 
 
-def retry_until_deadline(step: Callable[[], T], services: Services, remaining: Callable[[], float]) -> T:
+def retry_until_deadline(step: Callable[[], T], sleep: Callable[[float], None], remaining: Callable[[], float]) -> T:
     """Run a step until no AWS service fails in it.
 
     Args:
         step: may be run more than once.
-        services: the process's clients and settings.
+        sleep: waits for a number of seconds.
         remaining: seconds this invocation has left.
 
     Raises:
@@ -75,5 +73,5 @@ def retry_until_deadline(step: Callable[[], T], services: Services, remaining: C
             left = remaining()
             if left < RESERVE_SECONDS + wait + (before - left):  # what hung is likely to hang as long again
                 raise
-            services.sleep(wait)
+            sleep(wait)
             tries += 1

@@ -110,7 +110,7 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
-            retry_until_deadline(lambda: services.store.put_if_absent(key, reply.body), services, remaining)
+            retry_until_deadline(lambda: services.store.put_if_absent(key, reply.body), services.sleep, remaining)
             clear_lasting_error(services, job, batch)
             done = collect(services, job, batch, StoredReply(key, reply))
             _note_completion_time(services, job, batch, now)

@@ -43,7 +43,9 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
         # Until its job is created, an upload has only this message.
         with retry_soon_after_death(services, receipt, remaining):
             for upload in parse_notification(body):
-                if found := retry_until_deadline(partial(get_or_create_job, services, upload), services, remaining):
+                if found := retry_until_deadline(
+                    partial(get_or_create_job, services, upload), services.sleep, remaining
+                ):
                     job, created = found
                     _read_upload(services, job, leased=created, remaining=remaining)
         return

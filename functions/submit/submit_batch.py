@@ -148,26 +148,30 @@ def _settle(
             _accepted(services, job, batch, request_id, first_ask, remaining)
         case Answer(answer):
             key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
-            retry_until_deadline(lambda: services.store.put_if_absent(key, answer), services, remaining)
+            retry_until_deadline(lambda: services.store.put_if_absent(key, answer), services.sleep, remaining)
             _accepted(services, job, batch, "", 0.0, remaining)
         case Rejected(code=code):
             verdict = retry_until_deadline(
-                lambda: classify_rejection(services, batch, reply, polling=False), services, remaining
+                lambda: classify_rejection(services, batch, reply, polling=False),
+                services.sleep,
+                remaining,
             )
             logger.info("submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict)
             count(METRIC_OF_CLASS[verdict])
-            retry_until_deadline(lambda: _rejected(services, job, batch, permit, reply, verdict), services, remaining)
+            retry_until_deadline(
+                lambda: _rejected(services, job, batch, permit, reply, verdict), services.sleep, remaining
+            )
             if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
                 services.budget.lift(Permit(pause=permit.pause), job.plan.model)
             return
         case Failed(code, message):
-            retry_until_deadline(lambda: _isolate_or_end(services, batch, code, message), services, remaining)
+            retry_until_deadline(lambda: _isolate_or_end(services, batch, code, message), services.sleep, remaining)
         case OutcomeUnknown(reason):
             logger.warning("submit unknowable", **batch_log_fields(batch), reason=reason)
-            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services, remaining)
+            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
             return
         case _:  # Pending is no answer to a submit
-            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services, remaining)
+            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
             return
     services.budget.lift(permit, job.plan.model)
     clear_lasting_error(services, job, batch)
@@ -192,7 +196,7 @@ def _accepted(
             raise
 
     try:
-        taken = retry_until_deadline(record, services, remaining)
+        taken = retry_until_deadline(record, services.sleep, remaining)
     except StorageError:
         return  # the recovery behind the fence finds the receipt
     if taken is None:

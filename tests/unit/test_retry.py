@@ -72,12 +72,12 @@ def test_a_poll_without_an_answer_waits_half_of_the_batchs_age(age, seconds):
 
 def test_a_step_is_retried_until_it_succeeds():
     clock = Clock(300)
-    assert retry_until_deadline(fails(7, clock), clock, clock.remaining) == 8
+    assert retry_until_deadline(fails(7, clock), clock.sleep, clock.remaining) == 8
     assert clock.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
 def test_a_step_that_hangs_leaves_the_caller_its_reserve():
     clock = Clock(100)
     with pytest.raises(StorageError):
-        retry_until_deadline(fails(100, clock, seconds=30), clock, clock.remaining)
+        retry_until_deadline(fails(100, clock, seconds=30), clock.sleep, clock.remaining)
     assert clock.left >= RESERVE_SECONDS

@@ -58,7 +58,7 @@ def test_a_step_that_hangs_is_not_begun_again_without_time_for_it(takes):
         raise StorageError("no answer")
 
     with pytest.raises(StorageError):
-        retry_until_deadline(hang, clock, clock.remaining)
+        retry_until_deadline(hang, clock.sleep, clock.remaining)
 
     assert clock.left >= RESERVE_SECONDS
 
@@ -73,4 +73,4 @@ def test_a_step_is_done_again_until_it_succeeds():
             raise outcome
         return outcome
 
-    assert retry_until_deadline(step, clock, clock.remaining) == "done"
+    assert retry_until_deadline(step, clock.sleep, clock.remaining) == "done"
