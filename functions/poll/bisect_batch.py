@@ -133,6 +133,8 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job was stopped"
     if batch.last_word:
         return "because the batch may not be submitted again"
+    if job.is_past_deadline(now):
+        return "because the job's deadline_hours were over"
     since = batch.submissions[0].at if batch.submissions else batch.waiting_since
     if now - since > MAX_SECONDS_TO_ACCEPTANCE:
         return "because it failed over 7 days after it was to be submitted"

@@ -98,7 +98,7 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
     go: list[DueItem] = []
     put_off: list[tuple[DueItem, float]] = []
     for one in found:
-        if needs_no_call(one):
+        if needs_no_call(one, now):
             go.append(one)
         elif (until := may.blocked_until(one, now)) is not None:
             put_off.append((one, until))
@@ -108,10 +108,10 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
     return go, put_off
 
 
-def needs_no_call(found: DueItem) -> bool:
+def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function goes on with a batch without calling the API."""
     job, batch = found.job, found.batch
-    stopped = job.error is not None or job.stopped is not None
+    stopped = job.error is not None or job.stopped is not None or job.is_past_deadline(now)
     return stopped or batch.halving is not None or batch.state is not BatchState.READY
 
 

@@ -318,9 +318,10 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
         learned |= {"misses": 0, "failures": 0}
     elif submission.misses:
         learned |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
-    if is_overdue(services, batch, now):
+    if is_overdue(services, batch, now) or job.is_past_deadline(now):
         return submit_again(services, job, batch, LATE, learned)
-    services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **learned)
+    due_at = now + next_poll(services, job, batch)
+    services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **learned)
     return False
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from functions.poll.collect import collect, try_missing_again
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
-from shared.models import Batch, ErrorDetail, Job, cause_of
+from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     if batch.is_partly_answered:
         return end_missing(services, job, batch)
     now = services.now()
+    if job.is_past_deadline(now):
+        return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
     if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
         return end(services, job, batch, batch.last_word or error)

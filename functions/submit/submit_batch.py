@@ -20,7 +20,17 @@ from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, PollMessag
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
-from shared.models import TOO_OLD_CODE, Batch, BatchState, DueKind, ErrorDetail, Job, Submission, cause_of
+from shared.models import (
+    PAST_DEADLINE,
+    TOO_OLD_CODE,
+    Batch,
+    BatchState,
+    DueKind,
+    ErrorDetail,
+    Job,
+    Submission,
+    cause_of,
+)
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.rejections import classify_rejection, token_state
@@ -83,17 +93,24 @@ def _advance_batch(services: Services, job_id: str, number: str, remaining: Call
             # Left by an earlier version, which may have created one of the two halves that it decided on.
             services.ledger.begin_halving(batch, batch.halving, batch.cause, now, pieces=2)
         return
-    if (fault := job.error or job.stopped) is not None:
-        words = f"Not sent, because the job was stopped: {fault.message}"
-        _end(
-            services, batch, ErrorDetail(TOO_OLD_CODE.code if fault == TOO_OLD_CODE else "rejected", words, fault.said)
-        )
-    elif batch.claims > MAX_CLAIMS:
-        _end(services, batch, INTERNAL)
-    elif now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
-        _end(services, batch, ErrorDetail("expired", "The API did not accept it within 7 days."))
+    if (ending := _reason_to_end(job, batch, now)) is not None:
+        _end(services, batch, ending)
     elif remaining() > POST_SECONDS + SETTLE_SECONDS:
         _try(services, job, batch, remaining)
+
+
+def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
+    """Why a batch is not submitted, and how its records end; None if it is submitted."""
+    if (error := job.error or job.stopped) is not None:
+        code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
+        return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
+    if job.is_past_deadline(now):
+        return PAST_DEADLINE
+    if batch.claims > MAX_CLAIMS:
+        return INTERNAL
+    if now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
+        return ErrorDetail("expired", "The API did not accept it within 7 days.")
+    return None
 
 
 def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:

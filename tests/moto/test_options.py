@@ -1,0 +1,136 @@
+"""Options of a job: where they come from, that they are pinned, and what each does."""
+
+import json
+
+import pytest
+
+from local.workers_ai import Fault
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def records(count, **more):
+    return [{"text": f"hello {number}", "target_lang": "es", **more} for number in range(count)]
+
+
+def codes(world):
+    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
+
+
+def put_options(world, folder, **options):
+    world.upload(f"{folder}_options.json", json.dumps(options))
+
+
+def test_options_come_from_metadata_the_nearest_file_and_the_stack_and_are_pinned(start, api):
+    world = start(DEFAULT_MODEL=BGE)
+    put_options(world, "", model=LLAMA, tags={"of": "root"})
+    put_options(world, "a/", tags={"of": "a"}, defaults={"target_lang": "es"})
+    world.upload("a/b/c.jsonl", json.dumps({"text": "hello"}), model=M2M)
+    world.deliver("UploadQueue")
+    put_options(world, "a/", tags={"of": "later"})
+    world.settle()
+
+    assert json.loads(world.read(f"{world.only_folder()}/options.json")) == {
+        "model": M2M,
+        "defaults": {"target_lang": "es"},
+        "tags": {"of": "a"},
+    }
+    assert (world.manifest()["model"], world.manifest()["tags"], world.status()["tags"]) == (
+        M2M,
+        {"of": "a"},
+        {"of": "a"},
+    )
+    assert codes(world) == [None]
+    assert world.notices()[0]["detail"]["tags"] == {"of": "a"}
+
+
+def test_the_stacks_model_is_taken_last(start):
+    world = start(DEFAULT_MODEL=BGE)
+    world.upload("a.jsonl", json.dumps({"text": "hello"}))
+    world.settle()
+
+    assert (world.manifest()["model"], world.manifest()["state"]) == (BGE, "completed")
+    record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
+    assert (record["path"], record["model"], record["format"]) == ("a.jsonl", BGE, "native")
+
+
+@pytest.mark.parametrize("body", ["", json.dumps({"text": "hello"})])
+@pytest.mark.parametrize(
+    ("metadata", "options", "words"),
+    [
+        ({"max-failed-fraction": "2"}, None, "from 0 to 1"),
+        ({"format": "csw"}, None, "Did you mean csv"),
+        ({}, {"modle": BGE}, "Did you mean model"),
+        ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
+    ],
+)
+def test_a_wrong_option_ends_the_upload_at_once_empty_or_not(world, body, metadata, options, words):
+    if options is not None:
+        put_options(world, "", **options)
+    world.upload("a/b.jsonl", body, **metadata)
+    world.settle()
+
+    error = world.manifest()["error"]
+    assert (error["code"], words in error["message"]) == ("bad_options", True)
+    assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
+
+
+def test_a_template_that_does_not_fit_the_columns_is_a_wrong_option(world):
+    world.upload("a.csv", "id,text\n", model=BGE, template="{titel}")
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "bad_options"
+
+
+def test_after_the_deadline_nothing_is_submitted_and_what_was_accepted_is_polled_once_more(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=2)
+    api.switch(latency=7_200.0)
+    world.upload_records("a.jsonl", records(6), model=M2M, **{"deadline-hours": "0.5"})
+    world.settle(minutes=50)
+
+    assert set(codes(world)) == {"expired"}
+    assert (world.manifest()["state"], world.manifest()["counts"]["failed"]) == ("completed", 6)
+    assert len(world.lines("retry.jsonl")) == 6
+
+
+def test_a_job_of_which_too_many_records_fail_is_stopped(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=60)
+    api.inject(Fault(kind="item_fails", marker="hello", code=5001, times=0))
+    world.upload_records("a.jsonl", records(300), model=M2M, **{"max-failed-fraction": "0.5"})
+    world.settle(minutes=240)
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "too_many_failures")
+    assert manifest["counts"]["total"] == len(world.lines())
+
+
+def test_a_batch_beyond_the_highest_cost_is_not_submitted(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
+    world.upload_records("a.jsonl", prompts, model=LLAMA, **{"max-cost": "0.01"})
+    world.settle()
+
+    assert codes(world) == [None, None, None, None, "cost_limit", "cost_limit"]
+    assert len(api.accepted) == 2
+    assert len(world.lines("retry.jsonl")) == 2
+    cost = world.manifest()["cost"]
+    assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)
+
+
+def test_a_retry_takes_the_options_of_the_job_it_tries_again(world, api):
+    api.inject(Fault(kind="item_fails", marker="hello 1", code=5001))
+    world.upload_records(
+        "a.jsonl", [{"text": f"hello {n}"} for n in range(3)], model=M2M, defaults='{"target_lang":"es"}'
+    )
+    world.settle()
+    parent = world.only_folder()
+    source = f"dropbatch-test/{parent}/retry.jsonl"
+    world.s3.copy_object(Bucket="dropbatch-test", Key="inbox/again.jsonl", CopySource=source)
+    world.settle()
+
+    (again,) = [folder for folder in world.manifests() if folder != parent]
+    assert world.manifest(again)["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
+    (record,) = [key for key in world.objects(parent) if "/retries/" in key]
+    assert json.loads(world.read(record))["joined_by"] == "line"
