@@ -1,11 +1,11 @@
 """The stack's dashboard as a picture: `make dashboard` runs jobs on a local stack and draws docs/dashboard.png.
 
-    python -m local.dashboard run     a stack of its own, minutes of jobs and trouble; what was measured goes to a file
-    python -m local.dashboard draw    the file becomes the picture, widget by widget, as template.yaml lays them out
+    python -m local.dashboard run     run jobs with faults on a stack of its own for minutes; write the measurements
+    python -m local.dashboard draw    draw the measurements, widget by widget, as template.yaml lays them out
 
-No local AWS makes metrics of log lines or evaluates alarms. So the lines are read from the functions' logs, where they
-stand as CloudWatch would get them, and alarms are judged here by their own thresholds. What SQS would measure is looked
-at every two seconds; the age of the oldest message is taken as the time since its queue was last seen empty.
+The local AWS makes no metrics of log lines and evaluates no alarms. So the metrics are read from the functions' logs,
+in the form that CloudWatch receives, and alarms are evaluated here by their thresholds. SQS's metrics are sampled every
+two seconds; the age of the oldest message is the time since its queue was last seen empty.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PICTURE = ROOT / "docs/dashboard.png"
 MODEL = "@cf/baai/bge-small-en-v1.5"
 MINUTES = 12.0
 BIN = 30
-"""Seconds of a point: a run of minutes would be a handful of points at the dashboard's own 60."""
+"""Seconds per point; the dashboard's own 60 would give a short run only a few points."""
 
 Series = dict[str, list[tuple[float, float]]]
-"""Times and values by metric and dimension, as `key` writes them."""
+"""Times and values by metric and dimension; the keys are made by `key`."""
 
 
 def key(namespace: str, name: str, dimension: str) -> str:
@@ -48,7 +48,7 @@ def key(namespace: str, name: str, dimension: str) -> str:
 
 
 def run() -> None:
-    """Deploy, drop, disturb, and write down what was measured."""
+    """Deploy a stack, run jobs with faults on it, and write the measurements."""
     from local import aws  # noqa: PLC0415 - drawing happens in an environment without boto3
 
     home = aws.Home(MEASURED.parent)
@@ -69,18 +69,18 @@ def run() -> None:
         (dashboard,) = watch.list_dashboards()["DashboardEntries"]
         body = json.loads(watch.get_dashboard(DashboardName=dashboard["DashboardName"])["DashboardBody"])
         alarms = [alarm for page in watch.get_paginator("describe_alarms").paginate() for alarm in page["MetricAlarms"]]
-        told = {"began": began, "ended": time.time(), "widgets": body["widgets"], "alarms": alarms, "series": seen}
-        MEASURED.write_text(json.dumps(told, default=str))
+        measured = {"began": began, "ended": time.time(), "widgets": body["widgets"], "alarms": alarms, "series": seen}
+        MEASURED.write_text(json.dumps(measured, default=str))
     finally:
         aws.down(home)
 
 
 def _work(s3: Any, stack: dict[str, str], began: float) -> None:  # noqa: ANN401 - boto3 makes its clients at run time
-    """Jobs of several sizes, with bad lines, a shortage, a refused token and a file nobody can read."""
+    """Run jobs of several sizes, with bad lines, a lack of capacity, a refused token and a file of unknown format."""
     local = stack["workers_ai_base_url"].removesuffix("/client/v4") + "/_local/"
 
-    def tell(path: str, method: str, body: object) -> None:
-        request = urllib.request.Request(local + path, json.dumps(body).encode(), method=method)  # noqa: S310 - ours
+    def call(path: str, method: str, body: object) -> None:
+        request = urllib.request.Request(local + path, json.dumps(body).encode(), method=method)  # noqa: S310 - loopback
         urllib.request.urlopen(request).close()  # noqa: S310
 
     def drop(name: str, records: int) -> None:
@@ -89,18 +89,18 @@ def _work(s3: Any, stack: dict[str, str], began: float) -> None:  # noqa: ANN401
         s3.put_object(Bucket=stack["bucket"], Key=f"inbox/{MODEL}/{name}.jsonl", Body="\n".join(lines).encode())
 
     steps: list[tuple[float, Callable[[], object]]] = [
-        (0, lambda: tell("behaviour", "PUT", {"embedder": "hash", "latency": 40.0, "latency_kind": "lognormal"})),
+        (0, lambda: call("behaviour", "PUT", {"embedder": "hash", "latency": 40.0, "latency_kind": "lognormal"})),
         (1, lambda: drop("monday", 6_000)),
         (60, lambda: drop("tuesday", 800)),
-        (115, lambda: tell("faults", "POST", {"kind": "3040", "on": "submit", "times": 2})),
+        (115, lambda: call("faults", "POST", {"kind": "3040", "on": "submit", "times": 2})),
         (120, lambda: drop("wednesday", 2_000)),
-        (235, lambda: tell("faults", "POST", {"kind": "5006", "contains": 'thursday number 150"', "times": 0})),
+        (235, lambda: call("faults", "POST", {"kind": "5006", "contains": 'thursday number 150"', "times": 0})),
         (240, lambda: drop("thursday", 400)),
         (360, lambda: s3.put_object(Bucket=stack["bucket"], Key=f"inbox/{MODEL}/photo.png", Body=b"\x89PNG\r\n\x1a\n")),
         (420, lambda: drop("friday", 1_500)),
-        (540, lambda: tell("behaviour", "PUT", {"tokens": ["rotated"]})),
+        (540, lambda: call("behaviour", "PUT", {"tokens": ["rotated"]})),
         (550, lambda: drop("saturday", 1_200)),
-        (630, lambda: tell("behaviour", "PUT", {"tokens": ["local-token"]})),
+        (630, lambda: call("behaviour", "PUT", {"tokens": ["local-token"]})),
     ]
     for after, step in steps:
         time.sleep(max(began + after - time.time(), 0))
@@ -123,22 +123,22 @@ def _look_at_queues(sqs: Any, seen: Series, over: threading.Event) -> None:  # n
 
 
 def _read_logs(logs: Any, formation: Any, seen: Series) -> None:  # noqa: ANN401
-    """Metrics that the functions wrote as lines, and Lambda's own from its reports."""
+    """Read the functions' metrics from their logs, and Lambda's metrics from its reports."""
     resources = formation.describe_stack_resources(StackName="dropbatch")["StackResources"]
     names = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
-    for room in ("Submit", "Poll"):
-        function = names[f"{room}Function"]
-        pages = logs.get_paginator("filter_log_events").paginate(logGroupName=names[f"{room}Logs"])
+    for prefix in ("Submit", "Poll"):
+        function = names[f"{prefix}Function"]
+        pages = logs.get_paginator("filter_log_events").paginate(logGroupName=names[f"{prefix}Logs"])
         for event in (event for page in pages for event in page["events"]):
             at, message = event["timestamp"] / 1000, event["message"]
             if message.startswith('{"_aws"'):
-                told = json.loads(message)
-                for metric in told["_aws"]["CloudWatchMetrics"][0]["Metrics"]:
-                    seen[key("Dropbatch", metric["Name"], told["service"])] += [(at, v) for v in told[metric["Name"]]]
+                line = json.loads(message)
+                for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]:
+                    seen[key("Dropbatch", metric["Name"], line["service"])] += [(at, v) for v in line[metric["Name"]]]
             elif message.startswith("REPORT"):
-                words = message.split("\t")
-                duration = next(word for word in words if word.startswith("Duration: ")).split()[1]
-                failed = any(word.startswith("Status: ") for word in words)
+                fields = message.split("\t")
+                duration = next(field for field in fields if field.startswith("Duration: ")).split()[1]
+                failed = any(field.startswith("Status: ") for field in fields)
                 for name, value in (("Invocations", 1), ("Errors", failed), ("Throttles", 0), ("Duration", duration)):
                     seen[key("AWS/Lambda", name, function)].append((at, float(value)))
 
@@ -150,11 +150,11 @@ def _read_logs(logs: Any, formation: Any, seen: Series) -> None:  # noqa: ANN401
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd")
 INK, PAPER, LINE = "#16191f", "#ffffff", "#d5dbdb"
 UNIT_X, UNIT_Y = 0.62, 0.50
-"""Inches of the dashboard's grid: 24 columns, as many rows as there are."""
+"""Inches of one cell of the dashboard's grid, which has 24 columns."""
 
 
 def statistic(values: list[float], wanted: str) -> float:
-    """One of CloudWatch's statistics."""
+    """A statistic of values, by CloudWatch's name for it."""
     if wanted.startswith("p"):
         return sorted(values)[min(math.ceil(float(wanted[1:]) / 100 * len(values)), len(values)) - 1]
     statistics: dict[str, Callable[[list[float]], float]] = {
@@ -167,7 +167,7 @@ def statistic(values: list[float], wanted: str) -> float:
 
 
 def points(series: list[tuple[float, float]], wanted: str, began: float, ended: float) -> list[tuple[float, float]]:
-    """A series in bins of `BIN` seconds, as minutes since it began and the statistic; an empty bin is no point."""
+    """A series in bins of `BIN` seconds: minutes since the beginning, and the statistic; empty bins are left out."""
     bins = defaultdict(list)
     for at, value in series:
         if began <= at <= ended:
@@ -175,15 +175,15 @@ def points(series: list[tuple[float, float]], wanted: str, began: float, ended: 
     return [(number * BIN / 60, statistic(values, wanted)) for number, values in sorted(bins.items())]
 
 
-def is_ringing(alarm: dict[str, Any], series: Series, ended: float) -> bool:
-    """Whether an alarm would ring at the end of the run."""
+def is_raised(alarm: dict[str, Any], series: Series, ended: float) -> bool:
+    """Whether an alarm is raised at the end of the run."""
     found = series.get(key(alarm["Namespace"], alarm["MetricName"], alarm["Dimensions"][0]["Value"]), [])
     judged = []
     for period in range(alarm["EvaluationPeriods"]):
         until = ended - period * alarm["Period"]
         values = [value for at, value in found if until - alarm["Period"] < at <= until]
         if not values:
-            judged.append(alarm["TreatMissingData"] != "notBreaching")  # `missing` notifies too, as INSUFFICIENT_DATA.
+            judged.append(alarm["TreatMissingData"] != "notBreaching")  # `missing` notifies as INSUFFICIENT_DATA.
             continue
         value = statistic(values, alarm["Statistic"])
         above = alarm["ComparisonOperator"] == "GreaterThanThreshold"
@@ -192,31 +192,31 @@ def is_ringing(alarm: dict[str, Any], series: Series, ended: float) -> bool:
 
 
 def draw() -> None:
-    """Draw every widget at its place."""
-    import matplotlib as mpl  # noqa: PLC0415 - only here, in an environment of its own
+    """Draw every widget."""
+    import matplotlib as mpl  # noqa: PLC0415 - installed in an environment of its own
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     plt.rcParams |= {"font.size": 8, "font.family": "DejaVu Sans", "text.color": INK, "axes.edgecolor": LINE}
-    told = json.loads(MEASURED.read_text())
-    rows = max(widget["y"] + widget["height"] for widget in told["widgets"])
+    measured = json.loads(MEASURED.read_text())
+    rows = max(widget["y"] + widget["height"] for widget in measured["widgets"])
     footer = 0.35
     width, height = 24 * UNIT_X, rows * UNIT_Y + footer
     figure = plt.figure(figsize=(width, height), facecolor="#f2f3f3")
-    for widget in told["widgets"]:
+    for widget in measured["widgets"]:
         left, top = widget["x"] * UNIT_X + 0.06, widget["y"] * UNIT_Y + 0.06
         wide, high = widget["width"] * UNIT_X - 0.12, widget["height"] * UNIT_Y - 0.12
         place = (left / width, 1 - (top + high) / height, wide / width, high / height)
         panel = figure.add_axes(place, facecolor=PAPER, xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
         panel.text(0.10 / wide, 1 - 0.22 / high, widget["properties"]["title"], fontsize=10, fontweight="bold")
         if widget["type"] == "alarm":
-            _draw_alarms(panel, told, wide)
+            _draw_alarms(panel, measured, wide)
         else:
             inside = (left + 0.62, height - top - high + 0.62, wide - 0.80, high - 0.98)
             fractions = (inside[0] / width, inside[1] / height, inside[2] / width, inside[3] / height)
-            _draw_metrics(figure.add_axes(fractions), widget["properties"], told)
-    when = datetime.fromtimestamp(told["began"], UTC)
+            _draw_metrics(figure.add_axes(fractions), widget["properties"], measured)
+    when = datetime.fromtimestamp(measured["began"], UTC)
     figure.text(
         0.006,
         0.10 / height,
@@ -229,42 +229,42 @@ def draw() -> None:
     print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size:,} bytes")
 
 
-def _draw_alarms(panel: Any, told: dict[str, Any], wide: float) -> None:  # noqa: ANN401 - matplotlib's axes
-    by_arn = {alarm["AlarmArn"]: alarm for alarm in told["alarms"]}
-    chosen = [by_arn[arn] for arn in panel_alarms(told)]
+def _draw_alarms(panel: Any, measured: dict[str, Any], wide: float) -> None:  # noqa: ANN401 - matplotlib's axes
+    by_arn = {alarm["AlarmArn"]: alarm for alarm in measured["alarms"]}
+    chosen = [by_arn[arn] for arn in panel_alarms(measured)]
     columns = 6
     for number, alarm in enumerate(chosen):
         name = alarm["AlarmName"].split("-")[1].removesuffix("Alarm")
-        ringing = is_ringing(alarm, told["series"], told["ended"])
+        raised = is_raised(alarm, measured["series"], measured["ended"])
         x, y = number % columns, number // columns
         step = 0.21
         panel.text(
             0.10 / wide + x / columns,
             0.62 - y * step,
-            f"{'ALARM' if ringing else 'OK':^5}",
+            f"{'ALARM' if raised else 'OK':^5}",
             fontsize=7,
             fontweight="bold",
             family="DejaVu Sans Mono",
             color=PAPER,
             va="center",
-            bbox={"boxstyle": "round,pad=0.25", "facecolor": "#d13212" if ringing else "#1d8102", "edgecolor": "none"},
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": "#d13212" if raised else "#1d8102", "edgecolor": "none"},
         )
         panel.text(0.56 / wide + x / columns, 0.62 - y * step, name, va="center")
 
 
-def panel_alarms(told: dict[str, Any]) -> list[str]:
+def panel_alarms(measured: dict[str, Any]) -> list[str]:
     """The ARNs that the dashboard's alarm widget names."""
-    (widget,) = [widget for widget in told["widgets"] if widget["type"] == "alarm"]
+    (widget,) = [widget for widget in measured["widgets"] if widget["type"] == "alarm"]
     arns: list[str] = widget["properties"]["alarms"]
     return arns
 
 
-def _draw_metrics(axes: Any, properties: dict[str, Any], told: dict[str, Any]) -> None:  # noqa: ANN401
-    began, ended = told["began"], told["ended"]
+def _draw_metrics(axes: Any, properties: dict[str, Any], measured: dict[str, Any]) -> None:  # noqa: ANN401
+    began, ended = measured["began"], measured["ended"]
     for number, (namespace, name, _, dimension, options) in enumerate(properties["metrics"]):
         wanted = options.get("stat", properties["stat"])
-        found = points(told["series"].get(key(namespace, name, dimension), []), wanted, began, ended)
-        if wanted == "Sum" and found:  # What was not counted meanwhile did not happen.
+        found = points(measured["series"].get(key(namespace, name, dimension), []), wanted, began, ended)
+        if wanted == "Sum" and found:  # A count that is missing is 0.
             known = dict(found)
             found = [(step * BIN / 60, known.get(step * BIN / 60, 0)) for step in range(int((ended - began) // BIN))]
         colour = options.get("color", COLOURS[number % len(COLOURS)])

@@ -1,6 +1,6 @@
-"""The local AWS: MiniStack, with three things it gets wrong put right. Has an environment of its own.
+"""The local AWS: MiniStack with three corrections. Runs in an environment of its own.
 
-Knows nothing of Dropbatch; what MiniStack merely lacks (alarms, lifecycle, time to live) is not added here.
+Knows nothing of Dropbatch. What MiniStack lacks (alarms, lifecycle, time to live) is not added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCH_ACTIONS = {
     "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
 }
 
-_get_object = s3._get_object  # noqa: SLF001 - there is no public name to wrap
+_get_object = s3._get_object  # noqa: SLF001 - private: MiniStack has no public name for it
 _extract_iam_action = iam_actions.extract_iam_action
 _request_tag_context = iam_actions.request_tag_context
 
@@ -26,30 +26,30 @@ _request_tag_context = iam_actions.request_tag_context
 def _get_object_in_ranges(
     bucket: str, key: str, headers: dict[str, str], query: dict[str, list[str]] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """Answer a part of a version when a part is asked for; MiniStack sends the whole of it."""
+    """Answer a ranged read of a version with the range; MiniStack sends the whole object."""
     status, answered, body = _get_object(bucket, key, headers, query)
-    asked = headers.get("range", "")
-    if not (asked and query and "versionId" in query and status == 200):
+    wanted = headers.get("range", "")
+    if not (wanted and query and "versionId" in query and status == 200):
         return status, answered, body
-    part = s3._parse_range(asked, len(body))  # noqa: SLF001
+    part = s3._parse_range(wanted, len(body))  # noqa: SLF001
     if part is None:
         return 416, {"Content-Type": "application/xml", "Content-Range": f"bytes */{len(body)}"}, b""
     first, last = part
-    # A checksum of the whole would not fit the part, and the SDK would refuse it.
+    # The SDK would compare a checksum of the whole object with the range, and fail.
     kept = {name: value for name, value in answered.items() if not name.lower().startswith("x-amz-checksum-")}
     kept["Content-Length"] = str(last + 1 - first)
     kept["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
     return 206, kept, body[first : last + 1]
 
 
-def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - handed on as it comes
-    """Judge a batch of messages by the permission for one, as AWS does; MiniStack wants one of its own."""
+def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - passed through
+    """Judge a batch of messages by the permission for one message, as AWS does; MiniStack has one for batches."""
     action: str | None = _extract_iam_action(*request)
     return _BATCH_ACTIONS.get(action or "", action)
 
 
 def _request_context(service: str, action: str, body: bytes, params: dict[str, Any]) -> dict[str, Any]:
-    """Tell policies the source and the kind of events, as AWS does; one call tells of one kind here."""
+    """Give policies the source and the type of events, as AWS does; a call of Dropbatch has one type."""
     context: dict[str, Any] = _request_tag_context(service, action, body, params)
     if action == "events:PutEvents":
         entry = json.loads(body)["Entries"][0]

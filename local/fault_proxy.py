@@ -1,8 +1,8 @@
-"""The fault proxy: stands between the functions and the local AWS, and breaks or slows calls on demand, as AWS does.
+"""A proxy between the functions and the local AWS that breaks or slows calls on demand, as AWS does.
 
-What passes is passed byte for byte, so that signatures hold. `PUT /_faults` sets the rules, `GET /_faults` says how
-often each kind struck which service. `PUT /_latency` gives each service the time it takes to answer; `GET /_latency`
-counts the calls by service and operation. Knows HTTP and how AWS words its errors; nothing of Dropbatch.
+Calls are passed byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules, `GET /_faults` says how
+often each kind struck which service. `PUT /_latency` sets how long each service takes to answer; `GET /_latency` counts
+the calls by service and operation. Knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 KINDS = ("throttle", "throttling_exception", "error_500", "latency", "reset", "lost", "cut")
-"""What can strike a call.
+"""The faults.
 
-`throttle`, `throttling_exception` and `error_500` are answered at once; after `latency` the call is carried out;
-`reset` breaks the connection before it is carried out, `lost` when it has been, `cut` in the middle of its answer.
+`throttle`, `throttling_exception` and `error_500` are answered by the proxy; after `latency` the call is passed on;
+`reset` breaks the connection before the call is passed on, `lost` after it, `cut` in the middle of its answer.
 """
 
 ERRORS: dict[tuple[str, str], tuple[int, str]] = {
@@ -43,11 +43,11 @@ ERRORS: dict[tuple[str, str], tuple[int, str]] = {
 }
 """Status and code of an error, by kind and service."""
 SHAPES = {"dynamodb": "com.amazonaws.dynamodb.v20120810#", "sqs": "com.amazonaws.sqs#"}
-"""What stands before the code in the JSON errors of some services."""
+"""The prefix of the code in the JSON errors of some services."""
 
 _SCOPE = re.compile(rb"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: closing sends a reset.
-_LARGEST_HEAD = 1 << 20
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing sends a reset.
+_MAX_HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Rule:
     Attributes:
         kind: one of `KINDS`.
         rate: the share, from 0 to 1.
-        service: as in a signature's scope; `*` for all.
-        seconds: of `latency`: at most so long, evenly spread.
+        service: as in a signature's scope; `*`: all.
+        seconds: the longest `latency`, evenly distributed from 0.
     """
 
     kind: str
@@ -67,19 +67,23 @@ class Rule:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what does not exist."""
+        """Check the kind.
+
+        Raises:
+            ValueError: there is no such fault.
+        """
         if self.kind not in KINDS:
             raise ValueError(f"there is no fault {self.kind!r}")
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How long a service takes to answer a call; what the local AWS needs itself counts towards it.
+    """How long a service takes to answer a call, including the time that the local AWS takes.
 
     Attributes:
-        seconds: until the first byte of the answer, in the middle.
-        bytes_per_second: at which the bodies of request and answer move on top of that; 0: at once.
-        spread: of the seconds, as the sigma of a lognormal distribution.
+        seconds: median time to the first byte of the answer.
+        bytes_per_second: speed of the bodies of request and answer, in addition; 0: no extra time.
+        spread: sigma of the lognormal distribution of the seconds.
     """
 
     seconds: float
@@ -87,26 +91,26 @@ class Latency:
     spread: float = 0.0
 
     def draw(self, size: int) -> float:
-        """Seconds that a call takes whose bodies have so many bytes."""
+        """Seconds that a call takes whose bodies have `size` bytes in all."""
         moving = size / self.bytes_per_second if self.bytes_per_second else 0.0
         return self.seconds * random.lognormvariate(0, self.spread) + moving
 
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response as it came: first line and headers, then the body in its own framing."""
+    """A request or a response as received: first line and headers, then the body with its framing."""
 
     head: bytes
     body: bytes
 
     @property
     def first_line(self) -> list[str]:
-        """Its three words."""
+        """The first line's three parts."""
         return self.head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2)
 
 
 class Proxy:
-    """All connections, the rules and the counts."""
+    """The rules, the counts, and the handling of connections."""
 
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
@@ -117,10 +121,10 @@ class Proxy:
         self.calls = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection, call after call."""
+        """Handle one client's connection, call after call."""
         upstream = None
         try:
-            upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_LARGEST_HEAD)
+            upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_MAX_HEAD_BYTES)
             while (request := await _read_request(reader, writer)) is not None:
                 if request.first_line[1] in {"/_faults", "/_latency"}:
                     writer.write(self._control(request))
@@ -128,7 +132,7 @@ class Proxy:
                     return
                 await writer.drain()
         except (OSError, EOFError):
-            pass  # One of the two is gone; so is the other's business with it.
+            pass  # One side has closed the connection; the other is closed below.
         finally:
             for each in (writer, upstream[1] if upstream else None):
                 if each is not None:
@@ -151,9 +155,9 @@ class Proxy:
         return _response(status, "application/json", body)
 
     def _choose(self, service: str) -> Rule | None:
-        """The rule that strikes a call: the first whose lot is drawn."""
-        mine = (rule for rule in self.rules if rule.service in (service, "*"))
-        return next((rule for rule in mine if random.random() < rule.rate), None)
+        """The rule that strikes a call, by chance; None for none."""
+        candidates = (rule for rule in self.rules if rule.service in (service, "*"))
+        return next((rule for rule in candidates if random.random() < rule.rate), None)
 
     async def _carry_out(
         self,
@@ -161,7 +165,7 @@ class Proxy:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """One call, struck or not; whether the connection goes on."""
+        """Pass one call on, or break it; whether the connection stays open."""
         self.calls += 1
         began = asyncio.get_running_loop().time()
         scope = _SCOPE.search(request.head)
@@ -190,7 +194,7 @@ class Proxy:
         if kind == "cut":
             writer.write(answer.head + answer.body[: len(answer.body) // 2])
             await writer.drain()
-            await asyncio.sleep(0.05)  # Let it reach the client before a reset takes it back.
+            await asyncio.sleep(0.05)  # The client must receive it before the reset.
             _reset(writer)
             return False
         writer.write(answer.head + answer.body)
@@ -203,7 +207,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def _operation(request: Message) -> str:
-    """What a call asks for: a service's own name for it, or S3's method."""
+    """The operation of a call: the service's name for it, or S3's method."""
     return _header(request.head, "x-amz-target").rpartition(".")[2] or request.first_line[0]
 
 
@@ -231,7 +235,7 @@ async def _read_response(reader: asyncio.StreamReader, *, without_body: bool) ->
 
 
 async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
-    """A body to its end, its chunks' framing included. The functions keep what they send and get at once small."""
+    """Read a whole body with its framing. The functions send and receive bounded bodies."""
     if _header(head, "transfer-encoding").lower() != "chunked":
         return await reader.readexactly(int(_header(head, "content-length") or 0))
     body = bytearray()
@@ -246,7 +250,7 @@ async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
 
 
 def _error(kind: str, service: str, first_line: list[str]) -> bytes:
-    """An AWS service's own words for an error."""
+    """The response of an AWS service to a failed call."""
     status, code = ERRORS[kind, service]
     asked, request_id = str(uuid.uuid4()), uuid.uuid4().hex[:16].upper()
     if service != "s3":
@@ -267,17 +271,17 @@ def _error(kind: str, service: str, first_line: list[str]) -> bytes:
 def _response(status: int, kind: str, body: bytes, headers: dict[str, Any] | None = None) -> bytes:
     lines = {"Content-Type": kind, "Content-Length": len(body), **(headers or {})}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status} Told\r\n{head}\r\n".encode() + body
+    return f"HTTP/1.1 {status} Fault\r\n{head}\r\n".encode() + body
 
 
 async def main() -> None:
-    """Listen on the loopback address alone, until stopped."""
+    """Listen on the loopback address until stopped."""
     parser = argparse.ArgumentParser(prog="python -m local.fault_proxy", description="Breaks AWS calls on demand.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream-port", type=int, required=True)
     chosen = parser.parse_args()
     proxy = Proxy(chosen.upstream_port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", chosen.port, limit=_LARGEST_HEAD)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", chosen.port, limit=_MAX_HEAD_BYTES)
     await server.serve_forever()
 
 

@@ -1,8 +1,8 @@
-"""How the picture of the dashboard reads what was measured; the drawing itself is looked at."""
+"""Statistics, points and alarms of the dashboard's picture. The drawing itself is checked by eye."""
 
 import pytest
 
-from local.dashboard import BIN, is_ringing, key, points, statistic
+from local.dashboard import BIN, is_raised, key, points, statistic
 
 ALARM = {
     "Namespace": "Dropbatch",
@@ -31,12 +31,12 @@ def test_points_are_bins_in_minutes_since_the_beginning():
     assert points(series, "Sum", 1_000.0, 2_000.0) == [(0.0, 3.0), (2 * BIN / 60, 5.0)]
 
 
-def test_an_alarm_rings_by_its_own_threshold():
-    told = [(1_000.0, 1.0)]
+def test_an_alarm_is_raised_by_its_own_threshold():
+    ticks = [(1_000.0, 1.0)]
 
-    assert not is_ringing(ALARM, {TICKS: told}, 1_299.0)
-    assert is_ringing(ALARM, {TICKS: told}, 1_301.0), "nothing was told in its last period"
-    assert not is_ringing(ALARM | {"TreatMissingData": "notBreaching"}, {}, 1_301.0)
+    assert not is_raised(ALARM, {TICKS: ticks}, 1_299.0)
+    assert is_raised(ALARM, {TICKS: ticks}, 1_301.0), "no data in its last period"
+    assert not is_raised(ALARM | {"TreatMissingData": "notBreaching"}, {}, 1_301.0)
     above = ALARM | {"ComparisonOperator": "GreaterThanThreshold", "Threshold": 0}
-    assert is_ringing(above, {TICKS: told}, 1_299.0)
-    assert not is_ringing(above | {"EvaluationPeriods": 3, "TreatMissingData": "notBreaching"}, {TICKS: told}, 1_299.0)
+    assert is_raised(above, {TICKS: ticks}, 1_299.0)
+    assert not is_raised(above | {"EvaluationPeriods": 3, "TreatMissingData": "notBreaching"}, {TICKS: ticks}, 1_299.0)
