@@ -29,7 +29,7 @@ GB, MB = 1e9, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured."""
+    """The sizes and numbers of rounds of a run."""
 
     rounds: int
     upload: int
@@ -44,7 +44,7 @@ QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Split against its floors and against the plain way, for each kind of upload."""
+    """Split, its floors and the plain way, for each kind of upload."""
     found = []
     kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
     upload, written = folder / "upload", folder / "written"
@@ -55,7 +55,7 @@ def split_rows(extent: Extent, folder: Path) -> list[Speed]:
             "floor": steps.split_floor,
             "lowest": steps.split_lowest_floor,
         }
-        if not document:  # a document loaded whole is no plain way to read 2 GB
+        if not document:  # loading a whole document is no way to read 2 GB
             ways |= {
                 "json": steps.split_json_alone,
                 "plain": steps.split_plainly,
@@ -74,7 +74,7 @@ def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) 
 
 
 def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Collect against its floors and against the plain way, for each kind of reply."""
+    """Collect, its floors and the plain way, for each kind of reply."""
     found = []
     reply = folder / "reply"
     for kind in inputs.REPLIES:
@@ -99,7 +99,7 @@ def _speed(name: str, times: dict[str, list[float]], size: int) -> Speed:
 
 
 def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
-    """Memory and CPU of both steps by the size of what they are given, each in a process of its own."""
+    """Memory and CPU of both steps by the size of their input, each in a process of its own."""
     found = []
     seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
     inputs.write_upload(seed, "1 KB records", extent.split_growth[0])
@@ -135,7 +135,7 @@ def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
 
 
 def allocator_row(extent: Extent, folder: Path) -> tuple[Spread, Spread, Spread]:
-    """Split with the allocator as the template sets it and as it comes, by turns: s per GB, and times less."""
+    """Split with the template's allocator settings and with the defaults, in turns: s per GB, and their ratio."""
     upload = folder / "upload"
     inputs.write_upload(upload, "1 KB records", extent.upload)
     ours, plain = [], []
@@ -155,12 +155,12 @@ def s3_rows(extent: Extent) -> dict[str, Spread]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; prints and writes nothing")
     quick = parser.parse_args().quick
     if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
-        os.environ.update({**ALLOCATOR, "POWERTOOLS_LOG_LEVEL": "WARNING"})  # both are read when a process starts
+        os.environ.update({**ALLOCATOR, "POWERTOOLS_LOG_LEVEL": "WARNING"})  # read when a process starts
         arguments = [sys.executable, "-m", "bench", *sys.argv[1:]]
         os.execv(sys.executable, arguments)  # noqa: S606 - this very program, with them set
     extent = QUICK if quick else FULL

@@ -1,4 +1,4 @@
-"""What has to be measured in a process of its own: peak memory, the allocator's settings, imports, the S3 client."""
+"""Measurements that need a process of their own: peak memory, the allocator's settings, imports, the S3 client."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py")
-"""Packages that the Lambda runtime holds, already compiled."""
+RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py")
+"""Packages that the Lambda runtime has, compiled."""
 
 EXAMPLE_SETTINGS = {
     "BUCKET_NAME": "bucket",
@@ -38,9 +38,9 @@ EXAMPLE_SETTINGS = {
 
 
 def peak() -> float:
-    """Most memory this process ever had resident, in MB."""
+    """The peak resident memory of this process, in MB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage may tell the parent's peak, from before this program was loaded
+    if status.exists():  # getrusage may report the parent's peak, from before this program was loaded
         return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024 / 1e6  # type: ignore[index]
     import resource  # noqa: PLC0415 - only where there is no /proc
 
@@ -52,13 +52,13 @@ def split_memory(upload: str) -> dict[str, float]:
     from bench.steps import split  # noqa: PLC0415 - `imports` must not find it loaded
 
     before, begun = peak(), time.process_time()
-    with Path(os.devnull).open("wb") as nowhere:
-        split(Path(upload), nowhere)
+    with Path(os.devnull).open("wb") as null:
+        split(Path(upload), null)
     return {"before": before, "peak": peak(), "seconds": time.process_time() - begun}
 
 
 def collect_memory(reply: str, count: str) -> dict[str, float]:
-    """The same of a collect; the reply is mapped, and its pages count as long as there is room."""
+    """The same of a collect; the reply is a mapped file, and its pages count while memory is free."""
     from bench.steps import Collected  # noqa: PLC0415
 
     collected = Collected(int(count))
@@ -69,13 +69,13 @@ def collect_memory(reply: str, count: str) -> dict[str, float]:
 
 
 def split_times(upload: str, rounds: str) -> list[float]:
-    """CPU seconds of some splits."""
+    """CPU seconds of `rounds` splits."""
     from bench.steps import split  # noqa: PLC0415
     from bench.timing import take_turns  # noqa: PLC0415
 
     def step() -> None:
-        with Path(os.devnull).open("wb") as nowhere:
-            split(Path(upload), nowhere)
+        with Path(os.devnull).open("wb") as null:
+            split(Path(upload), null)
 
     return take_turns({"split": step}, int(rounds))["split"]
 
@@ -83,9 +83,9 @@ def split_times(upload: str, rounds: str) -> list[float]:
 def imports(handler: str, compiled: str) -> dict[str, float]:
     """CPU seconds to import a handler, and then to build its services; with byte code or, our own packages, without."""
     os.environ.update(EXAMPLE_SETTINGS)
-    sys.dont_write_bytecode = False  # whatever the shell says: the first of these processes compiles for the others
+    sys.dont_write_bytecode = False  # the first of these processes compiles for the others
     if compiled == "no":
-        _forget_byte_code()
+        _ignore_byte_code()
     begun = time.process_time()
     importlib.import_module(handler)
     imported = time.process_time()
@@ -93,8 +93,8 @@ def imports(handler: str, compiled: str) -> dict[str, float]:
     return {"imports": imported - begun, "services": time.process_time() - imported}
 
 
-def _forget_byte_code() -> None:
-    """Compile what the artifact holds anew, as a function must whose package holds no byte code."""
+def _ignore_byte_code() -> None:
+    """Compile the artifact's modules at import, as in a function whose package has no byte code."""
     kept = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
     packages = sysconfig.get_path("purelib")
     cached = importlib.machinery.SourceFileLoader.get_code
@@ -103,7 +103,7 @@ def _forget_byte_code() -> None:
         path = self.get_filename(name)
         inside = path.removeprefix(packages).lstrip("/")
         ours = path.startswith(packages) or not path.startswith(kept)
-        if not ours or inside.startswith(RUNTIME_BRINGS):
+        if not ours or inside.startswith(RUNTIME_PACKAGES):
             return cached(self, name)
         return self.source_to_code(self.get_data(path), path)
 
@@ -111,7 +111,7 @@ def _forget_byte_code() -> None:
 
 
 def s3_client(size: str, rounds: str) -> dict[str, list[float]]:
-    """CPU seconds of this process to read so many bytes as split does, and to write as many as staged objects."""
+    """CPU seconds of this process to read `size` bytes as split does, and to write as many as staged objects."""
     from bench.s3_client import times  # noqa: PLC0415
 
     os.environ.update(EXAMPLE_SETTINGS)

@@ -29,7 +29,7 @@ FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
 JOBS = (10, 1_000, 1_000_000)
 """Records of the jobs whose sum is shown."""
 STANDING = {"secret": 0.40, "18 alarms": 1.80, "dashboard": 3.00}
-"""Dollars a month for what is there whether it is used or not; an account has 10 alarms and 3 dashboards free."""
+"""Dollars a month for resources that are billed when idle; an account has 10 alarms and 3 dashboards free."""
 
 PRICES_OF = "us-east-1, arm64, November 2026"
 PRICES = {
@@ -46,7 +46,7 @@ PRICES = {
 """Dollars for one of each."""
 
 PROCESSOR_MB = 1_769
-"""Memory for which Lambda gives one whole processor; others get their share."""
+"""Memory for which Lambda gives one whole processor; less memory gives a share."""
 FUNCTIONS = ("submit", "poll")
 
 
@@ -54,7 +54,7 @@ FUNCTIONS = ("submit", "poll")
 
 
 def per_batch(small: Mapping[str, float], large: Mapping[str, float], batches: int) -> dict[str, float]:
-    """What so many more batches used, for each."""
+    """The difference of two jobs per batch."""
     return {name: (large[name] - small[name]) / batches for name in large}
 
 
@@ -87,7 +87,7 @@ _TEXT = """\
 # What Dropbatch costs on AWS
 
 Written by `python -m bench.cost`; do not edit. Counted on moto with answers after a minute (median, lognormal, sigma
-0.5): what a batch costs is the difference of jobs of {sizes} batches. DynamoDB's units are reckoned from the items'
+0.5): what a batch costs is the difference of jobs of {sizes} batches. DynamoDB's units are computed from the items'
 sizes, the index's included. List prices of {prices}. X-Ray's traces (the first 100,000 a month are free) and storage
 come on top.
 
@@ -106,19 +106,19 @@ one batch. Batches have {growth_text}.
 
 ## An idle stack
 
-A month of a run a minute that finds nothing to do, counted on {ticks} such runs, and what is there in any case.
+One run a minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed when idle.
 CloudWatch bills the stack's own metrics ($0.30 each) only in hours in which they have values: three of them always.
 
 {idle}
 
 ## Lambda's seconds
 
-Waiting is assumed, for each call: DynamoDB {dynamodb:.0f} ms, S3 {s3_read:.0f} ms to the first byte and 80 MB a second,
-SQS {sqs:.0f} ms; Workers AI {submit:.1f} s to submit, {pending:.1f} s to say that a batch is pending,
-{finished:.1f} s to answer; calls at the same time count once. A tick's waiting for what comes due next is counted on
-the moved clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose answers had
-{reply:.1f} MB each; {call_cpu:.0f} ms of waiting a call stand for TLS, which is not spoken here. A function has its
-share of a processor: with less memory it computes longer and waits for less money.
+Waiting is assumed for each call: DynamoDB {dynamodb:.0f} ms, S3 {s3_read:.0f} ms to the first byte and 80 MB a
+second, SQS {sqs:.0f} ms; Workers AI {submit:.1f} s to submit, {pending:.1f} s to say that a batch is pending,
+{finished:.1f} s to answer; parallel calls count once. A tick's waiting for what is due next is counted on the moved
+clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose answers had {reply:.1f} MB
+each; {call_cpu:.0f} ms of computing per call are assumed for TLS, which is not used here. A function has its share of
+a processor: with less memory it computes longer, and waiting costs less.
 
 {lambdas}
 
@@ -128,9 +128,9 @@ The same with other sizes, both functions alike, the whole bill of a million rec
 
 ## Growth
 
-Each cell is for one batch more. S3's calls are the same in both; the rest follows the calls of the API, of which chance
-has its share in jobs as small as these. By the simulation of `bench/polling.md` there are no more of them for a batch
-in a job of 10,000 batches than in one of 2,000, and `tests/unit/test_result_files.py` holds the work of finishing to
+Each cell is for one batch more. S3's calls are the same in both; the rest follows the calls of the API, which vary by
+chance in jobs as small as these. By the simulation of `bench/polling.md` there are no more calls per batch in a job
+of 10,000 batches than in one of 2,000, and `tests/unit/test_result_files.py` holds the work of finishing to
 the same for each batch: the bill of 20,000 batches is 20 times that of 1,000.
 
 {growth}
@@ -212,7 +212,7 @@ class Bills:
 
 
 def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> Bills:
-    """From jobs of one batch, of few and of many small ones, of full ones, and from idle runs."""
+    """The bills from jobs of one batch, of few and of many small batches, of full ones, and from idle runs."""
     more = SIZES[-1] - SIZES[0]
     batch = _bill(per_batch(small.used, large.used, more), per_batch(small.seconds, large.seconds, more))
     job = _bill(one.used, one.seconds).plus(batch, -1)

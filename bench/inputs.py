@@ -1,4 +1,4 @@
-"""Made-up uploads and replies, the same in every run. Knows nothing of how they are measured."""
+"""Generated uploads and replies, the same in every run."""
 
 from __future__ import annotations
 

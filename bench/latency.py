@@ -1,8 +1,8 @@
 """`python -m bench.latency`: what each step sustains at AWS's latencies; writes `bench/latency.md`.
 
 Split is run as it is, on boto3, against a server in another process that answers S3, DynamoDB and SQS after the time
-they are known to take, and with the share of a processor that Lambda gives a function of its memory. Of the other
-steps the calls are counted on moto (`bench.meter`), and their time is reckoned from the same latencies.
+they are known to take, and with the share of a processor that Lambda gives a function of its memory. The calls of the
+other steps are counted on moto (`bench.meter`), and their time is computed from the same latencies.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 WRITTEN = Path(__file__).with_name("latency.md")
 MEMORY = 512
-"""MB of both functions, as the template has it."""
+"""MB of both functions, as in the template."""
 S3, DYNAMODB, SQS = 0.020, 0.005, 0.010
 """Seconds to the first byte of an answer."""
 S3_BYTES_A_SECOND = 80e6
 RECORD = 1_024
 RANGE = 8 << 20
 SECONDS = 20.0
-"""How long each split is measured."""
+"""Duration of each split."""
 SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
 """Batches of records of 1 KB, by their size."""
 PARALLEL = {"submit": (10, 1), "poll": (5, min(BATCHES_PER_MESSAGE, THREADS))}
 """By step: runs at the same time that its queue allows, as the template has it; batches that a run handles at once."""
 WALL = 100
-"""Submits a minute that Cloudflare's limit of calls leaves room for."""
+"""Submits a minute within Cloudflare's limit of calls."""
 
 
 # ── a slow AWS ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,7 +166,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
 
 
 def measure_split(endpoint: str, records: int, *, ahead: bool, share: float) -> dict[str, float]:
-    """The same in a process of its own with a share of a processor, its imports apart."""
+    """The same in a process of its own with a share of a processor, without its imports."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     child = context.Process(target=_child, args=(theirs, endpoint, records, ahead), daemon=True)
@@ -210,7 +210,7 @@ def split_rows() -> list[list[str]]:
 
 
 def other_rows() -> list[list[str]]:
-    """A row for each step, reckoned from its calls: of small batches and of the largest."""
+    """A row for each step, computed from its calls: for small batches and for the largest."""
     share = share_of(MEMORY)
     small, large = (measure(batches, 1, 20, 60.0) for batches in (40, 120))
     few, full = (measure(batches, FULL_RECORDS, FULL_TEXT, 60.0) for batches in (1, FULL_BATCHES))
@@ -263,10 +263,17 @@ same time, *batches in a run* those that one of them waits for at the same time;
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.latency", description=(__doc__ or "").splitlines()[0])
     parser.parse_args()
-    split_head = ["batches of", "several at once", "computing", "one after another", "on a whole processor", "target"]
+    split_head = [
+        "batches of",
+        "several in parallel",
+        "computing",
+        "one after another",
+        "on a whole processor",
+        "target",
+    ]
     calls = ["DynamoDB", "S3", "SQS", "Workers AI"]
     head = ["step", *calls, "waiting", "computing", "runs", "batches in a run", "batches a minute", "target"]
     text = _TEXT.format(

@@ -1,6 +1,6 @@
-"""Counts what both functions ask of AWS and of the API, in a job that runs in this process on moto, on a moved clock.
+"""Counts both functions' calls of AWS and of the API, in a job that runs in this process on moto, on a moved clock.
 
-DynamoDB's units are reckoned from the items' own sizes; the time of waiting for answers is assumed, as stated here.
+DynamoDB's units are computed from the items' sizes; the time of waiting for answers is assumed, as stated here.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 MODEL = "@cf/baai/bge-small-en-v1.5"
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
 WAITS = {"dynamodb": 0.005, "s3 read": 0.02, "s3 write": 0.02, "sqs": 0.01, "secretsmanager": 0.0}
-"""Seconds until AWS has answered one call, assumed; of S3 until the first byte."""
+"""Seconds until AWS answers a call, assumed; for S3 until the first byte."""
 S3_BYTES_A_SECOND = 80e6
 API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
-"""Seconds until Workers AI has, assumed."""
+"""Seconds until Workers AI answers, assumed."""
 CALL_CPU = 0.001
-"""Seconds for sockets and TLS, each call; assumed, for here there are none."""
+"""Seconds of sockets and TLS per call, assumed: there are none here."""
 PLATFORM_LOG = 420
-"""Bytes that Lambda itself logs about a run."""
+"""Bytes that Lambda itself logs per run."""
 TICK_SECONDS = 60.0
 S3_READS = {"GetObject", "HeadObject"}
 
@@ -73,15 +73,15 @@ def _value_size(value: dict[str, Any]) -> int:
 
 @dataclass
 class Run:
-    """Everything one invocation used; threads of one pool wait at the same time."""
+    """What one invocation used; threads of one pool wait in parallel."""
 
     step: str
     waits: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     foreign: float = 0.0
-    """Seconds of this process's processor that were moto's and the API's."""
+    """Processor seconds of moto and of the local API."""
 
     def waited(self) -> float:
-        """Seconds, what is done at the same time counted once."""
+        """Seconds of waiting; parallel waits count once."""
         pools: dict[str, float] = defaultdict(float)
         for (pool, _), seconds in self.waits.items():
             pools[pool] = max(pools[pool], seconds)
@@ -89,26 +89,26 @@ class Run:
 
 
 class Log:
-    """Takes what the functions print, and counts it."""
+    """Counts the bytes that the functions print."""
 
     def __init__(self, used: Counter[str]) -> None:
-        """Count it there."""
+        """Count into `used`."""
         self.used = used
 
     def write(self, text: str) -> int:
-        """Some text."""
+        """Count a text."""
         self.used["log bytes"] += len(text.encode())
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
 
 class Meter:
-    """Counts what the functions ask for, while one of them runs."""
+    """Counts the functions' calls while one of them runs."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin at zero."""
         self.used: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Meter:
     # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
-        """One call of AWS."""
+        """Count one call of AWS."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
             self._units(operation, arguments, answer)
@@ -140,7 +140,7 @@ class Meter:
         self.wait(WAITS.get(kind, WAITS["dynamodb"]) + seconds)
 
     def wait(self, seconds: float) -> None:
-        """This thread waits."""
+        """Count seconds for which this thread waits."""
         if self.run is not None:
             thread = threading.current_thread()
             with self.lock:
@@ -184,7 +184,7 @@ class Meter:
 
     @contextlib.contextmanager
     def invocation(self, function: str, step: str, *, scheduled: bool) -> Iterator[None]:
-        """One run of a function, for one of the steps."""
+        """Count one run of a function, for one of the steps."""
         self.run = Run(step)
         log: Any = Log(self.used)
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ class Meter:
 
     @contextlib.contextmanager
     def foreign(self) -> Iterator[None]:
-        """What this thread's processor does meanwhile is not the function's."""
+        """Exclude this thread's processor time from the function's."""
         began = time.thread_time()
         yield
         if self.run is not None:
@@ -233,7 +233,7 @@ def _pages(size: int, page: int) -> int:
 
 
 class Metered(World):
-    """A world whose functions are metered, and whose ticks come each minute, whatever is due."""
+    """A world whose functions are metered."""
 
     meter: Meter
 
@@ -247,7 +247,7 @@ class Metered(World):
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:
-    """Run one job to its end, all of its batches of one size; without batches let some minutes pass."""
+    """Run one job, all of its batches of one size, to its end; without batches run some idle ticks."""
     meter = Meter()
     metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
     api = WorkersAI(
@@ -291,7 +291,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
 
 
 class _Api(httpx.BaseTransport):
-    """The local API, whose processor time is not the function's."""
+    """The local API, with its processor time excluded from the function's."""
 
     def __init__(self, inner: httpx.BaseTransport, meter: Meter) -> None:
         self.inner, self.meter = inner, meter

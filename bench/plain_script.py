@@ -1,8 +1,8 @@
 """What a user would otherwise write: submit all, poll all, join, write. Measured against in `bench.stack compare`.
 
 A short asyncio script of httpx and `json`, as good as such scripts are: bodies under the API's limit, a bounded number
-of calls at the same time, back-off on errors, answers joined by id and written in order. It keeps what it knows in
-memory. So what it had submitted when it dies is paid for and lost.
+of parallel calls, back-off on errors, answers joined by id and written in order. It keeps its state in memory: what it
+had submitted when it dies is billed and lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 RECORDS, BYTES = 5_000, 9_500_000
-AT_ONCE = 8
+MAX_PARALLEL = 8
 POLL_SECONDS = 10.0
 
 
@@ -35,7 +35,7 @@ def batches(path: Path) -> list[list[dict[str, Any]]]:
 
 
 async def call(client: httpx.AsyncClient, url: str, body: dict[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:
-    """One call of the API, tried again while it fails."""
+    """One call of the API, retried while it fails."""
     wait = 1.0
     while True:
         async with limit:
@@ -62,8 +62,8 @@ async def answers(client: httpx.AsyncClient, url: str, requests: list[Any], limi
 
 
 async def main(upload: Path, output: Path, url: str, token: str) -> None:
-    """Everything."""
-    limit = asyncio.Semaphore(AT_ONCE)
+    """Submit, poll, join and write everything."""
+    limit = asyncio.Semaphore(MAX_PARALLEL)
     parts = batches(upload)
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=120) as client:
         answered = await asyncio.gather(*(answers(client, url, part, limit) for part in parts))

@@ -1,7 +1,7 @@
-"""`python -m bench.polling`: ways to decide when to ask after a batch, simulated; writes `bench/polling.md`.
+"""`python -m bench.polling`: ways to decide when to poll a batch, simulated; writes `bench/polling.md`.
 
-It runs the product's own policy at the product's rates, on a clock of its own: nothing waits, no API is asked, and the
-same seed gives the same table. Left out are faults and the second or so that a call and a tick's round take.
+It runs the product's own policy at the product's rates, on a clock of its own: nothing waits, no API is called, and the
+same seed gives the same table. Faults and the duration of calls and rounds (about a second) are not simulated.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
 """The budget's limit with the template's defaults: submits stop while this many batches are pending."""
 TICK, LOOKS = 60.0, 52.0
-"""A tick each minute looks for so long; the first batches of a job are asked after by message, at any time."""
-PROMPT = 20
-READ_EVERY = 30.0
-"""Seconds for which a process believes what it read of a model's times."""
+"""Seconds between two ticks, and seconds that a tick works; a job's first batches are polled by message at any time."""
+FAST_BATCHES = 20
+READ_SECONDS = 30.0
+"""Seconds for which a process caches a model's times."""
 MINUTE, HOUR = 60.0, 3_600.0
 
 
@@ -60,7 +60,7 @@ class Growing(Way):
 
 
 class EveryMinute(Way):
-    """Asks after everything each minute."""
+    """Polls every batch each minute."""
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
         """A minute."""
@@ -69,12 +69,12 @@ class EveryMinute(Way):
 
 @dataclass
 class Knowing(Way):
-    """The product's rule, told the true spread from the beginning: what learning can reach at best."""
+    """The product's rule with the true distribution from the beginning: the best that learning can reach."""
 
     spread: cadence.Distribution
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
-        """By the true spread."""
+        """By the true distribution."""
         return cadence.next_poll(self.spread, age, chance)
 
 
@@ -87,7 +87,7 @@ class Learned(Way):
     read_at: float = 0.0
 
     def wait(self, age: float, now: float, chance: float) -> float:
-        """By the spread that the remembered bounds tell."""
+        """By the distribution of the remembered bounds."""
         self._read(now)
         return cadence.next_poll(self.spread, age, chance)
 
@@ -97,11 +97,11 @@ class Learned(Way):
         return cadence.first_poll(self.spread, f"{number:08d}", chance)
 
     def _read(self, now: float) -> None:
-        if now - self.read_at >= READ_EVERY:
+        if now - self.read_at >= READ_SECONDS:
             self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
-        """Remembered, if it is one of those that are."""
+        """Remember it if it is sampled."""
         if not cadence.is_sampled(f"{number:08d}"):
             return
         slot = int(chance * cadence.SAMPLES)
@@ -118,7 +118,7 @@ class World:
     name: str
     ready: Callable[[], Callable[[float, random.Random], float]]
     independent: bool = True
-    """Of the time of acceptance and of other batches; only then there is one true spread."""
+    """Whether times depend on nothing else; only then there is one true distribution."""
 
 
 def _after(seconds: Callable[[random.Random], float]) -> Callable[[], Callable[[float, random.Random], float]]:
@@ -176,7 +176,7 @@ STALL = World(
 
 @dataclass
 class Found:
-    """What a run came to."""
+    """The result of a run."""
 
     polls: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
@@ -210,16 +210,16 @@ def run(
     """Submit and poll until everything is collected.
 
     Args:
-        way: when to ask.
+        way: when to poll.
         jobs: when each begins, and its batches.
-        ready: how long the API takes.
-        seed: of all chance.
+        ready: when the API has finished a batch.
+        seed: of all random numbers.
     """
     chance = random.Random(seed)
     bucket, found = Bucket(), Found()
     waiting = deque((begins, number) for begins, count in jobs for number in range(count))
     due: list[tuple[float, float, float, float, int, int]] = []
-    """When to ask, accepted, finished, age last seen pending, polls, number."""
+    """When to poll, accepted, finished, age last seen pending, polls, number."""
     submit_at = 0.0
     while due or waiting:
         poll_at = bucket.free_at(due[0][0], BURST) if due else float("inf")
@@ -230,7 +230,9 @@ def run(
                 bucket.take(at)
                 submit_at = at + MINUTE / CALLS_PER_MINUTE
                 first = at + way.first(number, at, chance.random())
-                heapq.heappush(due, (first if number < PROMPT else _look(first), at, ready(at, chance), 0.0, 0, number))
+                heapq.heappush(
+                    due, (first if number < FAST_BATCHES else _look(first), at, ready(at, chance), 0.0, 0, number)
+                )
                 continue
         _, accepted, finished, after, polls, number = heapq.heappop(due)
         bucket.take(poll_at)
@@ -248,12 +250,12 @@ def run(
 
 
 def _look(at: float) -> float:
-    """When a tick finds what is due at this time: none looks in the last seconds of its minute."""
+    """When a tick finds what is due at this time: no tick works in the last seconds of its minute."""
     return at if at % TICK < LOOKS else (at // TICK + 1) * TICK
 
 
 def true_spread(world: World) -> cadence.Distribution:
-    """How long batches really take, by many of them."""
+    """The distribution of the times that batches really take."""
     chance, ready, many = random.Random(0), world.ready(), 20_000
     shares = [1e-6 * share for share in cadence.ASSUMED]
     for _ in range(many):
@@ -280,9 +282,9 @@ def row(name: str, world: World, jobs: list[tuple[float, int]]) -> list[str]:
 
 
 def stalled(name: str, count: int) -> list[str]:
-    """One row: a stall, met by so many batches."""
+    """One row: a stall with `count` batches."""
     cells = [
-        "-" if make is EveryMinute and count > PROMPT else run(make(), [(0.0, count)], STALL.ready()).cell()
+        "-" if make is EveryMinute and count > FAST_BATCHES else run(make(), [(0.0, count)], STALL.ready()).cell()
         for make in WAYS.values()
     ]
     print(" | ".join([name, *cells]))
@@ -290,12 +292,12 @@ def stalled(name: str, count: int) -> list[str]:
 
 
 def next_day() -> list[str]:
-    """One row: the job after a stall, with what its 20 batches taught still remembered."""
+    """One row: the job after a stall, with the times of its 20 batches still remembered."""
     cells = []
     for make in WAYS.values():
         way = make()
-        run(way, [(0.0, PROMPT)], STALL.ready())
-        cells.append(run(way, [(11 * HOUR, PROMPT)], STALL.ready()).cell())
+        run(way, [(0.0, FAST_BATCHES)], STALL.ready())
+        cells.append(run(way, [(11 * HOUR, FAST_BATCHES)], STALL.ready()).cell())
     print(" | ".join(["the job after it", *cells]))
     return ["the job after it", *cells, "-"]
 
@@ -321,13 +323,14 @@ def two_jobs() -> list[list[str]]:
 
 
 _TEXT = """\
-# When to ask after a batch
+# When to poll a batch
 
 Written by `python -m bench.polling`; do not edit. A simulation on a clock of its own: the same on every machine. Each
 cell holds API calls per batch, submit included, and seconds from ready to collected: the median and the 95th
-percentile. At most {calls} calls a minute, submits and polls together; submits stop at {outstanding:,} batches pending.
-*Around* means a lognormal spread: with sigma 0.5 two thirds of the batches lie between 0.6 and 1.65 times the middle.
-*Knowing* is the learned way's rule told the true spread beforehand, which nobody is: what learning can reach at best.
+percentile. At most {calls} calls a minute, submits and polls together; submits stop at {outstanding:,} batches
+pending. *Around* means a lognormal distribution: with sigma 0.5 two thirds of the batches lie between 0.6 and 1.65
+times the median. *Knowing* is the same rule with the true distribution given beforehand: the best that learning can
+reach.
 
 ## Two jobs of 40 batches that finish after 5 to 90 s, the first on a model never seen
 
@@ -339,7 +342,7 @@ there a call takes no time. Each over several seeds.
 
 ## Jobs of 20 batches, one every 20 minutes, 12 times
 
-The first of them meets a model never seen.
+The first of them is on a model never seen.
 
 {regular}
 
@@ -354,14 +357,14 @@ The first of them meets a model never seen.
 ## The API stalls
 
 Nothing is finished for 10 hours, then everything within a minute; after that batches take 33 s again. The job after it
-begins an hour later and has 20 batches, like the one that was stalled; what that one taught is still remembered.
+begins an hour later and has 20 batches, like the stalled one; the completion times of that one are still remembered.
 
 {stall}
 """
 
 
 def main() -> None:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     counted = next(world for world in WORLDS if world.name == "around 2 minutes (sigma 0.5)")
     text = _TEXT.format(
         two_jobs="\n".join(f"| {' | '.join(line)} |" for line in two_jobs()),

@@ -1,4 +1,4 @@
-"""What was measured, as `bench/README.md`. Knows no step; every number in the text comes from a run."""
+"""The measurements as `bench/README.md`; every number in the text comes from a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Speed:
     faster: dict[str, Spread]
 
     def line(self) -> str:
-        """For whoever watches."""
+        """One line of progress."""
         parts = [f"{way} {spread.middle:.2f}" for way, spread in self.per_gb.items()]
         return f"{self.kind}: {', '.join(parts)} s/GB"
 
@@ -57,13 +57,13 @@ class Growth:
     per_gb: Spread
 
     def line(self) -> str:
-        """For whoever watches."""
+        """One line of progress."""
         return f"{self.step} of {self.size // MB:,} MB: peak {self.peak.text('.0f', ' MB')}, {self.per_gb.text()} s/GB"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Everything one run found."""
+    """All measurements of one run."""
 
     rounds: int
     upload: int
@@ -79,50 +79,50 @@ class Table:
 
 _ALL = """\
 Written by `make bench`; do not edit. Every figure is CPU time (user and system) or memory, never wall time. Steps that
-are compared took turns in one process, a round each, after a round that was thrown away; a ratio is taken within a
+are compared take turns in one process, a round each, after a warm-up round; a ratio is taken within a
 round. A cell holds the median, and in brackets the least and the largest."""
 
 _NOISE = """\
-Noise of this run: between the quickest and the slowest round of one floor lay a factor of {least:.2f} to
+Noise of this run: the slowest round of one floor took longer than the fastest by a factor of {least:.2f} to
 {largest:.2f}."""
 
 _SPLIT = """\
 `functions.submit.records.cut.cut`, fed with 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body
 and sidecar) written to another, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
-batches. What the S3 client costs comes on top on every side and stands below. *Floor*: read the blocks, find the
+batches. The cost of the S3 client is not included; it is below. *Floor*: read the blocks, find the
 newlines (`split`, which leaves the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode
 each line with msgspec and drop it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the
-payload, the same limits. *filesplit*: PyPI's package of that name, as many lines a file; it looks into none of them
+payload, the same limits. *filesplit*: PyPI's package of that name, as many lines per file; it reads none of them
 and writes no body and no sidecar."""
 
 _COLLECT = """\
-A finished poll's reply of {megabytes} MB, items shuffled, as a mapped file: told from other replies
-(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part; no S3,
-no DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: the reply read to its end by msgspec, nothing made of
-it. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
+A finished poll's reply of {megabytes} MB, items shuffled, as a mapped file: recognized
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part; no
+S3, no DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: the reply read to its end by msgspec and
+dropped. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
 
 _GROWTH = """\
 A fresh process for each, three times. Memory is what is resident at its highest, in MB. Uploads are of 1 KB records,
 what is staged is dropped; replies are of embeddings of 384 floats. A collect's reply is a mapped file, read in one pass
-by a reader that lets nobody in before its end, so all its pages count as resident until then; the kernel takes them
-back when memory is short. *Not of files*: what it cannot take back, when the part is ready to be put."""
+by a reader that returns at its end, so all its pages count as resident until then; the kernel takes them
+back when memory is short. *Not of files*: what it cannot take back, when the part is complete."""
 
 _IMPORTS = """\
 A fresh process for each, {processes} times, ms of CPU. Without byte code means that the function's own package is
-compiled anew; Python's library and boto3 come compiled with the Lambda runtime. *Services*: what the first call adds:
+compiled; Python's library and boto3 are compiled in the Lambda runtime. *Services*: what the first call adds:
 boto3, its clients, the HTTP client."""
 
 _OTHERS = """\
-`MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` as `template.yaml` sets them, against glibc as it comes: split of
-1 KB records, its output dropped, in processes that take turns. boto3's own cost: ranged reads of 8 MiB and puts of
-0.5 MB against a stub in another process, over plain HTTP, where it hashes each body that it sends; over HTTPS TLS takes
-that place."""
+`MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` as `template.yaml` sets them, against glibc's defaults: split of
+1 KB records, its output dropped, in processes that take turns. The cost of boto3 itself: ranged reads of 8 MiB and
+puts of 0.5 MB against a stub in another process, over plain HTTP, where it hashes each body that it sends; over HTTPS
+there is TLS instead."""
 
 _LATER = """\
 Public tools: none was found on PyPI that cuts a request file under a record and a byte limit, checks its records and
 writes request bodies, or joins a shuffled reply to its records. Looked at: gpt-batch-manager (splits by an estimate of
 tokens), json-file-split (into a number of files), bespokelabs-curator, openai-batch and openbatch (build requests from
-Python objects, and send them themselves), filesplit (lines alone; measured above). API calls per batch
+Python objects and send them), filesplit (lines alone; measured above). API calls per batch
 ([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here."""
 
 _NONE = "-"
@@ -130,21 +130,21 @@ _NONE = "-"
 _REASONS = {
     ("split", "floor"): """\
 *Split, times its floor.* Reading the JSON alone takes {json_of_floor} floors. Each line is decoded by itself, so that
-it is judged by its own bytes alone, and to values, since the reader checks numbers and UTF-8 only of what it makes
-values of. It would need a reader that checks everything and makes nothing. orjson was tried and is no quicker.""",
+its validity depends on its own bytes alone, and into values, since the reader checks numbers and UTF-8 only in values.
+It would need a reader that checks everything and creates nothing. orjson was tried and is not faster.""",
     ("split", "plain"): """\
 *Split, times faster than plain.* The floor itself is only {plain_of_floor} times faster than plain, and reading the
-JSON alone {plain_of_json} times. It would need the same reader, and lines that are not told apart as objects.""",
+JSON alone {plain_of_json} times. It would need the same reader, and lines that need not be separate objects.""",
     ("collect", "floor"): """\
-*Collect, times its floor.* msgspec takes {json_of_floor} floors to find where the numbers end, whatever is made of
-them, and a reply must be read to its end before any state says that it came. It would need a reader that scans
+*Collect, times its floor.* msgspec takes {json_of_floor} floors to find where the numbers end, and a reply must be read
+to its end before any state says that it was received. It would need a reader that scans
 numbers several at a time.""",
     ("collect", "plain"): """\
 *Collect, times faster than plain.* Reading the JSON alone is {plain_of_json} times faster than plain, that and the
-floor together {plain_of_both} times. The rest looks in each result for line breaks and for bytes that are no text, and
-copies it into its line. It would need the same quicker reader.""",
+floor together {plain_of_both} times. The rest searches each result for line breaks and for bytes that are not text, and
+copies it into its line. It would need the same faster reader.""",
 }
-"""Why a target is missed, by step and what it is measured against; the numbers are one for each kind that misses it."""
+"""Why a target is missed, by step and baseline; the numbers are the range over the kinds that miss it."""
 
 
 def readme(table: Table) -> str:
@@ -197,13 +197,13 @@ def readme(table: Table) -> str:
             ("what", "s/GB"),
             [
                 ("split, allocator as in the template", table.allocator[0].text()),
-                ("split, allocator as it comes", table.allocator[1].text()),
+                ("split, glibc's default allocator", table.allocator[1].text()),
                 ("the second against the first, times", table.allocator[2].text()),
                 ("boto3, reading an upload", table.s3["read"].text()),
                 ("boto3, writing staged objects", table.s3["write"].text()),
             ],
         ),
-        "## What comes after",
+        "## What is not here",
         _LATER,
     ]
     return "\n\n".join(sections) + "\n"
@@ -232,11 +232,11 @@ def _cell(spreads: dict[str, Spread], way: str, form: str = ".2f") -> str:
 
 
 def _targets(table: Table) -> list[str]:
-    """The targets, met or missed, and why those are missed that are."""
+    """The targets, met or missed, and the reasons for those missed."""
     rows, missed = [], dict[tuple[str, str], list[Speed]]()
     for step, speeds, times in (("split", table.split, 5), ("collect", table.collect, 20)):
         for speed in speeds:
-            if "plain" not in speed.faster or not _is_aimed_at(step, speed.kind):
+            if "plain" not in speed.faster or not _has_target(step, speed.kind):
                 continue
             ours, plain = speed.floors["ours"], speed.faster["plain"]
             what = f"{step}, {speed.kind}"
@@ -261,11 +261,11 @@ def _targets(table: Table) -> list[str]:
     if not missed:
         return [grid]
     reasons = [_REASONS[what].format(**_reasoned(speeds)) for what, speeds in missed.items()]
-    return [grid, "Why those are missed, and what it would take:", "\n\n".join(f"- {one}" for one in reasons)]
+    return [grid, "Why the targets are missed, and what it would take:", "\n\n".join(f"- {one}" for one in reasons)]
 
 
 def _reasoned(speeds: list[Speed]) -> dict[str, str]:
-    """What the reasons quote: medians of the kinds that miss a target, the least and the largest."""
+    """The numbers in the reasons: the least and the largest median of the kinds that miss a target."""
 
     def across(value: Callable[[Speed], float]) -> str:
         values = sorted(map(value, speeds))
@@ -280,7 +280,7 @@ def _reasoned(speeds: list[Speed]) -> dict[str, str]:
     }
 
 
-def _is_aimed_at(step: str, kind: str) -> bool:
+def _has_target(step: str, kind: str) -> bool:
     return step == "split" or kind.startswith("embeddings")
 
 

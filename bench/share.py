@@ -1,7 +1,7 @@
 """Gives processes the share of a processor that Lambda gives a function of some memory. Linux only.
 
-Lambda's functions run in a control group with a quota: in each period a process may compute for so long, and is stopped
-until the next when that is used up; waiting costs nothing. Here the same is done with signals.
+Lambda's functions run in a control group with a quota: in each period a process may compute for a fixed time, and is
+stopped until the next period when that is used up; waiting costs nothing. Here signals do the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 WHOLE_PROCESSOR_MB = 1_769
 """Memory for which Lambda gives one whole processor."""
 PERIOD = 0.1
-LOOK_EVERY = 0.004
+CHECK_SECONDS = 0.004
 
 
 def share_of(memory: int) -> float:
-    """The share of a processor that a function of so many MB has."""
+    """The share of a processor that a function of `memory` MB has."""
     return memory / WHOLE_PROCESSOR_MB
 
 
@@ -31,16 +31,16 @@ def cpu_seconds(pid: int) -> float:
     """Seconds that all threads of a process have computed.
 
     Raises:
-        OSError: the process is gone.
+        OSError: the process has ended.
     """
     return time.clock_gettime((~pid << 3) | 2)  # The kernel's number of another process's clock.
 
 
 class Share(threading.Thread):
-    """Holds processes to a share of a processor, each by itself, until it is told to stop."""
+    """Limits each of several processes to a share of a processor, until it is ended."""
 
     def __init__(self, share: float, processes: Callable[[], Iterable[int]]) -> None:
-        """Hold those processes that `processes` names, asked once a second, to so much of a processor."""
+        """Limit the processes that `processes` returns, called once a second, to `share` of a processor."""
         super().__init__(daemon=True)
         self.share = share
         self.processes = processes
@@ -49,11 +49,11 @@ class Share(threading.Thread):
         """Seconds that each process has computed in all."""
 
     def run(self) -> None:
-        """Look every few milliseconds who has used up what he may use."""
+        """Check every few milliseconds which processes have used up their share."""
         left: dict[int, float] = {}
         stopped: set[int] = set()
         looked, asked = time.monotonic(), 0.0
-        while not self.over.wait(LOOK_EVERY):
+        while not self.over.wait(CHECK_SECONDS):
             now = time.monotonic()
             if now - asked > 1:
                 asked = now
@@ -76,6 +76,6 @@ class Share(threading.Thread):
                 os.kill(pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Let the processes go."""
+        """Release the processes."""
         self.over.set()
         self.join()

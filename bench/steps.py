@@ -1,8 +1,8 @@
-"""The steps that are measured: the product's own, the same written plainly, and the floor below which none can go.
+"""The measured steps: the product's own, the same written plainly, and a floor that no step can be faster than.
 
-The product's steps are its own functions, fed from a local file and writing to one, so that what S3 costs, the same on
-every side, is left out (`bench.s3_client` measures it by itself). The plain ones are what a competent user writes with
-`json`, lists and dicts, at the same limits. Floors move the same bytes and do nothing else.
+The product's steps are its own functions, from a local file to another, without the cost of S3 (`bench.s3_client`
+measures that). The plain ones are what a competent user writes with `json`, lists and dicts, at the same limits. Floors
+move the same bytes and do nothing else.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from shared.workers_ai.results import Answer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FIRST_RECORDS, MOST_RECORDS, MOST_BYTES = 500, 5_000, 9_500_000
+FIRST_RECORDS, MAX_RECORDS, MAX_BYTES = 500, 5_000, 9_500_000
 """The template's defaults."""
 
-COPIED = 1 << 20
+COPY_BYTES = 1 << 20
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def anonymous() -> float:
-    """Memory of this process that is no file's page, in MB, as the kernel tells it; 0 where it does not."""
+    """Anonymous memory of this process in MB, by /proc; 0 where there is none."""
     status = Path("/proc/self/status")
     found = re.search(r"RssAnon:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(found[1]) * 1024 / 1e6 if found else 0.0
@@ -58,9 +58,9 @@ def anonymous() -> float:
 
 
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
-    """The product's: cut, and the staged object of each batch written. How many batches."""
+    """The product's: cut, and write the staged object of each batch; the number of batches."""
     form = "object" if document else "jsonl"
-    plan = SplitPlan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
+    plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
     stream = blocks(upload)
     place = Checkpoint()
     if document:
@@ -88,29 +88,29 @@ def split_floor(upload: Path, output: IO[bytes]) -> None:
 
 
 def split_lowest_floor(upload: Path, output: IO[bytes]) -> None:
-    """The same with the newlines merely counted, not found: no tool that tells records apart comes near it."""
+    """The same with the newlines only counted: a bound for any tool that separates records."""
     for block in blocks(upload):
         block.count(b"\n")
         output.write(block)
 
 
 def split_json_alone(upload: Path, _: IO[bytes]) -> None:
-    """Each line read as JSON and dropped: what no splitter that checks its records with this reader comes below."""
+    """Decode each line as JSON and drop it: a bound for any splitter that checks its records with this reader."""
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     for block in blocks(upload):
-        whole = block[block.find(b"\n") + 1 : block.rfind(b"\n")]  # the others are cut by the block's edges
+        whole = block[block.find(b"\n") + 1 : block.rfind(b"\n")]  # the first and last lines cross the block's edges
         deque(map(decode, whole.split(b"\n")), maxlen=0)
 
 
 def split_by_filesplit(upload: Path, _: IO[bytes]) -> None:
-    """PyPI's `filesplit`: as many lines a file; it looks into none, and writes no body and no sidecar."""
+    """PyPI's `filesplit`: as many lines per file; it reads none of them, and writes no body and no sidecar."""
     logging.getLogger("filesplit").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(dir=upload.parent) as folder:
-        Split(str(upload), folder).bylinecount(MOST_RECORDS)
+        Split(str(upload), folder).bylinecount(MAX_RECORDS)
 
 
 def split_plainly(upload: Path, output: IO[bytes]) -> None:
-    """As one writes it: each line loaded, batches as lists, payloads dumped; bad lines kept aside."""
+    """The plain way: load each line, collect lists, dump payloads; bad lines are kept aside."""
     batch: list[Any] = []
     bad: list[tuple[int, str]] = []
     size = 0
@@ -126,7 +126,7 @@ def split_plainly(upload: Path, output: IO[bytes]) -> None:
             if not isinstance(record, dict):
                 bad.append((number, "not an object"))
                 continue
-            if batch and (len(batch) == MOST_RECORDS or size + len(line) > MOST_BYTES):
+            if batch and (len(batch) == MAX_RECORDS or size + len(line) > MAX_BYTES):
                 output.write(json.dumps({"requests": batch}).encode())
                 batch, size = [], 0
             batch.append(record)
@@ -139,7 +139,7 @@ def split_plainly(upload: Path, output: IO[bytes]) -> None:
 
 
 class Collected:
-    """Everything `collect` asks of its services, with nothing behind it: a sidecar to read, a part to hand over."""
+    """Services for `collect` without AWS: a sidecar to read, and a part to write."""
 
     def __init__(self, count: int) -> None:
         """Prepare for a reply of so many items."""
@@ -147,7 +147,7 @@ class Collected:
         rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
         self.sidecar = encode_index(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
-        plan = SplitPlan(MODEL, MOST_RECORDS, MOST_BYTES, "account", form="jsonl", packing="plain")
+        plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form="jsonl", packing="plain")
         self.job = Job("20261121T093000Z-5f3a9c1e", JobState.IN_PROGRESS, upload, plan, 0.0)
         self.batch = Batch(self.job.job_id, "00000000", BatchState.QUEUED, 0, count, count, 0, 0.0)
         self.part_size = 0
@@ -160,11 +160,11 @@ class Collected:
 
     def _put_if_absent(self, _key: str, spool: IO[bytes], _metadata: dict[str, str]) -> bool:
         self.part_size = spool.seek(0, 2)
-        self.anonymous = anonymous()  # the answers still live
+        self.anonymous = anonymous()  # the answers are still in memory
         return True
 
     def collect(self, reply: Path) -> None:
-        """The product's: the mapped reply told from others and read to its end, its items joined, the part spooled."""
+        """The product's: parse the mapped reply, join its items, spool the part."""
         with reply.open("rb") as file:
             body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         answer = parse_reply(HTTPStatus.OK, None, body, submitting=False)
@@ -177,18 +177,18 @@ class Collected:
 def collect_floor(reply: Path) -> None:
     """Read, and write the same bytes."""
     with reply.open("rb", buffering=0) as file, tempfile.TemporaryFile(buffering=0) as spool:
-        while block := file.read(COPIED):
+        while block := file.read(COPY_BYTES):
             spool.write(block)
 
 
 def collect_json_alone(reply: Path) -> None:
-    """The reply read as JSON to its end, nothing made of it."""
+    """Read the reply as JSON to its end and drop it."""
     with reply.open("rb") as file:
         msgspec.json.decode(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type=msgspec.Raw)
 
 
 def collect_plainly(reply: Path) -> None:
-    """As one writes it: the reply loaded, a dict by id, one dumped line a record."""
+    """The plain way: load the reply, index it by id, dump one line per record."""
     with reply.open("rb") as file:
         answers = {item["id"]: item for item in json.load(file)["result"]["responses"]}
     with tempfile.TemporaryFile() as spool:

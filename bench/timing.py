@@ -1,4 +1,4 @@
-"""CPU time of steps that take turns, and what a fresh process needs. Wall time is not measured: machines are shared."""
+"""CPU time of steps that take turns, in this process or a fresh one. Not wall time: machines are shared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "13
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Least, middle and largest of several measurements."""
+    """Minimum, median and maximum of several measurements."""
 
     least: float
     middle: float
@@ -32,7 +32,7 @@ class Spread:
         return cls(min(values), statistics.median(values), max(values))
 
     def text(self, form: str = ".2f", unit: str = "") -> str:
-        """The middle, and the others in brackets."""
+        """The median, and the range in brackets."""
         return f"{self.middle:{form}}{unit} ({self.least:{form}} to {self.largest:{form}})"
 
 
@@ -40,25 +40,25 @@ Times = dict[str, list[float]]
 
 
 def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> Times:
-    """CPU seconds, user and system, of each step, in rounds in which each has its turn; the first is lost."""
+    """CPU seconds, user and system, of each step, one value per round; a warm-up round is not counted."""
     found: Times = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for name, step in steps.items():
-            begun = time.process_time()
+            began = time.process_time()
             step()
-            taken = time.process_time() - begun
+            taken = time.process_time() - began
             if turn:
                 found[name].append(taken)
     return found
 
 
 def ratio(times: Times, of: str, to: str) -> Spread:
-    """How many times as long one step took as another, round by round."""
+    """The ratio of two steps' times, round by round."""
     return Spread.of([one / other for one, other in zip(times[of], times[to], strict=True)])
 
 
 def in_fresh_process(task: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401
-    """What one of `bench.child`'s tasks found, in a process of its own."""
+    """Run one of `bench.child`'s tasks in a process of its own; its result."""
     command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     variables = {**inherited, **(ALLOCATOR if environment is None else environment)}

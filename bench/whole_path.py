@@ -1,7 +1,7 @@
 """Polls counted on the whole path: both functions on moto, the local Workers AI, one clock that moves by seconds.
 
-Where `tests.support.world` moves its clock from minute to minute, here a tick's waiting is cut into seconds, and the
-queues' messages are handed over in each, as AWS does while a tick runs.
+`tests.support.world` moves its clock from minute to minute; here a tick waits in steps of a second, and the queues'
+messages are delivered in each step, as AWS does while a tick runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODEL = "@cf/meta/m2m100-1.2b"
-GIVE_UP_MINUTES = 60
+MAX_MINUTES = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def jobs(count: int, batches: int, soonest: float, latest: float, seed: int = 1)
         batches: of each.
         soonest: seconds that a batch takes at least.
         latest: seconds that it takes at most; evenly spread between.
-        seed: of the API's chance.
+        seed: of the API's random numbers.
     """
     middle, half = (soonest + latest) / 2, (latest - soonest) / 2
     behaviour = Behaviour(latency=middle, latency_kind="uniform", latency_spread=half / middle, seed=seed)
@@ -61,7 +61,7 @@ def _run(world: World, api: WorkersAI, name: str, batches: int) -> Job:
     began, minute = time.time(), 0.0
     world.deliver_all()
     while not world.all_over():
-        assert time.time() - began < GIVE_UP_MINUTES * 60
+        assert time.time() - began < MAX_MINUTES * 60
         if time.time() // 60 > minute:
             minute = time.time() // 60
             world.tick()
@@ -82,7 +82,7 @@ def _run(world: World, api: WorkersAI, name: str, batches: int) -> Job:
 
 @contextlib.contextmanager
 def _by_seconds(world: World, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While a tick waits, messages are handed over in each second of it."""
+    """While a tick waits, deliver messages in each second."""
 
     def sleep(seconds: float) -> None:
         ends = time.time() + seconds
