@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -69,6 +69,9 @@ build: .local/sam/.stamp ## pack both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
 	@$(MAKE) --no-print-directory sbom
 
+release: .venv/.stamp ## dist/: for each processor a folder to deploy or publish without building
+	$(DEV) -m local.release
+
 SBOM := .aws-sam/sbom.json
 sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.json
 	@mkdir -p $(dir $(SBOM))
@@ -86,7 +89,7 @@ destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what
 
 clean: ## remove what the other verbs made, with the environments
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
-	rm -rf .aws-sam .local .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .aws-sam dist .local .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments: one for the project, one each for the local AWS and the SAM CLI, which pin versions that exclude others.

@@ -25,11 +25,16 @@ def _short_form(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> dict[s
 _Loader.add_multi_constructor("!", _short_form)
 
 
+def parse(text: str) -> dict[str, Any]:
+    """The content of a template."""
+    content: dict[str, Any] = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    return content
+
+
 @cache
 def template() -> dict[str, Any]:
     """The whole template."""
-    content: dict[str, Any] = yaml.load(PATH.read_text(), _Loader)  # noqa: S506 - a SafeLoader
-    return content
+    return parse(PATH.read_text())
 
 
 def properties(name: str) -> dict[str, Any]:

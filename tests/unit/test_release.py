@@ -1,0 +1,87 @@
+"""`make release`: folders that deploy without building, and whose bytes two builds agree on."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from local import release
+from local.release import ReleaseError, build_release, release_template, write_zip
+from local.template import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")
+
+
+def test_the_template_of_a_release_names_its_zip_and_its_processor_and_nothing_to_build():
+    made = parse(release_template(TEMPLATE, "code.zip", "x86_64", "1.2.3", "What it is."))
+    source = parse(TEMPLATE)
+    assert made["Globals"]["Function"]["CodeUri"] == "code.zip"
+    assert made["Parameters"]["Architecture"]["Default"] == "x86_64"
+    assert made["Parameters"]["Architecture"]["AllowedValues"] == ["x86_64"]
+    assert "BuildMethod" not in json.dumps(made["Resources"])
+    application = made["Metadata"].pop("AWS::ServerlessRepo::Application")
+    assert application["SemanticVersion"] == "1.2.3"
+    assert {application["LicenseUrl"], application["ReadmeUrl"]} == {"LICENSE", "README.md"}
+    assert len(application["Description"]) <= 256
+    assert made["Metadata"] == source["Metadata"]
+    assert made["Outputs"] == source["Outputs"]
+
+
+def test_a_template_that_has_changed_its_form_is_noticed():
+    with pytest.raises(ReleaseError, match="CodeUri"):
+        release_template(TEMPLATE.replace("CodeUri: .", "CodeUri: src"), "code.zip", "arm64", "1.2.3", "")
+
+
+def test_a_zip_depends_on_names_and_content_alone(tmp_path):
+    for name, order in (("one", ["a", "b/c"]), ("two", ["b/c", "a"])):
+        for number, path in enumerate(order):
+            file = tmp_path / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(path)
+            file.chmod(0o600 if number else 0o755)
+            os.utime(file, (10**9 + number, 10**9))
+        write_zip(tmp_path / name, tmp_path / f"{name}.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one.zip") as made:
+        assert made.namelist() == ["a", "b/c"]
+        assert {entry.external_attr >> 16 & 0o777 for entry in made.infolist()} == {0o644}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("release") / "arm64"
+    build_release("arm64", "arm64", made)
+    return made
+
+
+@pytest.mark.build
+def test_two_builds_give_the_same_bytes(folder, tmp_path):
+    build_release("arm64", "arm64", tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
+    }
+
+
+@pytest.mark.build
+def test_the_sums_are_those_of_every_other_file(folder):
+    sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (folder / "SHA256SUMS").read_text(), re.MULTILINE))
+    files = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+    assert {hashlib.sha256((folder / name).read_bytes()).hexdigest(): name for name in files} == sums
+    version, _ = release.project()
+    zipped = f"dropbatch-{version}-arm64.zip"
+    assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
+    with zipfile.ZipFile(folder / zipped) as made:
+        assert {"functions/submit/handler.py", "functions/poll/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}
+
+
+@pytest.mark.build
+def test_a_folder_that_is_in_use_is_left_alone(folder, tmp_path):
+    kept = shutil.copytree(folder, tmp_path / "kept")
+    with pytest.raises(ReleaseError, match="not empty"):
+        build_release("arm64", "arm64", kept)
