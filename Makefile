@@ -7,7 +7,7 @@ export SAM_CLI_TELEMETRY := 0
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo try check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the verbs
@@ -15,6 +15,9 @@ help: ## list the verbs
 
 demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=gateway or worker)
 	$(DEV) -m local.demo
+
+try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=…: one job on this machine against the real API; the token stays in memory
+	$(DEV) -m local.try_api "$(FILE)" "$(MODEL)"
 
 EVERYDAY := not slow and not faults and not stack and not build
 check: .venv/.stamp ## the everyday checks: style, types, unit tests and the main job on moto

@@ -1,0 +1,100 @@
+"""`make try FILE=… MODEL=…`: the local stack against the real API, for those with a token and no AWS account.
+
+The token comes from the environment and is never written to disk: the stack is deployed with a placeholder, and the
+token is put in the local Secrets Manager, which keeps it in memory. All is stopped at the end.
+
+Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for another API than Cloudflare's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dropbatch.cloudflare import DEFAULT_BASE_URL, Api, check_token
+from dropbatch.errors import CommandError
+from local import aws
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOME = aws.Home(aws.ROOT / ".local/try")
+RESULTS = HOME.state / "results"
+TOKEN = "CLOUDFLARE_API_TOKEN"  # noqa: S105 - the variable's name
+ACCOUNT = "CLOUDFLARE_ACCOUNT_ID"
+PLACEHOLDER = "set-when-the-stack-is-up"
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
+    """Start the stack, run one job and download its results; the command line's exit code.
+
+    Raises:
+        CommandError: the token or the account is not accepted.
+        LocalAwsError: the stack does not start.
+    """
+    missing = [name for name in (ACCOUNT, TOKEN) if not environment.get(name)]
+    if missing:
+        raise CommandError(f"Set {' and '.join(missing)}.")
+    base_url = environment.get("WORKERS_AI_BASE_URL") or DEFAULT_BASE_URL
+    if wrong := check_token(Api(base_url, environment[ACCOUNT], environment[TOKEN])):
+        raise CommandError(wrong)
+    port = aws.free_port()
+    parameters = f"CloudflareAccountId={environment[ACCOUNT]} CloudflareApiToken={PLACEHOLDER}"
+    print(f"Starting a local AWS that calls {base_url} ...", flush=True)
+    aws.up({"LOCAL_PORT": str(port), "WORKERS_AI_BASE_URL": base_url, "LOCAL_PARAMETERS": parameters}, HOME)
+    _put_token(port, environment[TOKEN])
+    command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(RESULTS)]
+    names = {name: value for name, value in environment.items() if name != TOKEN}
+    done = subprocess.run(
+        [*command, *(["--model", model] if model else [])],
+        env=names | {"DROPBATCH_LOCAL": str(HOME.stack_file), "PYTHONPATH": str(aws.ROOT)},
+        check=False,
+    )
+    return done.returncode
+
+
+def _put_token(port: int, token: str) -> None:
+    """Put the token in the stack's secret."""
+    secret = aws.client("cloudformation", port).describe_stack_resource(
+        StackName=aws.STACK_NAME, LogicalResourceId="ApiToken"
+    )["StackResourceDetail"]["PhysicalResourceId"]
+    aws.client("secretsmanager", port).put_secret_value(SecretId=secret, SecretString=token)
+
+
+def _end(number: int, _frame: object) -> None:
+    """Stop at the first signal; ignore the next ones while services are stopped."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    """Read the command line, run the job, stop what was started."""
+    parser = argparse.ArgumentParser(prog="make try", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("model", nargs="?", default="")
+    options = parser.parse_args()
+    if not options.file.is_file():
+        parser.error(f"{options.file} is no file; write make try FILE=… MODEL=…")
+    for ending in ENDINGS:
+        signal.signal(ending, _end)
+    aws.down(HOME)  # What a run that was killed has left.
+    try:
+        return run(options.file, options.model, os.environ)
+    except (CommandError, aws.LocalAwsError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        for ending in ENDINGS:
+            signal.signal(ending, signal.SIG_IGN)
+        aws.down(HOME)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
