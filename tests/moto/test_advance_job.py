@@ -132,7 +132,7 @@ def test_an_item_of_a_newer_version_is_left_alone(start):
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
     (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v2#poll"}}
+    newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v3#poll"}}
     world.dynamodb.put_item(TableName="ledger", Item=newer)
 
     world.settle(until=lambda: bool(world.manifests()))

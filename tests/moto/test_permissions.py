@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 import functions.poll.result_files
 import functions.poll.tick
 import functions.submit.split
+import functions.submit.validate_upload
 from local.workers_ai import Fault
 from shared.s3_keys import result
 from tests.support.resources import BUCKET
@@ -36,6 +37,7 @@ DONE_BY_AWS = {
 def small_steps(monkeypatch):
     """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
     monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.validate_upload, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.tick, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.result_files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.result_files, "MIN_COPY_BYTES", 300)
@@ -136,6 +138,7 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     # Somebody has suspended versioning: uploads and their events have no version.
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
     world.upload_records("versionless.jsonl", greetings("versionless", 2), model=M2M)
+    world.s3.put_object(Bucket=BUCKET, Key="validate/versionless.jsonl", Body=rows, Metadata={"model": M2M})
     world.settle(minutes=240)
 
     told = world.manifests()
