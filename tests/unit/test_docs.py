@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shared.options import OPTIONS
 from shared.pacing.controls import PauseReason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +152,13 @@ def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
         assert all(
             f"`{value}`" in meaning or value in {"yes", "no"} for value in parameters[name].get("AllowedValues", ())
         )
+
+
+def test_the_page_of_options_has_those_of_the_code():
+    rows = table(ROOT / "docs" / "options.md", "options")
+
+    assert [row[0].strip("`") for row in rows] == list(OPTIONS)
+    assert all(row[1].strip("`") == f"x-amz-meta-{row[0].strip('`').replace('_', '-')}" for row in rows)
 
 
 def test_every_code_that_users_can_see_is_documented_and_no_other():
