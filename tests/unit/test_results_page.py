@@ -1,4 +1,4 @@
-"""What README.md tells users to type."""
+"""The commands of docs/results.md that wait for a job."""
 
 import re
 import subprocess
@@ -15,9 +15,9 @@ UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)
 
 @pytest.mark.parametrize("printed", ["2026-11-21T20:39:32+00:00", "2026-11-21T20:39:32.000Z"], ids=["cli-2", "cli-1"])
 def test_waiting_finds_the_job_of_the_newest_upload_of_a_key(printed):
-    readme = (ROOT / "README.md").read_text()
-    (shown,) = re.findall(r"^AT=\$\(aws [^|]+\| (.+)\)$", readme, re.MULTILINE)
-    (prefix,) = re.findall(r"results/\$FILE/(\S+) \| grep manifest\.json$", readme, re.MULTILINE)
+    page = (ROOT / "docs" / "results.md").read_text()
+    (shown,) = re.findall(r"^AT=\$\(aws [^|]+\| (.+)\)$", page, re.MULTILINE)
+    (prefix,) = re.findall(r"results/\$FILE/(\S+) \| grep manifest\.json$", page, re.MULTILINE)
 
     done = subprocess.run(["sh", "-c", shown], input=printed + "\n", capture_output=True, text=True, check=True)
 
