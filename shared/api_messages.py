@@ -1,6 +1,6 @@
-"""The API's own words on a refusal: kept in S3, where prompts are, because they may quote one.
+"""The API's own error messages: stored in S3, where prompts are, because they may quote one.
 
-The ledger says only where they lie, and so does nothing else that is logged, told or raised. Users read them in their
+The ledger holds only their key. They are not logged, not in events, and not in exceptions; users read them in their
 result files.
 """
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def attach_api_message(store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str) -> ErrorDetail:
-    """A fault of a batch with what the API said to its latest submit kept beside it; what was kept first stays.
+    """Store the API's message to a batch's latest submit; return the fault with its key. The first message stays.
 
     Raises:
-        StorageError: S3 refused or broke off.
+        StorageError: S3 failed.
     """
     if not said:
         return fault
@@ -31,10 +31,10 @@ def attach_api_message(store: ObjectStore, batch: Batch, fault: ErrorDetail, sai
 
 
 def full_message(store: ObjectStore, fault: ErrorDetail) -> str:
-    """A fault's message with the words of the API that it names; for result files only.
+    """A fault's message with the API's own; for result files only.
 
     Raises:
-        StorageError: S3 refused or broke off.
+        StorageError: S3 failed.
     """
     if not fault.said:
         return fault.message

@@ -1,8 +1,8 @@
-"""The logger and the metrics of both functions. Only ids, states, codes and numbers: no prompt, no answer, no token.
+"""The logger and the metrics of both functions. They hold ids, states, codes and numbers: no prompt, answer or token.
 
-Metrics go to CloudWatch as lines of the log (embedded metric format), one for each invocation, under one dimension: the
-stack. What names a job, a batch or a model belongs in the log, never in a dimension: each value would be billed as a
-metric of its own. Traces need nothing here: Lambda's own segments tell the times, and every log line names its trace.
+Metrics reach CloudWatch as log lines (embedded metric format), one per invocation, with one dimension: the stack. Ids
+of jobs, batches and models are logged and never a dimension: each value would be billed as a metric. Traces are
+Lambda's own segments; every log line names its trace.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ logger = Logger()
 metrics = Metrics()
 _measuring = Lock()
 
-# An invocation that has nothing to count is no news.
+# An invocation without metrics is normal.
 warnings.filterwarnings("ignore", "No application metrics to publish*")
 
 METRICS = {
-    # What flows through, in the order it flows.
+    # Work, in the order of the data flow.
     "Uploads": "Count",
     "RecordsIn": "Count",
     "BatchesCut": "Count",
@@ -43,40 +43,40 @@ METRICS = {
     "TokensUsed": "Count",
     "JobsCompleted": "Count",
     "JobsFailed": "Count",
-    # Calls of the API, and what it had against them.
+    # Calls of the API, and their errors.
     "SubmitCalls": "Count",
     "PollCalls": "Count",
     "ApiThrottles": "Count",
     "ApiRefusals": "Count",
     "ApiErrors": "Count",
-    # What each tick sees.
+    # Seen by each tick.
     "Ticks": "Count",
     "BatchesWaiting": "Count",
     "BatchesOutstanding": "Count",
     "TokenRefused": "Count",
     "QuotaSpent": "Count",
     "Outage": "Count",
-    # Levels: their maximum tells, of the budget the minimum.
+    # Levels: the maximum counts; for the budget, the minimum.
     "RateBudgetLeft": "Count",
     "OldestPendingAge": "Seconds",
     "OldestJobAge": "Seconds",
-    # What somebody should look at.
+    # What needs attention.
     "AmbiguousSubmits": "Count",
     "StuckItems": "Count",
     "LawsBroken": "Count",
     "Errors": "Count",
 }
-"""Every metric there is, with its unit."""
+"""Every metric, with its unit."""
 
 
 def count(name: str, value: float = 1) -> None:
-    """Add to one of the metrics. Batches are worked on in threads, and Powertools' metrics know no threads."""
+    """Add to a metric. Batches are processed in threads, and Powertools' metrics are not safe for threads."""
     with _measuring:
         metrics.add_metric(name, METRICS[name], value)
 
 
 def batch_log_fields(batch: Batch) -> dict[str, Any]:
-    """What every log line about a batch names: job, number, and the API's own id where it has given one."""
+    """Fields of every log line about a batch: job, number, and the API's request_id if it has one."""
     named = {"job_id": batch.job_id, "number": batch.number}
     if batch.submissions and batch.submissions[-1].request_id:
         named["request_id"] = batch.submissions[-1].request_id
@@ -84,10 +84,10 @@ def batch_log_fields(batch: Batch) -> dict[str, Any]:
 
 
 class LoggingBatchProcessor(BatchProcessor):
-    """SQS messages, each apart from the others; one that fails is logged, counted and comes again."""
+    """Processes each SQS message independently; one that fails is logged, counted and delivered again."""
 
     def __init__(self) -> None:
-        """A function whose every message failed has still done its work: it must not look broken."""
+        """An invocation whose every message failed is not an error of the function."""
         super().__init__(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
     def failure_handler(
@@ -95,8 +95,8 @@ class LoggingBatchProcessor(BatchProcessor):
         record: SQSRecord,
         exception: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
     ) -> tuple[str, str, Any]:
-        """Powertools would say nothing, and the dead-letter queue only an hour later."""
-        asked = record.body if record.body.startswith('{"do":') else None  # S3's would name the user's files.
+        """Log the failure: Powertools does not, and the dead-letter queue has the message only an hour later."""
+        asked = record.body if record.body.startswith('{"do":') else None  # S3's messages name the user's files.
         logger.error("message not worked on", message_id=record.message_id, asked=asked, exc_info=exception[1])
         count("Errors")
         return super().failure_handler(record, exception)

@@ -1,7 +1,8 @@
-"""What a refusal means, with the token checked where the reply alone does not say.
+"""What an error of the API means, with the token checked where the reply alone does not decide.
 
-Cloudflare says 7000 for an unknown model and for a wrong path alike, and its firewall answers with the same status as
-a refused token. The free call tells them apart. It counts against Cloudflare's rate, so it takes a token of the budget.
+Cloudflare replies 7000 both for an unknown model and for a wrong path, and its firewall replies with the same status as
+for a refused token. The free call distinguishes them. It counts against Cloudflare's rate limit, so it takes a token of
+the rate budget.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, polling: bool) -> ErrorClass:
-    """What a refusal of a batch's call means; never `ErrorClass.CHECK_TOKEN`.
+    """What an error of a batch's call means; never `ErrorClass.CHECK_TOKEN`.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     verdict = classify_error(reply.status, reply.code, reply.message, enveloped=reply.enveloped, polling=polling)
     if verdict is not ErrorClass.CHECK_TOKEN:
@@ -39,10 +40,10 @@ def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, pol
 
 
 def token_state(services: Services) -> TokenState:
-    """What the free call says of the token; `UNKNOWN` too when the rate budget has no call left for it.
+    """Whether the token is valid, by the free call; `UNKNOWN` if the rate budget has no call left for it.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     if not services.budget.permit_check(services.now()):
         return TokenState.UNKNOWN

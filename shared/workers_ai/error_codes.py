@@ -1,8 +1,8 @@
-"""What the API says, and what it means: the one table of Workers AI's codes. Data and a look-up, no deeds.
+"""The table of the API's error codes: what each means. Data and a look-up.
 
 The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and
-API limits, and codes seen by others in the field (marked so). What each verdict leads to stands in
-`functions.submit.submit_batch` and `functions.poll.poll_batch`.
+API limits; codes that only clients of the live API have reported are marked as observed. The callers that act on the
+verdicts are `functions.submit.submit_batch` and `functions.poll.poll_batch`.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from enum import StrEnum
 from http import HTTPStatus
 
 QUEUE_UNSUPPORTED = "does not support request queuing"
-"""The words that tell a model without a queue from the other uses of code 8007."""
+"""Text that distinguishes a model without a queue from other uses of code 8007."""
 
 
 class ErrorClass(StrEnum):
-    """What a refusal means."""
+    """What an error of the API means."""
 
     MODEL_WAITS = "model_waits"
-    """No capacity, or the model's limit in a minute: the model waits, one batch of it tries."""
+    """No capacity, or the model's limit per minute: the model waits, and one of its batches is tried at a time."""
     HOLD = "hold"
-    """Too many calls: every function holds."""
+    """Too many calls: every function waits."""
     QUOTA = "quota"
-    """The day's allocation is spent: submits pause until 00:00 UTC."""
+    """The day's allocation is used up: submits pause until 00:00 UTC."""
     ACCOUNT = "account"
-    """Token or account refused: everything pauses until a probe is good."""
+    """Token or account refused: everything pauses until a probe succeeds."""
     CHECK_TOKEN = "check_token"  # noqa: S105 - a word, no secret
-    """The reply alone does not say: the free call decides, see `shared.rejections`. Never its result."""
+    """Undecided: the free call decides, see `shared.rejections`."""
     MODEL = "model"
-    """The model cannot be had: the job fails, others go on. On a poll it is believed after several."""
+    """The model cannot be used: the job fails, others continue. On a poll several such replies are required."""
     REQUEST = "request"
-    """The request itself is refused: the batch is halved until the bad record stands alone. On a poll it is a code
-    that only a submit should get, or an unknown one: believed after several, and then a batch that failed."""
+    """The request itself is refused: the batch is split until the bad record is alone. On a poll it is a code that only
+    a submit should get, or an unknown one: after several such replies the batch counts as failed."""
     BATCH_FAILED = "batch_failed"
-    """Accepted, then failed as a whole: halved likewise."""
+    """Accepted, then failed as a whole: split likewise."""
     UNKNOWN_ID = "unknown_id"
-    """The API does not know the request_id (on a poll only): believed after several."""
+    """The API does not know the request_id (on a poll only): several such replies are required."""
     TRY_LATER = "try_later"
-    """Trouble of no certain kind: back off. On a poll it is no answer."""
+    """Another error: back off. On a poll it counts as no answer."""
 
 
 _CODES: dict[int, ErrorClass] = {
@@ -63,12 +63,12 @@ _CODES: dict[int, ErrorClass] = {
     3041: ErrorClass.MODEL,
     5035: ErrorClass.MODEL,
     5005: ErrorClass.MODEL,
-    7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and said for wrong paths as well
+    7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and also for wrong paths
     5006: ErrorClass.REQUEST,  # observed
     5004: ErrorClass.REQUEST,
     3003: ErrorClass.REQUEST,
     3006: ErrorClass.REQUEST,
-    8007: ErrorClass.REQUEST,  # observed; with the words above it is the model's
+    8007: ErrorClass.REQUEST,  # observed; with QUEUE_UNSUPPORTED it is MODEL
     3030: ErrorClass.BATCH_FAILED,  # observed
     3007: ErrorClass.TRY_LATER,
     3008: ErrorClass.TRY_LATER,
@@ -95,16 +95,16 @@ METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.HOLD: "ApiThrottles",
     ErrorClass.TRY_LATER: "ApiErrors",
 }
-"""The metric that counts a refusal."""
+"""The metric that counts an error, by its class."""
 
 RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
-"""Codes of a failed item that say the service was short of something, not that the request was bad."""
+"""Codes of a failed item that report a lack of capacity or time, not a bad request."""
 
 UNKNOWN_MODEL_OR_PATH = 7000
-"""Said for wrong paths as well as for unknown models: believed of a model only with a good token."""
+"""For wrong paths as well as for unknown models: means an unknown model only if the token is valid."""
 
 FIREWALL = "blocked by Cloudflare's firewall"
-"""Words for a record whose text Cloudflare's firewall does not let through."""
+"""Message for a record whose text Cloudflare's firewall blocks."""
 
 _MODEL_ADVICE = {
     3041: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
@@ -117,10 +117,10 @@ _MODEL_ADVICE = {
 _OTHER_MODEL = "Choose a model with the Batch property."
 
 _ADVICE = {
-    0: "No connection could be made. Check the parameter WorkersAiBaseUrl and Cloudflare's status page.",
+    0: "No connection could be made. Check WorkersAiBaseUrl, AiGatewayBaseUrl or WorkerUrl, and Cloudflare's status.",
     402: "Check the account's billing and plan in Cloudflare's dashboard.",
     403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
-    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
+    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or AiGatewayBaseUrl, or WorkerUrl.",
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
     5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
     7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
@@ -130,14 +130,14 @@ _ADVICE = {
 def classify_error(
     status: int, code: int | None, message: str, *, enveloped: bool = True, polling: bool = False
 ) -> ErrorClass:
-    """What a refusal means. On a poll `MODEL`, `REQUEST` and `UNKNOWN_ID` are to be believed after several only.
+    """Return what an error means. On a poll `MODEL`, `REQUEST` and `UNKNOWN_ID` require several such replies.
 
     Args:
         status: HTTP status; 0 where no connection was made.
         code: the body's first code, if it had one.
-        message: the body's words.
+        message: the body's message.
         enveloped: whether the body was the API's own JSON.
-        polling: whether a request_id was asked after, instead of a batch submitted.
+        polling: whether it answers a poll instead of a submit.
     """
     if not enveloped:
         return _classify_page(status, polling=polling)
@@ -158,7 +158,7 @@ def classify_error(
 
 
 def _classify_page(status: int, *, polling: bool) -> ErrorClass:
-    """What a reply means that is not the API's own JSON, but some proxy's or firewall's."""
+    """What a reply of a proxy or firewall means, which is not the API's JSON."""
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return ErrorClass.CHECK_TOKEN if polling else ErrorClass.ACCOUNT
     verdict = _STATUSES.get(status, ErrorClass.TRY_LATER)
@@ -168,7 +168,7 @@ def _classify_page(status: int, *, polling: bool) -> ErrorClass:
 
 
 def classify_with_valid_token(status: int, code: int | None, *, enveloped: bool, polling: bool) -> ErrorClass:
-    """What a refusal means that was `CHECK_TOKEN`, once the free call took the token."""
+    """What an error of class `CHECK_TOKEN` means once the free call accepted the token."""
     if enveloped and code == UNKNOWN_MODEL_OR_PATH:
         return ErrorClass.MODEL
     if not enveloped and not polling and status == HTTPStatus.FORBIDDEN:
@@ -177,10 +177,10 @@ def classify_with_valid_token(status: int, code: int | None, *, enveloped: bool,
 
 
 def model_error_message(model: str, code: int) -> str:
-    """Words for a user whose model cannot be had, with the fix; `code` is the API's, or the HTTP status."""
-    return f"Workers AI refuses the model {model} (it said {code}). {_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
+    """Message for a user whose model cannot be used, with the fix; `code` is the API's, or the HTTP status."""
+    return f"Workers AI refuses the model {model} (code {code}). {_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
 
 
 def advice(code: int) -> str:
-    """What to do about a code, or an HTTP status, that calls have been answered with for long; 0: no connection."""
+    """What to do about a code or HTTP status that calls have been getting for a long time; 0: no connection."""
     return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")

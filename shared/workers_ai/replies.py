@@ -1,7 +1,7 @@
 """One reply of the API as data: `Accepted`, `Answer`, `Pending`, `Rejected`, `Failed` or `OutcomeUnknown`.
 
-Tolerant where the API is unknown: any 2xx, bodies with or without the envelope, both shapes of a completed batch,
-unknown status words. Every number and text that is kept is bounded. What an error means:
+Accepts what Cloudflare does not specify: any 2xx, bodies with or without the envelope, both shapes of a completed
+batch, unknown status words. Every number and text that is stored is bounded. What an error means:
 `shared.workers_ai.error_codes`.
 """
 
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     import mmap
 
 MAX_MESSAGE_CHARACTERS = 500
-"""Characters of the API's words that are kept."""
+"""Characters of the API's message that are stored."""
 
 MAX_RETRY_AFTER_SECONDS = 900.0
-"""Seconds of `retry-after` that are obeyed; whoever says more is asked again then."""
+"""Maximum `retry-after` that is obeyed."""
 MAX_REQUEST_ID_CHARACTERS = 1_024
 """Characters of a request_id; documented ones have 36."""
 MAX_CODE = 999_999_999
 
 _FAILED_WORDS = frozenset({"failed", "error", "errored", "cancelled", "canceled"})
 _COMPLETED_WORDS = frozenset({"", "completed", "complete", "succeeded", "success", "done", "finished"})
-"""Status words under which an array without items is an answer; under any other the batch is pending."""
+"""Status words with which an array without items is an answer; with any other the batch is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The API took the batch."""
+    """The API accepted the batch."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Not finished; `status` is the API's own word, empty where it gave none."""
+    """Not finished; `status` is the API's own, empty if it gave none."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Surely not done: an HTTP refusal, or no connection at all (status 0).
+    """Certainly not carried out: an HTTP error, or no connection (status 0).
 
     Attributes:
         status: HTTP status.
         code: the body's first code.
-        message: the body's words, cut.
-        retry_after: seconds to wait, where the reply said it.
-        enveloped: whether the body was the API's own JSON.
+        message: the body's message, truncated.
+        retry_after: seconds to wait, if the reply says so.
+        enveloped: whether the body is the API's own JSON.
     """
 
     status: int
@@ -75,8 +75,8 @@ class Failed:
 
     Attributes:
         code: the body's first code.
-        message: the body's words, cut.
-        enveloped: whether the body was certainly the API's own JSON.
+        message: the body's message, truncated.
+        enveloped: whether the body is certainly the API's own JSON.
     """
 
     code: int | None
@@ -86,7 +86,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeUnknown:
-    """Nobody can know what the API did: the reply broke off or is not the API's."""
+    """What the API did is unknown: the reply is incomplete or not the API's."""
 
     reason: str
 
@@ -114,13 +114,13 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap, *, submitting: bool) -> Reply:
-    """Turn a complete HTTP reply into what it says.
+    """Turn a complete HTTP reply into data.
 
     Args:
         status: HTTP status.
         retry_after: the header of that name.
         content: the whole body.
-        submitting: whether it answers a submit; only then a `request_id` means acceptance.
+        submitting: whether it answers a submit; only then does a `request_id` mean acceptance.
     """
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
@@ -133,7 +133,7 @@ def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap
         return _no_answer(status, wait, None)
     if not good or outer.success is False:
         return _no_answer(status, wait, outer)
-    answer = answer or _answer_in(content)  # once half of a surrogate pair is no longer in the way
+    answer = answer or _answer_in(content)  # now without lone surrogates
     word = inner.status.lower() if isinstance(inner.status, str) else ""
     accepted = submitting and _is_id(inner.request_id)
     if answer and (answer.items or (word in _COMPLETED_WORDS and not accepted)):
@@ -142,8 +142,8 @@ def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap
 
 
 def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool) -> Reply:
-    """What a good reply without results says."""
-    # A bare body may be the API's too, and any other program's on the way: it names the batch, or is doubted.
+    """What a successful reply without results says."""
+    # A body without the envelope may be the API's or some proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
     if word in _FAILED_WORDS:
         problem = _problem(inner if inner is not outer and _problem(inner) != (None, "") else outer)
@@ -161,13 +161,13 @@ def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, wor
     return OutcomeUnknown(f"HTTP {status} with neither request_id nor results")
 
 
-def _is_id(told: object) -> bool:
-    """Whether it can be a request_id: what is longer than any that was ever seen could not be kept."""
-    return isinstance(told, str) and 0 < len(told) <= MAX_REQUEST_ID_CHARACTERS
+def _is_id(value: object) -> bool:
+    """Whether it can be a request_id: a longer one could not be stored."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_REQUEST_ID_CHARACTERS
 
 
 def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
-    """A reply that carries nothing out: surely refused, unless it is not the API that speaks."""
+    """An error reply: rejected, unless it is not the API's own and the outcome is unknown."""
     code, message = _problem(body) if body else (None, f"HTTP {status} without the API's JSON")
     enveloped = body is not None and (code is not None or body.success is False or isinstance(body.errors, list))
     if not enveloped and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -184,17 +184,17 @@ def says_success(content: bytes | mmap.mmap) -> bool:
 
 
 def _answer_in(content: bytes | mmap.mmap) -> Answer | None:
-    """A completed batch's results, if that is what it is: looked for first, since such replies are the large ones."""
+    """A completed batch's results, if it holds any. Tried first, because such replies are the large ones."""
     try:
         return parse_answer(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # whatever it is, it is looked at more closely
+        return None  # parsed in other ways next
 
 
 def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
     """The body with and without its envelope, and the bytes they were read from.
 
-    Half of a surrogate pair, as a text cut by UTF-16 units ends in, is JSON, but no text: it becomes U+FFFD.
+    A lone surrogate, as at the end of a text cut by UTF-16 units, is valid JSON but not valid text: it becomes U+FFFD.
     """
     try:
         outer = _decode(content)
@@ -205,14 +205,14 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 
 def _unwrapped(outer: _Body) -> _Body:
-    """The body without its envelope; bare bodies are their own."""
+    """The body without its envelope."""
     if not begins(outer.result, b"{") or begins(outer.responses, b"[") or begins(outer.results, b"["):
         return outer
     return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:
-    """The first code and words of a body that tells of a failure; their places vary."""
+    """The first code and message of an error body; their places vary."""
     errors: list[Any] = body.errors if isinstance(body.errors, list) else []
     gateways: list[Any] = body.error if isinstance(body.error, list) else [body.error]  # AI Gateway's own form
     candidates = [
@@ -231,22 +231,22 @@ def _problem(body: _Body) -> tuple[int | None, str]:
     return None, ""
 
 
-def _number(told: object) -> int | None:
-    """A code, given as a number or in digits; None for anything else, or a number that no code has."""
-    if isinstance(told, str) and re.fullmatch("[0-9]{1,9}", told):
-        told = int(told)
-    return told if type(told) is int and 0 < told <= MAX_CODE else None  # True is an int to Python
+def _number(value: object) -> int | None:
+    """A code, given as a number or in digits; None for anything else, or a number out of range."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+        value = int(value)
+    return value if type(value) is int and 0 < value <= MAX_CODE else None  # True is an int to Python
 
 
-def _seconds(told: str | None) -> float | None:
+def _seconds(header: str | None) -> float | None:
     """Return the seconds of a `retry-after` header (a number or a date), at most `MAX_RETRY_AFTER_SECONDS`, or None."""
-    if told is None:
+    if header is None:
         return None
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", told):
-        seconds = float(told)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header):
+        seconds = float(header)
     else:
         try:
-            seconds = parsedate_to_datetime(told).timestamp() - time.time()
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
         except (ValueError, OverflowError):
             return None
     return min(seconds, MAX_RETRY_AFTER_SECONDS) if seconds > 0 else None

@@ -1,6 +1,6 @@
-"""A completed batch's reply: what its bytes hold, read to their end in one pass. Pure: knows no HTTP and no batch.
+"""A completed batch's reply, parsed to its end in one pass. Pure: knows no HTTP and no batch.
 
-Either shape (`responses`, `results`), with or without the envelope. Members whose form is the model's own stay bytes.
+Either shape (`responses`, `results`), with or without the envelope. Members whose form depends on the model stay bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NULL = msgspec.Raw(b"null")
 
 
 class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """What the API says of one request: the members that are known; those it does not have hold their defaults."""
+    """The API's answer to one request: the known members; absent ones have their defaults."""
 
     id: Any = None
     index: Any = None
@@ -32,28 +32,28 @@ class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
         """The members beside id, reference, success and result."""
         if self.error is self.errors is self.message is msgspec.UNSET:
             return {}  # nearly always
-        told = {"error": self.error, "errors": self.errors, "message": self.message}
-        return {name: raw for name, raw in told.items() if raw is not msgspec.UNSET}
+        present = {"error": self.error, "errors": self.errors, "message": self.message}
+        return {name: raw for name, raw in present.items() if raw is not msgspec.UNSET}
 
 
 class UnusualItem(Item):
-    """An item with members that nobody knows."""
+    """An item with unknown members."""
 
     more: dict[str, msgspec.Raw] = {}
 
     def extra_members(self) -> dict[str, msgspec.Raw]:
-        """The same with those."""
+        """The same, with the unknown ones."""
         return {**super().extra_members(), **self.more}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A batch's results: a complete reply, read to its end as JSON with `responses` or `results`.
+    """A batch's results: a complete reply, parsed to its end as JSON with `responses` or `results`.
 
     Attributes:
         body: the reply as it came.
-        items: its `responses` or `results`; what is no object is an item that names no record.
-        usage: as it tells it.
+        items: its `responses` or `results`; an element that is no object is an item that names no record.
+        usage: as the API reports it.
     """
 
     body: bytes | mmap.mmap
@@ -96,15 +96,15 @@ _decode_one = msgspec.json.Decoder(Members).decode
 _decode_any = msgspec.json.Decoder().decode
 
 _UNREADABLE = (msgspec.ValidationError, UnicodeDecodeError)
-"""Something is not of the type it should be; JSON it may be all the same."""
+"""Something has an unexpected type; it may still be JSON."""
 
 
 def parse_answer(body: bytes | mmap.mmap) -> Answer:
-    """Read a completed batch's reply to its end.
+    """Parse a completed batch's reply to its end.
 
     Raises:
         msgspec.MsgspecError: no JSON, or without `responses` and `results`, or with `"success":false`.
-        UnicodeDecodeError: its keys are no text.
+        UnicodeDecodeError: its keys are not valid text.
         RecursionError: nested too deeply.
     """
     try:
@@ -129,7 +129,7 @@ def _array_of(outer: _Reply[Array]) -> tuple[Array, msgspec.Raw | msgspec.UnsetT
 
 
 def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.Raw | msgspec.UnsetType]:
-    """The same where something is not of the type it should be, say an item that is no object: in four passes."""
+    """The same for replies in which something has an unexpected type, such as an item that is no object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
     if not (begins(outer.responses, b"[") or begins(outer.results, b"[")) and begins(outer.result, b"{"):
@@ -144,11 +144,11 @@ def _members_of(raw: msgspec.Raw) -> Members:
     try:
         return _decode_one(raw)
     except _UNREADABLE:
-        return {}  # no object, or its keys are no text: it answers nobody
+        return {}  # no object, or its keys are not valid text: it answers no record
 
 
 def _item_of(members: Members) -> Item:
-    """An item with members that are unknown, or of another type than they should be."""
+    """An item with unknown members, or members of unexpected types."""
     item = UnusualItem(more=members)
     for name in ("id", "index", "success"):
         if name in members:
@@ -164,8 +164,8 @@ def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
     return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
-def decode_member(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # whatever the API sent
-    """A member's value; None if it has none: no text, or a number beyond all bounds."""
+def decode_member(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # any JSON value
+    """A member's value; None if it is not valid text, or a number out of range."""
     try:
         return _decode_any(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-r"""Halves of surrogate pairs in JSON: `\ud83d` alone, as where a text was cut by UTF-16 units. No text holds one."""
+r"""Lone surrogates in JSON, such as `\ud83d` without its second half where a text was cut by UTF-16 units."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20
-"""Bytes that are copied at a time."""
+"""Bytes copied at a time."""
 
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)")
-"""An escaped backslash, a surrogate pair, or half of one: only the last is a group."""
+"""An escaped backslash, a surrogate pair, or a lone surrogate: only the last is a group."""
 
 
 def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
-    """The same JSON with U+FFFD in the place of each half of a pair; on disk if it was there.
+    """Return the same JSON with U+FFFD in place of each lone surrogate; on disk if the content is.
 
-    The result on disk takes no memory of its own and is gone with the last reference to it.
+    The result on disk takes no memory and is deleted with the last reference to it.
     """
     if isinstance(content, bytes):
         return b"".join(_pieces(content))
@@ -32,11 +32,11 @@ def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
 
 def _pieces(content: bytes | mmap.mmap) -> Iterator[bytes]:
     done = 0
-    for found in _SURROGATES.finditer(content):
-        if found[1] is not None:
-            yield from _slices(content, done, found.start())
+    for match in _SURROGATES.finditer(content):
+        if match[1] is not None:
+            yield from _slices(content, done, match.start())
             yield b"\\ufffd"
-            done = found.end()
+            done = match.end()
     yield from _slices(content, done, len(content))
 
 
