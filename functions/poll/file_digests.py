@@ -46,5 +46,6 @@ def digest_of(store: ObjectStore, key: str, joined: ResultFileProgress, remainin
                 break
         else:
             return digest.hexdigest()
-    logger.warning("no digest of a file", file="/".join(key.split("/")[-2:]), bytes=joined.size)
+    job_id, name = key.split("/")[-2:]
+    logger.warning("no digest of a file", job_id=job_id, file=name, bytes=joined.size)
     return None

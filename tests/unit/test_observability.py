@@ -17,7 +17,7 @@ SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / ro
 WITHOUT_A_JOB = {
     "not an upload",
     "event refused: too old",
-    "upload gone before its job began",
+    "upload deleted before its job was created",
     "no job id left for an upload",
     "calls are paused",
     "pause over, nothing waits",
