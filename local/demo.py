@@ -33,7 +33,7 @@ import botocore
 from dropbatch.progress import Progress
 from local import aws, worker
 from shared.ledger import Ledger
-from shared.models import BatchState, JobState
+from shared.models import FINAL_JOB_STATES, BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,7 +184,7 @@ def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
                 # The schedule of a stack that was idle may be most of a minute from its next run.
                 stack.tick()
                 ticked = True
-        if status["state"] in {JobState.COMPLETED, JobState.FAILED}:
+        if status["state"] in FINAL_JOB_STATES:
             return folder, seconds
         if seconds > PATIENCE_SECONDS:
             raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may say why.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.models import JobState
+from shared.models import FINAL_JOB_STATES, JobState
 
 if TYPE_CHECKING:
     from shared.models import Job
@@ -57,7 +57,7 @@ def build_status(
 ) -> dict[str, Any]:
     """The status as users read it, without its time."""
     splitting = job.state is JobState.SPLITTING
-    over = job.state in {JobState.COMPLETED, JobState.FAILED}
+    over = job.state in FINAL_JOB_STATES
     return {
         "job_id": job.job_id,
         "state": job.state.value,

@@ -43,6 +43,7 @@ METRICS = {
     "TokensUsed": "Count",
     "JobsCompleted": "Count",
     "JobsFailed": "Count",
+    "JobsCancelled": "Count",
     # Calls of the API, and their errors.
     "SubmitCalls": "Count",
     "PollCalls": "Count",

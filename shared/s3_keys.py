@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime
 
 INBOX, VALIDATE = "inbox/", "validate/"
 """Where users put what they want processed, and what they only want checked."""
 MAX_KEY_BYTES = 1_024
 """Bytes of an S3 key."""
+STACK_CONTROL = "control/stack"
+_JOB_CONTROL = re.compile(r"control/jobs/(\d{8}T\d{6}Z-[0-9a-f]{8})")
 MAX_PATH_BYTES = 900
 """Bytes of a path under `inbox/` that leave room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
 
@@ -49,6 +52,17 @@ def is_upload(key: str) -> bool:
         and not path.endswith("/")
         and not any(s[:1] in {"_", "."} for s in path.split("/"))
     )
+
+
+def job_control(job: str) -> str:
+    """Key of the object with a user's command for a job."""
+    return f"control/jobs/{job}"
+
+
+def controlled_job(key: str) -> str | None:
+    """The job that a key under `control/` names; None if it names none."""
+    matched = _JOB_CONTROL.fullmatch(key)
+    return matched[1] if matched else None
 
 
 def result(upload_key: str, job: str, name: str) -> str:

@@ -8,13 +8,15 @@ overlap.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from functions.poll.control import end_long_hold, follow_job_control
 from functions.poll.file_digests import seconds_for_digests
-from functions.poll.manifest import bedrock_manifest, build_manifest, end_state, event_detail, retry_record
+from functions.poll.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
 from functions.poll.report import write_report
 from functions.poll.result_files import (
     STEP_SECONDS,
@@ -25,6 +27,7 @@ from functions.poll.result_files import (
     next_final_batches,
     readable,
 )
+from functions.poll.sweep import next_sweep, sweep
 from functions.poll.waiting_for import report_long_wait, waiting_for
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
@@ -51,6 +54,11 @@ MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 STATUS_SECONDS = 10.0
 """Seconds between two statuses although parts arrive in between."""
+METRIC_OF_STATE = {
+    JobState.COMPLETED: "JobsCompleted",
+    JobState.FAILED: "JobsFailed",
+    JobState.CANCELLED: "JobsCancelled",
+}
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which on a job's `max_failed_fraction` is tested."""
 
@@ -72,7 +80,8 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
     if job.lease_until > now:
         return job.state is JobState.SPLITTING  # Its end makes the job due.
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
-    if not (job.due_at or now) <= now and now < job.told_at + STATUS_SECONDS:
+    is_due = (job.due_at or now) <= now or (next_sweep(job) or math.inf) <= now
+    if not is_due and now < job.told_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             return True
@@ -94,6 +103,9 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
 
 
 def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    if job.state is not JobState.FINALIZING:
+        job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
+        job = sweep(services, job, remaining)
     ahead = next_final_batches(services, job, "output")
     while not _is_all(job, ahead) and ahead.fills_a_step(job) and remaining() > STEP_SECONDS:
         job = append_segment(services, job, "output", ahead, final=False)
@@ -112,7 +124,7 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
         return TOO_OLD_CODE
     answered = ahead.succeeded + ahead.failed
     limit = job.max_failed_fraction
-    if limit is None or answered < MIN_ANSWERED_RECORDS or ahead.failed <= limit * answered:
+    if limit is None or job.cancelled or answered < MIN_ANSWERED_RECORDS or ahead.failed <= limit * answered:
         return None
     message = f"{ahead.failed:,} of the first {answered:,} records failed, more than max_failed_fraction allows."
     return ErrorDetail("too_many_failures", message)
@@ -180,15 +192,15 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     if job.retry_of:
         _put_retry_record(services, job, manifest)
-    status = build_status(replace(job, state=end_state(job)), job.sums.succeeded, job.sums.failed, None)
+    status = build_status(replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None)
     services.store.put(
         keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
     )
     services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
-    if services.ledger.end_job(job, end_state(job), now):
-        count("JobsFailed" if job.error else "JobsCompleted")
-        logger.info("job over", job_id=job.job_id, state=end_state(job), records=job.total, failed=job.sums.failed)
+    if services.ledger.end_job(job, job.final_state, now):
+        count(METRIC_OF_STATE[job.final_state])
+        logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
 
 
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
@@ -213,7 +225,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
     job = services.ledger.job(job.job_id) or job
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
         # All is written; only the notice could not be published.
-        services.ledger.end_job(job, end_state(job), services.now())
+        services.ledger.end_job(job, job.final_state, services.now())
         return
     message = (
         "Dropbatch could not finish this job; the poll function's log says why. output.jsonl holds the lines up to the "
@@ -285,5 +297,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
         )
     quiet = 0 if changed else job.quiet + 1
     due = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS)
+    if (sweep_at := next_sweep(job)) is not None:
+        due = max(min(due, sweep_at), now)
     counts = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
     services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **counts)

@@ -131,6 +131,8 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
     """Why the records of a batch end without being tried again; empty if they are."""
     if job.error or job.stopped:
         return "because the job was stopped"
+    if job.cancelled:
+        return "because the job was cancelled"
     if batch.last_word:
         return "because the batch may not be submitted again"
     if job.is_past_deadline(now):

@@ -30,6 +30,8 @@ MAX_WAITING = 50
 """Messages that may wait in the submit queue for more to be sent."""
 DISPATCHED_SECONDS = 90.0
 """How long a message has to come true before a tick looks again."""
+HELD_POLL_SECONDS = 300.0
+"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 MAX_POSTPONED_SECONDS = 1_800.0
 """Seconds that a batch is put off whose model has as many outstanding as it may; a young one less."""
 
@@ -100,6 +102,8 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
     for one in found:
         if needs_no_call(one, now):
             go.append(one)
+        elif one.job.is_held:
+            put_off.append((one, now + HELD_POLL_SECONDS))
         elif (until := may.blocked_until(one, now)) is not None:
             put_off.append((one, until))
         elif may.left > 0:
@@ -111,8 +115,8 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
 def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function goes on with a batch without calling the API."""
     job, batch = found.job, found.batch
-    stopped = job.error is not None or job.stopped is not None or job.is_past_deadline(now)
-    return stopped or batch.halving is not None or batch.state is not BatchState.READY
+    stopped = job.error or job.stopped or job.cancelled or job.is_past_deadline(now)
+    return bool(stopped) or batch.halving is not None or batch.state is not BatchState.READY
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:
@@ -122,6 +126,9 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
     wait = soon_after(wait, wait / 10)
     if batch.waits_anew:
         services.ledger.poll_on(batch, now + wait)
+        return
+    if found.job.is_held:
+        services.ledger.hold(batch, now, found.job.deadline_at)
         return
     services.ledger.postpone(batch, now + wait, paused=batch.paused + _overdue(found, now) + wait)
 

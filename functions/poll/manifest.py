@@ -11,7 +11,7 @@ from shared import s3_keys as keys
 from shared.cost import Cost, Tokens, cost_of, estimate_cost
 from shared.formats.bedrock import manifest_out
 from shared.job_status import iso_time
-from shared.models import BatchState, Isolation, JobState
+from shared.models import BatchState, Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
     cost = _cost(job)
     return {
         "job_id": job.job_id,
-        "state": end_state(job).value,
+        "state": job.final_state.value,
         "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
         "model": job.plan.model or None,
         "format": job.plan.format or None,
@@ -54,6 +54,7 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
             "etag": job.upload.etag,
             "bytes": job.upload.size,
         },
+        "read_to_end": job.read_to_end,
         "counts": {"total": job.total, "succeeded": job.sums.succeeded, "failed": job.sums.failed},
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
@@ -71,11 +72,6 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         "created_at": iso_time(job.created_at),
         "completed_at": iso_time(job.completed_at),
     }
-
-
-def end_state(job: Job) -> JobState:
-    """The state in which a job ends."""
-    return JobState.FAILED if job.error else JobState.COMPLETED
 
 
 def batch_entry(batch: Batch) -> dict[str, Any]:

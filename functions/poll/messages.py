@@ -1,4 +1,4 @@
-"""Messages of the poll function: batches to poll, or a job to visit."""
+"""Messages of the poll function: batches to poll, a job to visit, S3's notification of a command."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from functions.poll.advance_job import advance_job
+from functions.poll.control import controlled_keys, follow_job_control, follow_stack_control, is_open
 from functions.poll.tick import advance_batches
+from shared import s3_keys as keys
 from shared.aws.queues import AdvanceMessage, PollMessage, decode_message
+from shared.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
+
+VISIT_AGAIN_SECONDS = 15.0
+"""When a job is visited after a command that came during another visit."""
 
 
 def process_message(services: Services, body: str, remaining: Callable[[], float]) -> None:
@@ -28,7 +34,12 @@ def process_message(services: Services, body: str, remaining: Callable[[], float
         StorageError: an AWS service failed; the message is delivered again.
         msgspec.ValidationError: the message is for another function.
     """
-    message = decode_message(body)
+    try:
+        message = decode_message(body)
+    except msgspec.ValidationError:
+        for key in controlled_keys(body):
+            _follow_command(services, key, remaining)
+        return
     match message:
         case PollMessage(batches):
             advance_batches(services, batches, remaining)
@@ -36,3 +47,13 @@ def process_message(services: Services, body: str, remaining: Callable[[], float
             advance_job(services, job_id, remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")
+
+
+def _follow_command(services: Services, key: str, remaining: Callable[[], float]) -> None:
+    """Carry out the command that an object holds, and visit its job."""
+    if key == keys.STACK_CONTROL:
+        follow_stack_control(services)
+    elif (job_id := keys.controlled_job(key)) is None:
+        logger.warning("no control object", key=key[:100])
+    elif is_open(follow_job_control(services, job_id)) and not advance_job(services, job_id, remaining):
+        services.queues.send(AdvanceMessage(job_id), delay=VISIT_AGAIN_SECONDS)

@@ -19,7 +19,7 @@ from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
-from shared.models import TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
+from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.controls import PauseReason, Permit
 from shared.rejections import classify_rejection
@@ -59,9 +59,9 @@ class PollOutcome:
 
 
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
-    """Whether the API has to be polled: not for one that only waits to be written or split, or whose job is too old."""
-    waits = batch.ending is not None or batch.halving is not None or job.is_too_old(now)
-    return not waits and any(one.request_id for one in batch.pollable)
+    """Whether the API has to be polled: not for a batch that only waits to be written, split or ended."""
+    is_over = job.is_too_old(now) or job.cancelled == CANCEL_NOW
+    return not (batch.ending or batch.halving or is_over) and any(one.request_id for one in batch.pollable)
 
 
 def poll_batch(
@@ -102,6 +102,8 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
         stored = _stored_reply(services, batch, submission, stack)
         if stored is not None:
             return collect(services, job, batch, stored)
+    if job.cancelled == CANCEL_NOW:
+        return end(services, job, batch, CANCELLED_ACCEPTED)
     now = services.now()
     count("PollCalls")
     with services.api.poll(

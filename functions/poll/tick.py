@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from functions.poll.advance_job import advance_job
+from functions.poll.control import watch_stack_control
 from functions.poll.dispatch_submits import (
     DISPATCHED_SECONDS,
     MAX_EXAMINED,
@@ -22,6 +23,7 @@ from functions.poll.dispatch_submits import (
 from functions.poll.due_items import DueItem, in_parallel, isolated, load
 from functions.poll.pauses import watch_pause
 from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
+from functions.poll.sweep import next_sweep
 from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState
@@ -75,6 +77,7 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     """
     began = services.now()
     ends = began + min(TICK_SECONDS, remaining() - 40)
+    watch_stack_control(services)
     outstanding = _note_outstanding(services)
     waiting = sum(services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT))
     count("BatchesWaiting", waiting)
@@ -252,7 +255,9 @@ def _send_polls(services: Services, found: list[DueItem]) -> int:
 
 def is_large(job: Job) -> bool:
     """Whether a step of a job may take so long that a tick must not wait for it."""
-    return job.upload.size > LARGE_UPLOAD_BYTES or job.total is None or job.total > LARGE_RECORDS
+    if job.total is None or next_sweep(job) is not None:
+        return True
+    return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
 
 
 def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Callable[[], float]) -> int:

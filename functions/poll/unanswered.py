@@ -36,9 +36,9 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     if job.is_past_deadline(now):
         return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
-    if batch.last_word or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
+    if batch.last_word or job.cancelled or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
         return end(services, job, batch, batch.last_word or error)
-    if not services.budget.can_submit(job.plan.model, now):
+    if job.is_held or not services.budget.can_submit(job.plan.model, now):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
@@ -50,7 +50,7 @@ def end_missing(services: Services, job: Job, batch: Batch) -> bool:
     """Submit the records that a reply lacked again, or end them; whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
     allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
-    if allowed and try_missing_again(services, batch):
+    if allowed and not job.cancelled and try_missing_again(services, batch):
         return False
     return end(services, job, batch, batch.last_word or MISSING)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from functions.poll.control import MAX_HELD_SECONDS
+from shared import s3_keys as keys
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds that something without an alarm of its own holds a job up before the alarm for stuck items is raised."""
+STACK_MESSAGE = "Paused for all jobs by an operator. To go on, an operator writes `run` to control/stack."
 LASTING_ERROR_SECONDS = 4_500.0
 """Seconds that a note of trouble stands; a batch in trouble is tried hourly at least."""
 
@@ -52,6 +55,10 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
     now = services.now()
     controls = services.budget.controls(job.plan.model)
     pause, wait, rate, trouble = controls.pause, controls.model_wait, controls.rate, job.trouble
+    if job.control and job.control.held_since:
+        return _job_is_held(job.job_id, job.control.held_since)
+    if controls.stack.held_since:
+        return Waiting("paused", STACK_MESSAGE, None)
     if pause and (pause.until is None or pause.until > now):
         return _paused(pause)
     if rate.hold_until > now and now - rate.held_since > NOTED_AFTER_SECONDS:
@@ -83,6 +90,15 @@ def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
             "job waits", job_id=job_id, code=waiting.code, since=iso_time(waiting.since), advice=waiting.message
         )
         count("StuckItems")
+
+
+def _job_is_held(job_id: str, since: float) -> Waiting:
+    until = since + MAX_HELD_SECONDS
+    words = (
+        f"Paused by a user since {iso_time(since)}. To go on, write `run` to {keys.job_control(job_id)}; a job that is "
+        f"still paused at {iso_time(until)} is cancelled then."
+    )
+    return Waiting("paused", words, until)
 
 
 def _paused(pause: Pause) -> Waiting:

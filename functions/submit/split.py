@@ -97,22 +97,22 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
         error = ErrorDetail(
             "internal", "Dropbatch could not read the upload to its end; the submit function's log says why."
         )
-    place = Checkpoint()
+    place, is_read = Checkpoint(), False
     try:
-        if error is None:
+        if error is None and not job.cancelled:
             job = plan(services, job, remaining)
-            job, place, finished = _stage(services, job, remaining)
-            if not finished:
+            job, place, is_read = _stage(services, job, remaining)
+            if not is_read and not job.cancelled:
                 services.ledger.release_job(job, services.now())
                 return
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error = ErrorDetail(fault.code, fault.message)
-    if error is not None:
+    if error is not None or job.cancelled:
         place = _checkpoint(services, job)
         if not job.plan.form:
             put_job_record(services, job)
-    if services.ledger.end_split(job, place.record, error, services.now()):
+    if services.ledger.end_split(job, place.record, error, services.now(), read_to_end=is_read):
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
 
@@ -225,6 +225,9 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                         kept_at = services.now()
                         job = _renew_lease(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
                         status_at = _write_status(services, job, status_at)
+                        if job.cancelled:
+                            outbox.send()
+                            return job, place, False
                     known = create_batch(services, job, candidate, before, outbox)
                     place = known.end or candidate.end
                     number += 1

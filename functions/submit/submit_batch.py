@@ -21,6 +21,7 @@ from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
+    CANCELLED,
     PAST_DEADLINE,
     TOO_OLD_CODE,
     Batch,
@@ -53,6 +54,8 @@ SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 POLLED_AFTER_SECONDS = 300.0
 """Seconds that a batch which is submitted again waits for the rate budget before its ids are polled once more."""
+HELD_POLL_SECONDS = 300.0
+"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 INTERNAL = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
 """Unknowable submits of one batch, the last of which ends it."""
@@ -95,6 +98,8 @@ def _advance_batch(services: Services, job_id: str, number: str, remaining: Call
         return
     if (ending := _reason_to_end(job, batch, now)) is not None:
         _end(services, batch, ending)
+    elif job.is_held:
+        _hold(services, job, batch, now)
     elif remaining() > POST_SECONDS + SETTLE_SECONDS:
         _try(services, job, batch, remaining)
 
@@ -106,9 +111,11 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
         return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
     if job.is_past_deadline(now):
         return PAST_DEADLINE
+    if job.cancelled:
+        return CANCELLED
     if batch.claims > MAX_CLAIMS:
         return INTERNAL
-    if now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
+    if not job.is_held and now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
         return ErrorDetail("expired", "The API did not accept it within 7 days.")
     return None
 
@@ -137,6 +144,14 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         return
     with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
         _settle(services, job, claimed, permit, reply, first_ask, remaining)
+
+
+def _hold(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """The job is paused: its batches are put off; one that is submitted again is polled meanwhile."""
+    if batch.waits_anew:
+        services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
+    else:
+        services.ledger.hold(batch, now, job.deadline_at)
 
 
 def _wait(services: Services, batch: Batch, refusal: Denied) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute, attributes, read
@@ -13,6 +14,8 @@ from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submiss
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+HOLD_SECONDS = 86_400.0
+"""How far the turn of a batch is put off while its job is paused."""
 UNSPLIT = AtMost("<=", 0)
 """As expected `pieces`: the batch is not split."""
 
@@ -96,6 +99,7 @@ class Batches(Table):
                 "state": BatchState.SUBMITTING,
                 "attempt": batch.attempt + 1,
                 "fence": fence,
+                "held": None,
                 "work": DueKind.POLL,  # What a dead function left is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
@@ -154,6 +158,18 @@ class Batches(Table):
     def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
         return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **learned})
+
+    def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
+        """Put off the turn of a batch whose job is paused by a day, but not beyond the job's deadline.
+
+        The clock that says how long it has waited stops meanwhile.
+        """
+        due_at = min(now + HOLD_SECONDS, math.inf if deadline_at is None else max(deadline_at, now))
+        return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
+
+    def release(self, batch: Batch, due_at: float) -> Batch | None:
+        """Give a held batch a turn again."""
+        return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
     def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **learned: object) -> Batch | None:
         """Settle how all records of a batch end without an answer; never of one that is split."""
@@ -298,6 +314,11 @@ def _waiting(batch: Batch) -> dict[str, object]:
     if batch.pollable:
         return {"state": BatchState.QUEUED, "work": DueKind.POLL}
     return {"state": BatchState.READY, "work": batch.submit_work}
+
+
+def _moved(batch: Batch, due_at: float) -> dict[str, object]:
+    """A turn moved by a pause, and with it the clock that says how long the batch has waited."""
+    return {"due_at": due_at, "paused": max(batch.paused + due_at - (batch.due_at or due_at), 0.0)}
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import DueKind, ErrorDetail, Isolation, Job, JobState, LastingError
+from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, JobState, LastingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,11 +70,14 @@ class Jobs(Table):
         changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.JOB.key(job.schema)}
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
-    def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float) -> Job | None:
-        """`splitting` to `in_progress`: the upload has been read to its end, or to its fault."""
+    def end_split(
+        self, job: Job, total: int, error: ErrorDetail | None, due_at: float, *, read_to_end: bool = True
+    ) -> Job | None:
+        """`splitting` to `in_progress`: the upload was read to its end, or as far as it is used."""
         changes = {
             "state": JobState.IN_PROGRESS,
             "total": total,
+            "read_to_end": read_to_end,
             "lease_until": 0.0,
             "due_at": due_at,
             "claims": 0,
@@ -95,6 +98,12 @@ class Jobs(Table):
         """Replace what isolation has come to in a job, if nobody else did since it was read."""
         seen = ABSENT if job.isolation is None else job.isolation
         return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
+
+    def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
+        """Replace what users' commands have come to in an open job, if nothing else changed it since it was read."""
+        seen = ABSENT if job.control is None else job.control
+        due = {} if due_at is None else {"due_at": due_at}
+        return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
     def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
         """Note what a batch is tried against in vain, for its user to see, or that it no longer is."""

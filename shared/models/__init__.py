@@ -20,11 +20,16 @@ from shared.models.common import (
     Usage,
 )
 from shared.models.jobs import (
+    CANCEL,
+    CANCEL_NOW,
+    CANCELLED,
+    CANCELLED_ACCEPTED,
     MAX_JOB_SECONDS,
     PAST_DEADLINE,
     TOO_OLD_CODE,
     Isolation,
     Job,
+    JobControl,
     JobTotals,
     LastingError,
     ResultFileProgress,
@@ -33,6 +38,10 @@ from shared.models.jobs import (
 )
 
 __all__ = [
+    "CANCEL",
+    "CANCELLED",
+    "CANCELLED_ACCEPTED",
+    "CANCEL_NOW",
     "CONVERTED_SCHEMA",
     "FINAL_JOB_STATES",
     "MAX_JOB_SECONDS",
@@ -47,6 +56,7 @@ __all__ = [
     "ErrorDetail",
     "Isolation",
     "Job",
+    "JobControl",
     "JobState",
     "JobTotals",
     "LastingError",

@@ -102,6 +102,7 @@ class Batch:
         unknowable: submits whose outcome nobody can know.
         ready_at: since when it waits to be accepted anew, polled now and then meanwhile; 0 until it was accepted once,
             and of the past where it is before the last acceptance.
+        held: whether its turn was put off because its job is paused.
         paused: seconds that pauses kept it waiting, since then or since it was accepted.
         halving: why the API refused the batch as a whole, or failed it, since bad records in it are to be isolated.
         cause: the code of that refusal or failure; what a batch and its pieces, or batches of a job, have in common.
@@ -150,6 +151,7 @@ class Batch:
     missing_asks: int = 0
     unknowable: int = 0
     ready_at: float = 0.0
+    held: bool = False
     paused: float = 0.0
     halving: ErrorDetail | None = None
     cause: str = ""

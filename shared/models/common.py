@@ -13,13 +13,14 @@ SCHEMAS = (SCHEMA, CONVERTED_SCHEMA)
 
 
 class JobState(StrEnum):
-    """States of a job; the last two are final."""
+    """States of a job; the last three are final."""
 
     SPLITTING = "splitting"
     IN_PROGRESS = "in_progress"
     FINALIZING = "finalizing"
     COMPLETED = "completed"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 class BatchState(StrEnum):
@@ -32,7 +33,7 @@ class BatchState(StrEnum):
     DONE = "done"
 
 
-FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED})
+FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 
 
 class DueKind(StrEnum):

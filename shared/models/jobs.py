@@ -157,6 +157,34 @@ class Isolation:
     causes: dict[str, str] = field(default_factory=dict)
 
 
+CANCEL, CANCEL_NOW = "cancel", "cancel now"
+CANCELLED = ErrorDetail("cancelled", "The job was cancelled before Workers AI took this request.")
+CANCELLED_ACCEPTED = ErrorDetail(
+    "cancelled", "The job was cancelled at once; Workers AI had taken this request, so it may be billed."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobControl:
+    """What users' commands (`control/jobs/<job_id>`) have come to in a job. Times are Unix seconds.
+
+    Attributes:
+        version: of the object that was carried out last.
+        held_since: when the job was paused; 0 while it is not.
+        cancelled: `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty.
+        sweeps: passes over the job's batches that are still to be made (`functions.poll.sweep`).
+        sweep_due: when the pass under way goes on.
+        sweep_after: number of the last batch that it looked at; empty at its beginning.
+    """
+
+    version: str = ""
+    held_since: float = 0.0
+    cancelled: str = ""
+    sweeps: int = 0
+    sweep_due: float = 0.0
+    sweep_after: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The work for one upload, as its item holds it. Times are Unix seconds.
@@ -182,6 +210,8 @@ class Job:
         max_failed_fraction: of its answered records, 0 to 1, beyond which it fails; None without the option.
         max_cost: billionths of a US dollar; None without the option.
         tags: the user's own pairs.
+        control: what its users' commands have come to; None before the first.
+        read_to_end: whether its upload was read to its end, or still is being read.
         retry_of: key of the manifest of the job whose failed records it tries again; or empty.
         validated_turns: turns of reading it, where it is only validated.
         ended_at: when its end was first written, which its last files and their later writes name.
@@ -222,6 +252,25 @@ class Job:
     retry_of: str = ""
     validated_turns: int = 0
     ended_at: float | None = None
+    control: JobControl | None = None
+    read_to_end: bool = True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its users paused it."""
+        return self.control is not None and self.control.held_since > 0
+
+    @property
+    def cancelled(self) -> str:
+        """`CANCEL` or `CANCEL_NOW` if its users cancelled it; else empty."""
+        return self.control.cancelled if self.control else ""
+
+    @property
+    def final_state(self) -> JobState:
+        """The state it ends in, as far as is known now."""
+        if self.error:
+            return JobState.FAILED
+        return JobState.CANCELLED if self.cancelled else JobState.COMPLETED
 
     def believes(self, cause: str) -> bool:
         """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""

@@ -118,6 +118,8 @@ class Budget(ControlItems):
         # Looked at before a probe is claimed, which would be lost without a token.
         if (held := self._held(controls.rate, 1, burst, now)) is not None:
             return held
+        if controls.stack.held_since:
+            return Denied(soon_after(now + PAUSED_LOOK_SECONDS, 10), paused=True)
         paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now)
         if isinstance(paused, Denied):
             return paused
@@ -136,6 +138,8 @@ class Budget(ControlItems):
         first, submits, polls = (
             max(self._free(controls.rate, burst, now), 0) for burst in (self.burst, self.submit_burst, self.poll_burst)
         )
+        if controls.stack.held_since:
+            return Free(polls=polls, paused=True, look_at=now + PAUSED_LOOK_SECONDS)
         pause = controls.pause
         if pause is None or (pause.until is not None and now >= pause.until):
             return Free(first, submits, polls)
@@ -215,7 +219,7 @@ class Budget(ControlItems):
         paused = pause is not None and (pause.until is None or now < pause.until) and now < pause.next_probe
         waits = wait is not None and now < wait.until
         full = model in controls.full_models
-        return not (paused or waits or full or controls.rate.hold_until > now)
+        return not (paused or waits or full or controls.rate.hold_until > now or controls.stack.held_since)
 
     def _held(self, rate: Rate, tokens: int, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""

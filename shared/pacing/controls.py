@@ -12,7 +12,7 @@ by `shared.pacing.budget`.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -104,6 +104,19 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class StackControl:
+    """What operators' commands (`control/stack`) have come to. It is no circuit breaker: nothing probes it.
+
+    Attributes:
+        version: of the object that was carried out last.
+        held_since: Unix seconds since when submits are paused; 0 while they are not.
+    """
+
+    version: str = ""
+    held_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Controls:
     """The control items as they were read together."""
 
@@ -112,6 +125,7 @@ class Controls:
     rate: Rate
     full_models: frozenset[str]
     """Models that have as many batches outstanding as they may."""
+    stack: StackControl = field(default_factory=StackControl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +149,7 @@ class ControlItems(Table):
 
     def controls(self, model: str = "") -> Controls:
         """Read all control items at once, consistently."""
-        keys = [control_key("PAUSE"), control_key("RATE"), control_key("RATE#OUTSTANDING")]
+        keys = [control_key(sk) for sk in ("PAUSE", "RATE", "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
         answer = call_dynamodb(
@@ -150,7 +164,12 @@ class ControlItems(Table):
             read(wait, ModelWait) if wait else None,
             read(found.get("RATE", {}), Rate),
             frozenset(found.get("RATE#OUTSTANDING", {}).get("full_models", {}).get("SS", ())),
+            read(found.get("STACK", {}), StackControl),
         )
+
+    def note_stack(self, stack: StackControl) -> None:
+        """Replace what operators' commands have come to; whoever writes it reads the object again afterwards."""
+        self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
     def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
         """Pause the account's calls, or keep the pause that is there.

@@ -35,7 +35,7 @@ from tests.support.fault_table import note
 from tests.support.resources import QUEUES
 
 M2M = "@cf/meta/m2m100-1.2b"
-FINAL = {"done", "halved", "completed", "failed"}
+FINAL = {"done", "halved", "completed", "failed", "cancelled"}
 
 FAULTS = {
     "model without capacity": Fault(kind="3040", on="submit"),
@@ -77,6 +77,8 @@ class Ledger(RuleBasedStateMachine):
         self.uploads: dict[str, list[object]] = {}
         self.final: dict[tuple[str, str], dict[str, object]] = {}
         self.struck: Counter[str] = Counter()
+        self.cancelled: set[str] = set()
+        """Jobs that a user wanted cancelled."""
 
     @initialize(several=st.booleans(), policy=st.sampled_from(["resubmit", "resubmit", "fail"]))
     def begin(self, several, policy):
@@ -173,6 +175,20 @@ class Ledger(RuleBasedStateMachine):
         functions.poll.handler.services().ledger.note_isolation(job, Isolation(MAX_SUBMITS))
         self.struck["isolation's bound used up"] += 1
 
+    @precondition(lambda self: self.jobs())
+    @rule(data=st.data(), word=st.sampled_from(["pause", "pause", "run", "cancel", "cancel now"]))
+    def a_user_commands(self, data, word):
+        job = data.draw(st.sampled_from(self.jobs()))
+        self.world.control(job.job_id, word)
+        if word.startswith("cancel"):
+            self.cancelled.add(job.job_id)
+        self.struck[f"command: {word}"] += 1
+
+    @rule(word=st.sampled_from(["pause", "run"]))
+    def an_operator_commands(self, word):
+        self.world.control("stack", word)
+        self.struck[f"command for the stack: {word}"] += 1
+
     # ── what must hold ───────────────────────────────────────────────────────────────────────────────────────────
 
     def items(self):
@@ -237,6 +253,8 @@ class Ledger(RuleBasedStateMachine):
             self.struck[f"{self.boundaries.mode}: {self.boundaries.struck}"] += 1
         self.boundaries.strike(0, "after")
         self.api.clear_faults()
+        for name in ("stack", *(job.job_id for job in self.jobs() if job.job_id not in self.cancelled)):
+            self.world.control(name, "run")
         self.world.settle(minutes=40 * 24 * 60, until=lambda: len(self.world.manifests()) == len(self.uploads))
         self.world.settle(minutes=600)
         self.laws()
@@ -256,6 +274,8 @@ class Ledger(RuleBasedStateMachine):
             assert manifest["error"]["code"] == "unknown_model"
             assert self.struck["API: model gone"]
             records = records[: len(lines)]  # What was read before.
+        if manifest["state"] == "cancelled" and not manifest["read_to_end"]:
+            records = records[: len(lines)]
         assert [line["id"] for line in lines] == list(range(len(records)))
         for line, record in zip(lines, records, strict=True):
             if line["success"]:
@@ -269,10 +289,12 @@ class Ledger(RuleBasedStateMachine):
                     "missing_response",
                     "expired",
                     "submit_unknown",
+                    *(["cancelled"] if manifest["job_id"] in self.cancelled else []),
                 }
         good = sum(line["success"] for line in lines)
         assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(lines) - good}
-        assert manifest["state"] == ("failed" if manifest["error"] else "completed")
+        wanted = "cancelled" if manifest["job_id"] in self.cancelled else "completed"
+        assert manifest["state"] in ({"failed"} if manifest["error"] else {"completed", wanted})
         leaves = [(one["first_id"], one["requests"]) for one in manifest["batches"]]
         assert [first for first, _ in leaves] == [sum(count for _, count in leaves[:at]) for at in range(len(leaves))]
         assert sum(count for _, count in leaves) == len(records)

@@ -73,6 +73,15 @@ def refuse_to_note_acceptance(world: World, *, receipts: bool) -> None:
     world.permissions.before = before
 
 
+def pause_and_resume(world: World) -> None:
+    """An upload comes while the stack is paused."""
+    world.control("stack", "pause")
+    world.upload_records("paused.jsonl", greetings("paused", 2), model=M2M)
+    world.deliver_all()
+    world.control("stack", "run")
+    world.settle(minutes=240)
+
+
 def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
@@ -122,6 +131,9 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.upload_records("token.jsonl", greetings("token", 2), model=M2M)
     world.settle(minutes=240)
 
+    # A command for a job, and one for all.
+    pause_and_resume(world)
+
     # What the table does not take is found again: an acceptance in its receipt, an answer where it lies.
     world.upload_records("receipt.jsonl", greetings("receipt", 2), model=M2M)
     refuse_to_note_acceptance(world, receipts=True)
@@ -142,8 +154,8 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.settle(minutes=240)
 
     told = world.manifests()
-    assert len(told) == 14
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 11
+    assert len(told) == 15
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 12
     assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
     assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")

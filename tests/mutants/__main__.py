@@ -58,6 +58,8 @@ DECIDING = (
     "functions/poll/tick.py",
     "functions/poll/poll_batch.py",
     "functions/poll/unanswered.py",
+    "functions/poll/control.py",
+    "functions/poll/sweep.py",
     "functions/poll/advance_job.py",
 )
 """Modules that decide what happens to a job or a batch: every guard, bound and wait of theirs is broken too.

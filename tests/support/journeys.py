@@ -7,13 +7,14 @@ import hashlib
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
+from shared.s3_keys import job_id
 from tests.support.deaths import Boundaries, Mortal, mortal_world
-from tests.support.resources import QUEUES
+from tests.support.resources import BUCKET, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +37,19 @@ class Journey:
         codes: how each record ends: None is an answer.
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
+        commands: what its user writes under `control/` once it is there, one after another.
     """
 
     upload: tuple[Any, ...]
     codes: tuple[str | None, ...]
     faults: tuple[Fault, ...] = ()
     packed: bool = False
+    commands: tuple[str, ...] = ()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its user cancels it."""
+        return bool(self.commands) and self.commands[-1].startswith("cancel")
 
 
 BAD = {"text": "hello 1", "target_lang": 7}
@@ -70,6 +78,9 @@ JOURNEYS = {
     "an answer in the reply to the submit": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
     "an empty upload": Journey((), ()),
     "a compressed upload": Journey(FOUR, (None,) * 4, packed=True),
+    "a paused job": Journey(FOUR, (None,) * 4, commands=("pause", "run")),
+    "a cancelled job": Journey(FOUR, (None,) * 4, commands=("cancel",)),
+    "a job cancelled at once": Journey(FOUR, (None,) * 4, commands=("pause", "cancel now")),
 }
 
 
@@ -97,7 +108,14 @@ def run(journey: Journey, boundaries: Boundaries, meanwhile: Callable[[Mortal], 
             world.interrupt_with(meanwhile)
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
-        world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M)
+        version = world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M)
+        for word in journey.commands:
+            world.deliver("UploadQueue")
+            stored = world.s3.head_object(Bucket=BUCKET, Key="inbox/a.jsonl")
+            etag, modified = stored["ETag"].strip('"'), stored["LastModified"]
+            world.control(job_id(BUCKET, "inbox/a.jsonl", version, etag, modified), word)
+            world.deliver("ControlQueue")
+            world.tick()
         world.settle(minutes=240)
         before = world.read(f"{world.only_folder()}/manifest.json"), len(api.accepted)
         check_is_quiet(world)
@@ -139,9 +157,19 @@ def check_bill(world: World, api: WorkersAI) -> None:
     assert leaves == {}
 
 
+def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]) -> Journey:
+    """What the journey came to: each record that was read is answered, or ends `cancelled`."""
+    codes = tuple(None if line["success"] else line["error"]["code"] for line in lines)
+    assert set(codes) <= {None, "cancelled"}
+    assert len(codes) == len(journey.upload) or not manifest["read_to_end"]
+    return replace(journey, upload=journey.upload[: len(codes)], codes=codes)
+
+
 def check_results(world: World, journey: Journey, api: WorkersAI) -> Seen:
     """Every record one line, the right answer, in order; the manifest true."""
     lines, manifest, folder = world.lines(), world.manifest(), world.only_folder()
+    if journey.is_cancelled:
+        journey = as_cancelled(journey, lines, manifest)
     ids = Counter(line["id"] for line in lines)
     seen = Seen(
         lost=len(journey.upload) - len(ids),
@@ -156,8 +184,9 @@ def check_results(world: World, journey: Journey, api: WorkersAI) -> Seen:
     failed = [number for number, code in enumerate(journey.codes) if code]
     good = len(lines) - len(failed)
     assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(failed)}
-    assert (world.status()["state"], world.status()["counts"]) == ("completed", manifest["counts"])
-    assert manifest["state"] == "completed"
+    state = "cancelled" if journey.is_cancelled else "completed"
+    assert (world.status()["state"], world.status()["counts"]) == (state, manifest["counts"])
+    assert manifest["state"] == state
     for file in manifest["files"]:
         content = world.read(f"{folder}/{file['name']}")
         told = (file["bytes"], file["sha256"], file["lines"])

@@ -21,7 +21,7 @@ TOKEN = "local-token"
 GATEWAY_TOKEN = "local-gateway-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
-QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue")
+QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue", "ControlQueue")
 WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},

@@ -96,6 +96,16 @@ class World:
         """Put an upload of JSON Lines."""
         return self.upload(path, "".join(json.dumps(record) + "\n" for record in records), **metadata)
 
+    def control(self, name: str, command: str) -> None:
+        """Put a command: `name` is a job's id, or `stack`."""
+        key = f"control/{name}" if name == "stack" else f"control/jobs/{name}"
+        self.s3.put_object(Bucket=BUCKET, Key=key, Body=command.encode())
+
+    def job_id(self) -> str:
+        """Id of the only job."""
+        (job,) = [item for item in self.items() if item["sk"]["S"] == "META"]
+        return str(job["job_id"]["S"])
+
     def objects(self, prefix: str = "results/") -> list[str]:
         """Keys of all objects under a prefix."""
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
@@ -160,7 +170,7 @@ class World:
             times: how often each message is delivered: SQS promises only "at least once".
         """
         delivered = 0
-        handler = functions.poll.handler if queue == "PollQueue" else functions.submit.handler
+        handler = functions.poll.handler if queue in {"PollQueue", "ControlQueue"} else functions.submit.handler
         while delivered < most:
             answer = self.sqs.receive_message(
                 QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0
@@ -249,7 +259,7 @@ class World:
     def all_over(self) -> bool:
         """Whether there are jobs, and all of them are final."""
         jobs = [item for item in self.items() if item["sk"]["S"] == "META"]
-        return bool(jobs) and all(job["state"]["S"] in {"completed", "failed"} for job in jobs)
+        return bool(jobs) and all(job["state"]["S"] in {"completed", "failed", "cancelled"} for job in jobs)
 
     def items(self) -> list[dict[str, Any]]:
         """All items of the table, in wire form."""

@@ -25,6 +25,10 @@ WITHOUT_A_JOB = {
     "message not worked on",
     "completion time not remembered",
     "completion times not read",
+    "stack controlled",
+    "unknown command for the stack",
+    "stack's command not read",
+    "no control object",
 }
 """Lines about what is no job, or not yet."""
 

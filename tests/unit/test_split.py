@@ -118,7 +118,7 @@ class Fake:
     def release_job(self, job, due_at):
         self._call("release", lambda: None)
 
-    def end_split(self, job, total, error, due_at):
+    def end_split(self, job, total, error, due_at, *, read_to_end):
         def effect():
             self.job = replace(self.job, state=JobState.IN_PROGRESS, total=total, error=error)
             return self.job

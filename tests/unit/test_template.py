@@ -91,6 +91,9 @@ WORKER = {"SendsToken": False, "SendsWorkerSecret": True}
 """The conditions that differ with `Transport` worker."""
 
 
+JOB = "20261121T093000Z-5f3a9c1e"
+
+
 class _Names(dict):
     """Names that the template refers to, each standing for itself."""
 
@@ -108,17 +111,27 @@ def _may(role, action, **choices):
     return {grant.resource for grant in iam.grants(role, _Names(), CHOICES | choices) if grant.action == action}
 
 
-def _user_statements(of_type, **choices):
-    (policy,) = of_type("AWS::IAM::ManagedPolicy").values()
-    return _resolved(policy["PolicyDocument"]["Statement"], **choices)
+def _statements(of_type, policy, **choices):
+    """The statements of a managed policy."""
+    document = of_type("AWS::IAM::ManagedPolicy")[policy]["PolicyDocument"]
+    return _resolved(document["Statement"], **choices)
+
+
+def _allows(of_type, policy, action, key=""):
+    """Whether a managed policy allows an action on the object with this key, or on anything."""
+    return any(
+        action in _as_list(one["Action"])
+        and (not key or any(iam.like(f"<Bucket.Arn>/{key}", pattern) for pattern in _as_list(one["Resource"])))
+        for one in _statements(of_type, policy)
+    )
 
 
 def test_there_are_two_functions_and_what_they_need(of_type):
     assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
     assert len(of_type("AWS::S3::Bucket")) == 1
     assert len(of_type("AWS::DynamoDB::Table")) == 1
-    assert len(of_type("AWS::SQS::Queue")) == 8
-    assert len(of_type("AWS::Lambda::EventSourceMapping")) == 3
+    assert len(of_type("AWS::SQS::Queue")) == 10
+    assert len(of_type("AWS::Lambda::EventSourceMapping")) == 4
     assert len(of_type("AWS::Scheduler::Schedule")) == 1
 
 
@@ -192,6 +205,9 @@ def test_outputs_are_those_of_the_design(template):
         "PollQueueUrl",
         "PollDeadLetterQueueUrl",
         "PollTickDeadLetterQueueUrl",
+        "ControlQueueUrl",
+        "ControlDeadLetterQueueUrl",
+        "OperatorPolicyArn",
         "UserPolicyArn",
         "DashboardUrl",
     }
@@ -356,7 +372,7 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(_resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(_resolved({"key": key})), name
-    assert len(keys) == 16
+    assert len(keys) == 18
 
 
 def test_the_owners_key_is_used_through_the_services_alone(of_type):
@@ -372,7 +388,7 @@ def test_the_owners_key_is_used_through_the_services_alone(of_type):
         ((operator, key, services),) = condition
         assert (operator, key) == ("StringEquals", "kms:ViaService")
         assert [service.partition(".")[0] for service in services] == ["s3", "sqs", "dynamodb", "secretsmanager"]
-    (use,) = [one for one in _user_statements(of_type, UsesOwnKey=True) if one["Sid"] == "UseKey"]
+    (use,) = [one for one in _statements(of_type, "UserPolicy", UsesOwnKey=True) if one["Sid"] == "UseKey"]
     assert use["Condition"]["StringEquals"]["kms:ViaService"].startswith("s3.")
 
 
@@ -397,9 +413,64 @@ def test_roles_name_single_actions_on_single_resources(of_type, own_key):
             if grant.action not in {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}:
                 assert grant.resource.startswith(("<", "arn:<AWS::Partition>:")), f"{role}: {grant}"
                 assert not grant.resource.endswith((":*", "<Bucket.Arn>/*")), f"{role}: {grant}"
-    for statement in _user_statements(of_type, UsesOwnKey=own_key):
-        assert not any("*" in action for action in _as_list(statement["Action"]))
-        assert all(resource.startswith("<") for resource in _as_list(statement["Resource"]))
+    for policy in of_type("AWS::IAM::ManagedPolicy"):
+        for statement in _statements(of_type, policy, UsesOwnKey=own_key):
+            assert not any("*" in action for action in _as_list(statement["Action"]))
+            # CloudWatch has no resources for what an operator may see.
+            if statement["Sid"] != "SeeMetricsAndAlarms":
+                assert all(resource.startswith("<") for resource in _as_list(statement["Resource"]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "action", "key", "may"),
+    [
+        ("UserPolicy", "s3:PutObject", "inbox/a.jsonl", True),
+        ("UserPolicy", "s3:PutObject", f"control/jobs/{JOB}", True),
+        ("UserPolicy", "s3:PutObject", "control/stack", False),
+        ("UserPolicy", "s3:PutObject", f"results/a.jsonl/{JOB}/manifest.json", False),
+        ("UserPolicy", "s3:GetObject", f"results/a.jsonl/{JOB}/manifest.json", True),
+        ("UserPolicy", "s3:GetObject", f"staging/{JOB}/00000000/request", False),
+        ("UserPolicy", "s3:DeleteObject", f"control/jobs/{JOB}", False),
+        ("UserPolicy", "sqs:ReceiveMessage", "", False),
+        ("UserPolicy", "cloudformation:DescribeStacks", "", True),
+        ("OperatorPolicy", "s3:PutObject", "control/stack", True),
+        ("OperatorPolicy", "s3:PutObject", "inbox/a.jsonl", False),
+        ("OperatorPolicy", "s3:GetObject", "control/stack", True),
+        ("OperatorPolicy", "s3:GetObject", f"staging/{JOB}/00000000/request", False),
+        ("OperatorPolicy", "sqs:StartMessageMoveTask", "", True),
+        ("OperatorPolicy", "cloudwatch:DescribeAlarms", "", True),
+        ("OperatorPolicy", "logs:FilterLogEvents", "", True),
+        ("OperatorPolicy", "dynamodb:GetItem", "", False),
+        ("OperatorPolicy", "secretsmanager:GetSecretValue", "", False),
+        ("OperatorPolicy", "lambda:InvokeFunction", "", False),
+        ("OperatorPolicy", "sqs:PurgeQueue", "", False),
+    ],
+)
+def test_people_may_do_what_their_policy_is_for(of_type, policy, action, key, may):
+    assert _allows(of_type, policy, action, key) is may
+
+
+def _operators(of_type):
+    return _statements(of_type, "OperatorPolicy", UsesSource=True)
+
+
+def test_dead_letters_are_moved_by_operators_back_to_every_queue(of_type):
+    (take,) = [one for one in _operators(of_type) if one["Sid"] == "TakeDeadLetters"]
+    (send,) = [one for one in _operators(of_type) if one["Sid"] == "SendThemAgain"]
+    queues = {f"<{name}.Arn>" for name in of_type("AWS::SQS::Queue")}
+
+    assert set(take["Resource"]) == {name for name in queues if "DeadLetter" in name}
+    assert set(send["Resource"]) == {name for name in queues if "DeadLetter" not in name}
+
+
+def test_commands_have_a_queue_of_their_own(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    notified = {
+        one["Filter"]["S3Key"]["Rules"][0]["Value"]: _target(one["Queue"])
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+    }
+
+    assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "ControlQueue"}
 
 
 def test_a_bucket_of_another_account_is_never_spoken_to():
@@ -434,9 +505,6 @@ def _matches(patterns, *, key):
     return any(iam.like(f"<Bucket.Arn>/{key}", pattern) for pattern in patterns)
 
 
-JOB = "20261121T093000Z-5f3a9c1e"
-
-
 @pytest.mark.parametrize(
     ("role", "action", "key", "may"),
     [
@@ -462,6 +530,9 @@ JOB = "20261121T093000Z-5f3a9c1e"
         ("SubmitRole", "s3:PutObject", f"staging/{JOB}/segments/output-00000", False),
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000.a/request", True),
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/receipt-1", False),
+        ("PollRole", "s3:GetObject", f"control/jobs/{JOB}", True),
+        ("PollRole", "s3:PutObject", f"control/jobs/{JOB}", False),
+        ("SubmitRole", "s3:GetObject", f"control/jobs/{JOB}", False),
         # Nothing a function writes can be taken for an upload: the stack cannot call itself in a circle.
         ("SubmitRole", "s3:PutObject", "inbox/a.jsonl", False),
         ("PollRole", "s3:PutObject", "inbox/a.jsonl", False),
@@ -587,10 +658,11 @@ def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
         for statement in policy["PolicyDocument"]["Statement"]
         if statement.get("Effect") == "Allow" and name != "SourceDeadLetterQueuePolicy"
     ]
-    ((queues, statement),) = allowed
-
-    assert [_target(queue) for queue in queues] == ["UploadQueue"]
-    assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
+    assert [_target(queue) for queues, _ in allowed for queue in queues] == ["UploadQueue", "ControlQueue"]
+    for queues, statement in allowed:
+        assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
+        assert _target(statement["Resource"]) == _target(*queues)
+        assert "ArnEquals" in statement["Condition"]
     assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
     assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
         [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
@@ -639,7 +711,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     }
     dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
 
-    assert len(dead_letters) == 5
+    assert len(dead_letters) == 6
     assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched

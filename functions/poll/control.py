@@ -1,0 +1,205 @@
+"""Control: users' and operators' commands, each one word in an object under `control/`.
+
+`control/jobs/<job_id>` holds `run`, `pause`, `cancel` or `cancel now`; `control/stack` holds `run` or `pause`. The
+object says what is wanted, and an event only that there is something to read. So an event may come twice, late or
+never: the function reads the object, writes the ledger and reads again until nothing has changed in between. Each visit
+of a job and each tick look at the object too. A function that dies before its one write has done nothing, one that dies
+after it everything.
+
+What was carried out last is known by the object's version. A deleted object changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from shared import s3_keys as keys
+from shared.aws.object_store import ObjectNotFoundError
+from shared.errors import StorageError
+from shared.models import CANCEL, CANCEL_NOW, FINAL_JOB_STATES, Job, JobControl, JobState
+from shared.observability import count, logger
+from shared.pacing.controls import Permit, StackControl
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+
+RUN, PAUSE = "run", "pause"
+JOB_COMMANDS = frozenset({RUN, PAUSE, CANCEL, CANCEL_NOW})
+MAX_COMMAND_BYTES = 1_024
+"""Bytes of an object that are read, at most; a longer one holds no command."""
+MAX_HELD_SECONDS = 30 * 86_400
+"""Seconds after which a job that is still paused is cancelled."""
+TRIES = 5
+"""Times an object that changes while it is carried out is read again."""
+
+
+class _Object(msgspec.Struct):
+    key: str
+
+
+class _S3(msgspec.Struct):
+    object: _Object
+
+
+class _Record(msgspec.Struct):
+    s3: _S3
+
+
+class _Notification(msgspec.Struct):
+    Records: list[_Record] = []
+
+
+_decode = msgspec.json.Decoder(_Notification).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a control object holds.
+
+    Attributes:
+        word: what is wanted; empty if it cannot be read.
+        version: of the object.
+        at: Unix seconds of its last change.
+    """
+
+    word: str
+    version: str
+    at: float
+
+
+def controlled_keys(body: str) -> list[str]:
+    """Keys of the objects that S3's notification names; none for its test event.
+
+    Raises:
+        msgspec.ValidationError: it is no notification.
+    """
+    return [unquote_plus(record.s3.object.key) for record in _decode(body).Records]
+
+
+def read_command(services: Services, key: str, known: str = "") -> Command | None:
+    """Read a control object.
+
+    Args:
+        services: the process's clients and settings.
+        key: the object's key.
+        known: version that was carried out last.
+
+    Returns:
+        None if it does not exist or still is the known one.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    info = services.store.head(key)
+    if info is None:
+        return None
+    version = f"{info.version} {info.etag}"  # Without versioning every version is `null`.
+    if version == known:
+        return None
+    body = b""
+    if 0 < info.size <= MAX_COMMAND_BYTES:
+        try:
+            body = services.store.get(key)
+        except ObjectNotFoundError:
+            return None
+    word = " ".join(body.decode(errors="replace").lower().split())
+    return Command(word, version, info.modified.timestamp())
+
+
+def follow_job_control(services: Services, job_id: str) -> Job | None:
+    """Carry out the command for a job, and make an open job due; the job as it is then.
+
+    Raises:
+        StorageError: S3 or DynamoDB failed, or the object kept changing.
+    """
+    for _ in range(TRIES):
+        job = services.ledger.job(job_id)
+        if job is None or job.state not in {JobState.SPLITTING, JobState.IN_PROGRESS}:
+            return job
+        command = read_command(services, keys.job_control(job_id), job.control.version if job.control else "")
+        if command is None:
+            return job
+        control = controlled(job.control or JobControl(), command, services.now())
+        # While it is being split, it comes due when split ends or pauses.
+        due_at = services.now() if job.state is JobState.IN_PROGRESS else None
+        if services.ledger.note_control(job, control, due_at):
+            if command.word in JOB_COMMANDS:
+                logger.info("job controlled", job_id=job_id, command=command.word)
+            else:
+                logger.warning("unknown command", job_id=job_id, command=command.word[:20])
+    raise StorageError(f"{keys.job_control(job_id)} changed {TRIES} times while it was read")
+
+
+def controlled(control: JobControl, command: Command, now: float) -> JobControl:
+    """What a command makes of a job's control; one that is unknown, or comes too late, is only noted."""
+    noted = replace(control, version=command.version)
+    match command.word:
+        case word if word in {CANCEL, CANCEL_NOW}:
+            return noted if control.cancelled in {CANCEL_NOW, word} else cancelled(noted, word, now)
+        case "pause" if not control.held_since and not control.cancelled:
+            return replace(noted, held_since=now, sweeps=1, sweep_due=now, sweep_after="")
+        case "run" if control.held_since:
+            return replace(noted, held_since=0.0, sweeps=2, sweep_due=now, sweep_after="")
+        case _:
+            return noted
+
+
+def cancelled(control: JobControl, word: str, now: float) -> JobControl:
+    """A job's control once it is cancelled, which is final."""
+    return replace(control, cancelled=word, held_since=0.0, sweeps=2, sweep_due=now, sweep_after="")
+
+
+def end_long_hold(services: Services, job: Job) -> Job:
+    """Cancel a job that has been paused for too long; the job as it is then."""
+    now = services.now()
+    if job.control is None or not job.is_held or now - job.control.held_since < MAX_HELD_SECONDS:
+        return job
+    logger.warning("job cancelled: paused for 30 days", job_id=job.job_id)
+    return services.ledger.note_control(job, cancelled(job.control, CANCEL, now)) or job
+
+
+def follow_stack_control(services: Services) -> None:
+    """Carry out the command for the whole stack.
+
+    `run` also ends a pause that Dropbatch found by itself, if that is older. It does so before it is noted: a function
+    that dies in between does it again, and a pause that began later stays.
+
+    Raises:
+        StorageError: S3 or DynamoDB failed, or the object kept changing.
+    """
+    for _ in range(TRIES):
+        controls = services.budget.controls()
+        stack = controls.stack
+        command = read_command(services, keys.STACK_CONTROL, stack.version)
+        if command is None:
+            return
+        held_since = stack.held_since
+        if command.word == PAUSE:
+            held_since = held_since or services.now()
+        elif command.word == RUN:
+            held_since = 0.0
+            if controls.pause and controls.pause.since < command.at:
+                services.budget.lift(Permit(controls.pause), "")
+        else:
+            logger.warning("unknown command for the stack", command=command.word[:20])
+        services.budget.note_stack(StackControl(command.version, held_since))
+        logger.info("stack controlled", command=command.word[:20])
+    raise StorageError(f"{keys.STACK_CONTROL} changed {TRIES} times while it was read")
+
+
+def watch_stack_control(services: Services) -> None:
+    """Look at the stack's command in a tick: its event may be late or lost. A failure of S3 delays no work."""
+    try:
+        follow_stack_control(services)
+    except StorageError:
+        logger.exception("stack's command not read")
+        count("Errors")
+
+
+def is_open(job: Job | None) -> bool:
+    """Whether there is a job that is not over."""
+    return job is not None and job.state not in FINAL_JOB_STATES

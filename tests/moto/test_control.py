@@ -1,0 +1,453 @@
+"""Pause, resume and cancel: what users write under `control/`, and what becomes of their jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from botocore.exceptions import ClientError
+
+import functions.poll.handler
+import functions.poll.sweep
+from functions.poll.control import MAX_HELD_SECONDS
+from local.workers_ai import Fault
+from shared.ledger.batches import HOLD_SECONDS
+from tests.support.world import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+DAY = 86_400
+
+
+def greetings(count, word="hello"):
+    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
+
+
+def batches(world, job_id=""):
+    return [item for item in world.items() if item["sk"]["S"].startswith("BATCH#") and item["pk"]["S"].endswith(job_id)]
+
+
+def states(world):
+    return Counter(item["state"]["S"] for item in batches(world))
+
+
+def begun(world, count=6, path="a.jsonl", word="hello"):
+    """A job of which no batch has been submitted; its id."""
+    before = {item["job_id"]["S"] for item in world.items() if item["sk"]["S"] == "META"}
+    world.upload_records(path, greetings(count, word), model=M2M)
+    world.deliver("UploadQueue")
+    (job_id,) = {item["job_id"]["S"] for item in world.items() if item["sk"]["S"] == "META"} - before
+    return job_id
+
+
+def command(world, name, word):
+    world.control(name, word)
+    world.deliver("ControlQueue")
+
+
+def minutes(world, count):
+    for _ in range(count):
+        world.deliver_all()
+        world.tick()
+        world.pass_time(15)
+
+
+def codes(world, folder=""):
+    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
+
+
+@pytest.fixture
+def small(start):
+    """A Dropbatch whose batches have two records."""
+    return start(MAX_REQUESTS_PER_BATCH=2)
+
+
+# ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_paused_job_submits_nothing_and_goes_on_where_it_was(small, api):
+    job_id = begun(small)
+    command(small, job_id, "pause\n")
+    minutes(small, 3)
+
+    assert api.accepted == []
+    assert small.status()["state"] == "in_progress"
+    assert small.status()["waiting_for"]["code"] == "paused"
+    assert all(float(item["due_at"]["N"]) > small.now() + HOLD_SECONDS - 600 for item in batches(small))
+
+    command(small, job_id, "run")
+    small.settle(minutes=20)
+
+    assert codes(small) == [None] * 6
+    assert (small.manifest()["state"], small.manifest()["read_to_end"]) == ("completed", True)
+    assert len(api.accepted) == 3
+
+
+def test_what_was_accepted_before_a_pause_is_collected(small, api):
+    job_id = begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "pause")
+    minutes(small, 4)
+
+    assert states(small) == {"done": 1, "ready": 2}
+    assert len(api.accepted) == 1
+
+
+def test_a_pause_stops_the_clock_of_a_batch_that_waits(small):
+    job_id = begun(small)
+    command(small, job_id, "pause")
+    for _ in range(10):
+        small.pass_time(DAY)
+        small.deliver_all()
+        small.tick()
+        small.deliver_all()
+    command(small, job_id, "run")
+    small.settle(minutes=60)
+
+    assert codes(small) == [None] * 6
+
+
+def test_batches_get_their_turns_again_at_the_rate_of_submits(start, monkeypatch):
+    monkeypatch.setattr(functions.poll.sweep, "PAGE_BATCHES", 2)
+    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=60)
+    job_id = begun(world)
+    command(world, job_id, "pause")
+    assert all("held" in item and item["held"]["BOOL"] for item in batches(world))
+
+    command(world, job_id, "run")
+    given = sorted(float(item["due_at"]["N"]) - world.now() for item in batches(world) if "held" not in item)
+
+    assert [round(one) for one in given] == [0, 2]  # A page; the next follows when these have had their turns.
+    world.pass_time(4)
+    world.tick(41)
+    world.deliver("PollQueue")
+    assert sum("held" not in item for item in batches(world)) > 2
+    world.settle(minutes=30)
+    assert codes(world) == [None] * 6
+
+
+def test_a_batch_that_a_slow_function_put_off_after_the_pause_is_found_by_the_second_pass(small):
+    job_id = begun(small)
+    command(small, job_id, "pause")
+    command(small, job_id, "run")
+    ledger = functions.poll.handler.services().ledger
+    late = ledger.hold(ledger.batch(job_id, "00000001"), small.now())
+
+    assert late.due_at > small.now() + HOLD_SECONDS - 10
+    small.settle(minutes=20)
+    assert codes(small) == [None] * 6
+
+
+def test_a_job_that_stays_paused_is_cancelled_after_30_days(small, api):
+    job_id = begun(small)
+    command(small, job_id, "pause")
+    small.pass_time(MAX_HELD_SECONDS + 60)
+    small.settle(minutes=20)
+
+    assert codes(small) == ["cancelled"] * 6
+    assert small.manifest()["state"] == "cancelled"
+    assert api.accepted == []
+
+
+def test_a_cancelled_job_ends_with_the_answers_it_has(small, api):
+    job_id = begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "cancel")
+
+    assert states(small) == {"queued": 1, "done": 2}
+    small.settle(minutes=20)
+    assert codes(small) == [None, None, *["cancelled"] * 4]
+    manifest = small.manifest()
+    assert (manifest["state"], manifest["error"], manifest["read_to_end"]) == ("cancelled", None, True)
+    assert manifest["counts"] == {"total": 6, "succeeded": 2, "failed": 4}
+    assert small.status()["state"] == "cancelled"
+    assert [event["detail"]["state"] for event in small.notices()] == ["cancelled"]
+    assert len(small.lines("retry.jsonl")) == 4
+    assert len(api.accepted) == 1
+
+
+def test_cancel_now_waits_for_nothing(small, api):
+    job_id = begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "cancel now")
+
+    assert codes(small) == ["cancelled"] * 6
+    assert "may be billed" in small.lines()[0]["error"]["message"]
+    assert "may be billed" not in small.lines()[5]["error"]["message"]
+    assert len(api.accepted) == 1
+
+
+def test_cancel_can_become_cancel_now_and_nothing_undoes_it(small):
+    job_id = begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "cancel")
+    command(small, job_id, "run")
+    command(small, job_id, "pause")
+    assert states(small) == {"queued": 1, "done": 2}
+
+    command(small, job_id, "cancel now")
+    assert codes(small) == ["cancelled"] * 6
+
+
+def test_a_paused_job_can_be_cancelled(small, api):
+    job_id = begun(small)
+    command(small, job_id, "pause")
+    command(small, job_id, "cancel")
+
+    assert codes(small) == ["cancelled"] * 6
+    assert api.accepted == []
+
+
+def test_an_answer_that_lies_in_s3_is_taken_by_cancel_now(small, api):
+    api.inject(Fault(kind="sync_answer", times=1))
+    job_id = begun(small, 4)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "cancel now")
+
+    assert codes(small) == [None, None, "cancelled", "cancelled"]
+
+
+def test_an_overdue_batch_of_a_cancelled_job_is_not_submitted_again(start, api):
+    world = start(BATCH_DEADLINE_HOURS=0.1)
+    api.inject(Fault(kind="stuck", seconds=10 * DAY, times=0))
+    job_id = begun(world, 2)
+    world.deliver("SubmitQueue", most=1)
+    command(world, job_id, "cancel")
+    world.settle(minutes=30)
+
+    assert codes(world) == ["expired", "expired"]
+    assert (world.manifest()["state"], len(api.accepted)) == ("cancelled", 1)
+
+
+def test_a_batch_that_is_being_submitted_is_settled_first(small, api):
+    job_id = begun(small, 4)
+    ledger = functions.poll.handler.services().ledger
+    ledger.begin_submit(ledger.batch(job_id, "00000000"), small.now() + 200)
+    command(small, job_id, "cancel now")
+
+    assert states(small) == {"submitting": 1, "done": 1}
+    small.settle(minutes=30)
+    assert codes(small) == ["cancelled"] * 4
+
+
+def test_split_stops_and_unread_records_have_no_lines(start, monkeypatch):
+    monkeypatch.setattr("functions.submit.split.TURN_SECONDS", -1.0)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    job_id = begun(world, 10)  # One batch a turn.
+    command(world, job_id, "cancel")
+    world.settle(minutes=20)
+
+    assert codes(world) == ["cancelled"] * 2
+    assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
+    assert world.manifest()["counts"] == {"total": 2, "succeeded": 0, "failed": 2}
+
+
+def test_split_stops_at_its_next_batch(start):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    world.upload_records("a.jsonl", greetings(40), model=M2M)
+
+    def before(operation, arguments):
+        item = arguments.get("Item", {})
+        if operation == "PutItem" and item.get("sk") == {"S": "BATCH#00000001"}:
+            world.control(item["job_id"]["S"], "cancel")
+            world.deliver("ControlQueue")
+            world.pass_time(6)  # The lease is renewed every five seconds.
+
+    world.permissions.before = before
+    world.deliver("UploadQueue")
+    world.permissions.before = None
+    world.settle(minutes=20)
+
+    assert len(world.lines()) < 10
+    assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
+
+
+def test_a_job_with_an_error_fails_although_it_was_cancelled(small, api):
+    api.inject(Fault(kind="5035", on="submit", times=0))
+    job_id = begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, job_id, "cancel")
+    small.settle(minutes=20)
+
+    assert (small.manifest()["state"], small.manifest()["error"]["code"]) == ("failed", "unknown_model")
+
+
+def test_a_command_for_a_job_that_is_over_changes_nothing(small):
+    job_id = begun(small)
+    small.settle(minutes=20)
+    before = small.items()
+    for word in ("pause", "cancel now"):
+        command(small, job_id, word)
+
+    assert [item for item in small.items() if item["pk"]["S"].startswith("JOB#")] == [
+        item for item in before if item["pk"]["S"].startswith("JOB#")
+    ]
+
+
+# ── events that repeat, are late or never come ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_lost_event_is_made_up_for_by_a_visit(small, api):
+    job_id = begun(small)
+    small.control(job_id, "cancel")
+    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
+    small.tick()
+    small.deliver("PollQueue")
+
+    assert codes(small) == ["cancelled"] * 6
+    assert api.accepted == []
+
+
+def test_repeated_and_late_events_leave_the_last_word_standing(small, api):
+    job_id = begun(small)
+    for word in ("pause", "run", "pause", "run", "pause"):
+        small.control(job_id, word)
+    small.deliver("ControlQueue", times=2)
+    minutes(small, 2)
+    assert api.accepted == []
+
+    small.s3.delete_object(Bucket=BUCKET, Key=f"control/jobs/{job_id}")
+    minutes(small, 2)
+    assert api.accepted == []
+
+
+def test_an_object_that_changes_while_it_is_carried_out_is_read_again(small, api):
+    job_id = begun(small)
+    small.deliver("ControlQueue")  # S3's test event.
+    small.control(job_id, "run")
+    changed = []
+
+    def before(operation, arguments):
+        if operation == "UpdateItem" and ":to_control" in arguments["ExpressionAttributeValues"] and not changed:
+            changed.append(operation)
+            small.control(job_id, "pause")
+
+    small.permissions.before = before
+    small.deliver("ControlQueue", most=1)
+    small.permissions.before = None
+    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
+    minutes(small, 2)
+
+    assert changed
+    assert api.accepted == []
+    assert small.status()["waiting_for"]["code"] == "paused"
+
+
+@pytest.mark.parametrize("word", ["", "stop", "pause " * 1_000, "\x00"])
+def test_an_unknown_command_changes_nothing(small, api, word):
+    job_id = begun(small)
+    command(small, job_id, word)
+    small.settle(minutes=20)
+
+    assert codes(small) == [None] * 6
+
+
+@pytest.mark.parametrize(
+    "key", ["control/jobs/", "control/jobs/../a", "control/other", "control/jobs/20261121T093000Z-5f3a9c1e"]
+)
+def test_an_object_that_names_no_job_is_left_alone(small, key):
+    small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")
+    small.deliver("ControlQueue")
+
+    assert small.refused == []
+
+
+# ── nobody else is held up ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_paused_job_with_many_batches_hides_nobodys_work(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    paused = begun(world, 120, "large.jsonl")
+    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
+    world.pass_time(600)  # All of them are due now.
+    command(world, paused, "pause")
+    begun(world, 1, "small.jsonl", "other")
+    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
+    world.pass_time(61)
+    world.tick(41)
+    world.deliver("SubmitQueue")
+
+    assert len(api.accepted) == 1
+    assert all(item["held"]["BOOL"] for item in batches(world, paused))
+
+
+def test_a_job_with_many_batches_is_cancelled_without_a_call(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
+    job_id = begun(world, 150)
+    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
+    began = world.now()
+    command(world, job_id, "cancel")
+    world.settle(minutes=5)
+
+    assert codes(world) == ["cancelled"] * 150
+    assert world.now() - began < 120
+    assert api.accepted == []
+
+
+# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_paused_stack_submits_nothing_and_polls_on(small, api):
+    begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, "stack", "pause")
+    minutes(small, 4)
+
+    assert states(small) == {"done": 1, "ready": 2}
+    assert small.status()["waiting_for"]["code"] == "paused"
+    command(small, "stack", "run")
+    small.settle(minutes=20)
+    assert codes(small) == [None] * 6
+
+
+def test_a_lost_event_for_the_stack_is_made_up_for_by_the_tick(small, api):
+    begun(small)
+    small.control("stack", "pause")
+    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
+    small.tick()
+    minutes(small, 2)
+
+    assert api.accepted == []
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_the_stacks_run_ends_an_older_pause_that_dropbatch_found_itself(small, api, older):
+    api.inject(Fault(kind="3036", on="submit", times=1))
+    begun(small)
+    if not older:
+        small.control("stack", "run")
+        small.pass_time(2)
+    small.deliver("SubmitQueue", most=1)
+    small.pass_time(2)
+    assert functions.poll.handler.services().budget.controls().pause
+    if older:
+        small.control("stack", "run")
+    small.deliver("ControlQueue")
+
+    assert (functions.poll.handler.services().budget.controls().pause is None) is older
+
+
+def test_an_operators_pause_is_never_probed(small, api):
+    command(small, "stack", "pause")
+    begun(small)
+    for _ in range(12):
+        small.pass_time(3_600)
+        small.deliver_all()
+        small.tick()
+        small.deliver_all()
+
+    assert api.accepted == []
+
+
+def test_s3_that_fails_holds_up_no_tick(small, api):
+    begun(small)
+
+    def before(operation, arguments):
+        if arguments.get("Key") == "control/stack":
+            raise ClientError({"Error": {"Code": "SlowDown", "Message": "slow down"}}, operation)
+
+    small.permissions.before = before
+    small.tick(41)
+    small.permissions.before = None
+
+    (job,) = [item for item in small.items() if item["sk"]["S"] == "META"]
+    assert float(job["told_at"]["N"]) > 0

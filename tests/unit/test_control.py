@@ -1,0 +1,97 @@
+"""Commands: what each makes of a job's control, whatever it was before."""
+
+import msgspec
+import pytest
+
+from functions.poll.control import Command, controlled, controlled_keys
+from shared.models import ErrorDetail, Job, JobControl, JobState, SplitPlan, Upload
+from shared.s3_keys import controlled_job, job_control
+
+NOW = 1_000.0
+JOB = "20261121T093000Z-5f3a9c1e"
+FREE = JobControl()
+HELD = JobControl("v1", held_since=500.0)
+CANCELLED = JobControl("v1", cancelled="cancel", sweeps=1, sweep_due=700.0, sweep_after="00000099")
+CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "held_since", "cancelled", "sweeps"),
+    [
+        (FREE, "pause", NOW, "", 1),
+        (FREE, "run", 0, "", 0),
+        (FREE, "cancel", 0, "cancel", 2),
+        (FREE, "cancel now", 0, "cancel now", 2),
+        (FREE, "stop", 0, "", 0),
+        (HELD, "pause", 500, "", 0),
+        (HELD, "run", 0, "", 2),
+        (HELD, "cancel", 0, "cancel", 2),
+        (HELD, "", 500, "", 0),
+        (CANCELLED, "run", 0, "cancel", 1),
+        (CANCELLED, "pause", 0, "cancel", 1),
+        (CANCELLED, "cancel", 0, "cancel", 1),
+        (CANCELLED, "cancel now", 0, "cancel now", 2),
+        (CANCELLED_NOW, "cancel", 0, "cancel now", 0),
+    ],
+)
+def test_a_command_changes_what_it_may(before, word, held_since, cancelled, sweeps):
+    after = controlled(before, Command(word, "v2", 900.0), NOW)
+
+    assert (after.version, after.held_since, after.cancelled, after.sweeps) == ("v2", held_since, cancelled, sweeps)
+    begins_anew = after.sweeps > 0 and before.sweeps != after.sweeps
+    assert (after.sweep_due, after.sweep_after) == (
+        (NOW, "") if begins_anew else (before.sweep_due, before.sweep_after)
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "control", "state"),
+    [
+        (None, None, JobState.COMPLETED),
+        (None, HELD, JobState.COMPLETED),
+        (None, CANCELLED, JobState.CANCELLED),
+        (ErrorDetail("unknown_model", "no such model"), CANCELLED, JobState.FAILED),
+        (ErrorDetail("unknown_model", "no such model"), None, JobState.FAILED),
+    ],
+)
+def test_a_job_ends_cancelled_if_it_has_no_error(error, control, state):
+    job = Job(
+        JOB,
+        JobState.FINALIZING,
+        Upload("b", "inbox/a", "v", "e", 1),
+        SplitPlan("m", 1, 1, "a"),
+        0.0,
+        error=error,
+        control=control,
+    )
+    assert job.final_state is state
+
+
+@pytest.mark.parametrize(
+    ("key", "job_id"),
+    [
+        (job_control(JOB), JOB),
+        ("control/jobs/", None),
+        (f"control/jobs/{JOB}/x", None),
+        (f"control/{JOB}", None),
+        ("control/stack", None),
+        (f"inbox/control/jobs/{JOB}", None),
+    ],
+)
+def test_a_key_names_one_job_or_none(key, job_id):
+    assert controlled_job(key) == job_id
+
+
+def test_keys_of_a_notification_are_decoded():
+    body = b'{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"control%2Fjobs%2Fa+b"}}}]}'
+    assert controlled_keys(body.decode()) == ["control/jobs/a b"]
+
+
+def test_s3s_test_event_names_nothing():
+    assert controlled_keys('{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"b"}') == []
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"Records":7}', '{"Records":[{"s3":{}}]}'])
+def test_what_is_no_notification_is_refused(body):
+    with pytest.raises(msgspec.DecodeError):
+        controlled_keys(body)
