@@ -1,4 +1,4 @@
-"""The stack on a real AWS account: where it is, what its status in CloudFormation asks for, and its deletion.
+"""The stack on a real AWS account: where it is, what its status in CloudFormation requires, and its deletion.
 
 The answers of the guided deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
 defaults and is never written. The token is in neither.
@@ -21,20 +21,20 @@ ANSWERS = ROOT / "samconfig.local.toml"
 
 
 class DeployError(Exception):
-    """Why something was not done, in a sentence for the person at the terminal."""
+    """Why something was not done; the message is for the person at the terminal."""
 
 
 class Step(Enum):
-    """What a stack's status asks for."""
+    """What a stack's status requires."""
 
     CREATE = "create"
-    """There is no stack yet: ask the questions, then create it."""
+    """No stack exists: ask the questions, then create it."""
     RECREATE = "recreate"
     """A stack that cannot be updated: delete it first, then create it."""
     UPDATE = "update"
     WAIT = "wait"
     REPAIR = "repair"
-    """Only a person can bring it back to a status from which it can be updated."""
+    """A person must bring it back to a status from which it can be updated."""
 
 
 STEPS = {
@@ -46,7 +46,7 @@ STEPS = {
     "DELETE_FAILED": Step.RECREATE,
     "CREATE_COMPLETE": Step.UPDATE,
     "UPDATE_COMPLETE": Step.UPDATE,
-    "UPDATE_FAILED": Step.UPDATE,  # Rollback was switched off: the next update goes on from there.
+    "UPDATE_FAILED": Step.UPDATE,  # Rollback was switched off: the next update continues from there.
     "UPDATE_ROLLBACK_COMPLETE": Step.UPDATE,
     "IMPORT_COMPLETE": Step.UPDATE,
     "IMPORT_ROLLBACK_COMPLETE": Step.UPDATE,
@@ -65,7 +65,7 @@ STEPS = {
 """What to do for each status that CloudFormation knows."""
 
 NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
-"""A stack in one of these has never been created completely, so that what it left behind holds nothing."""
+"""A stack with one of these was never created completely: what it left behind holds no data."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,18 @@ class Stack:
 
 
 def saved_answers() -> dict[str, Any]:
-    """What `sam deploy` is told: the project's defaults, and the user's answers once there are any."""
+    """The settings of `sam deploy`: the project's defaults, then the user's answers if there are any."""
     config = tomllib.loads((ANSWERS if ANSWERS.exists() else DEFAULTS).read_text())["default"]
     return {**config["global"]["parameters"], **config["deploy"]["parameters"]}
 
 
 def session(saved: dict[str, Any]) -> boto3.Session:
-    """With the profile and the region that were answered; else those of the environment."""
+    """A session with the saved profile and region, else with those of the environment."""
     return boto3.Session(profile_name=saved.get("profile"), region_name=saved.get("region"))
 
 
 def find_stack(saved: dict[str, Any]) -> Stack | None:
-    """The stack of the saved name; None where there is none, or no region to look in yet."""
+    """The stack of the saved name; None if it does not exist or no region is known yet."""
     try:
         client = session(saved).client("cloudformation")
         (found,) = client.describe_stacks(StackName=saved["stack_name"])["Stacks"]
@@ -119,12 +119,12 @@ def find_stack(saved: dict[str, Any]) -> Stack | None:
 
 
 def next_step(stack: Stack | None) -> Step:
-    """What to do about a stack; a status that is not in `STEPS` is left to a person."""
+    """What a stack requires; an unknown status requires a person."""
     return STEPS.get(stack.status, Step.REPAIR) if stack else Step.CREATE
 
 
 def physical_ids(saved: dict[str, Any], stack: Stack, *logical_ids: str) -> dict[str, str]:
-    """The names of those of a stack's resources that there are."""
+    """The physical ids of those of a stack's resources that exist."""
     client = session(saved).client("cloudformation")
     pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
     resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
@@ -136,7 +136,7 @@ def physical_ids(saved: dict[str, Any], stack: Stack, *logical_ids: str) -> dict
 
 
 def delete(saved: dict[str, Any], stack: Stack) -> None:
-    """Delete a stack and wait until it is gone.
+    """Delete a stack and wait until it is deleted.
 
     Raises:
         DeployError: naming the resources that could not be deleted, and why.
@@ -171,7 +171,7 @@ def confirmed(question: str) -> bool:
 
 
 def not_now(stack: Stack) -> DeployError:
-    """Why nothing can be done about a stack that is being changed or must be repaired."""
+    """The error for a stack that is being changed or must be repaired."""
     if next_step(stack) is Step.WAIT:
         return DeployError(
             f'CloudFormation is still working on the stack "{stack.name}" ({stack.status}). Nothing was done; wait '

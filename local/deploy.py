@@ -1,9 +1,8 @@
 """`make deploy`: the stack on a real AWS account.
 
 It packs the functions, runs `sam deploy` (guided the first time), and checks the Cloudflare token with one free call.
-What is done first depends on the stack's status in CloudFormation alone, so that a first deployment that failed or was
-declined can be repeated. The check reads the token from the stack's secret, so that what is checked is what the
-functions will use. It is not printed.
+The first step depends only on the stack's status in CloudFormation: a first deployment that failed or was declined can
+be repeated. The check reads the token from the stack's secret, which the functions use too. It is not printed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ version = 0.1
 
 
 def _architecture(saved: dict[str, Any]) -> str:
-    """The processor that the answers ask for; the template's default is arm64."""
+    """The processor in the saved answers; the template's default is arm64."""
     overrides = saved.get("parameter_overrides", "")
     text = overrides if isinstance(overrides, str) else " ".join(overrides)
     chosen = re.search(r'Architecture"?="?(arm64|x86_64)', text)
@@ -72,7 +71,7 @@ def _recreate(saved: dict[str, Any], stack: Stack) -> None:
 
 
 def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
-    """Delete the table that a failed creation left behind, protected as it is; one with an item in it stays."""
+    """Delete the protected table that a failed creation left behind; a table with items stays."""
     client = session(saved).client("dynamodb")
     try:
         if client.scan(TableName=table, Limit=1)["Items"]:
@@ -87,11 +86,11 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
 
 
 def deploy() -> tuple[dict[str, Any], Stack]:
-    """Pack and deploy; the saved answers, and the stack that is now there.
+    """Pack and deploy; the saved answers and the deployed stack.
 
     Raises:
-        DeployError: there is no deployed stack.
-        CalledProcessError: the SAM CLI failed, and has said why.
+        DeployError: no stack is deployed.
+        CalledProcessError: the SAM CLI failed and printed why.
     """
     saved = saved_answers()
     stack = find_stack(saved)
@@ -127,7 +126,7 @@ def deploy() -> tuple[dict[str, Any], Stack]:
 
 
 def _deploy_with_answers() -> None:
-    """`sam deploy` without questions; parameters that nobody answered keep the values they have."""
+    """`sam deploy` without questions; parameters without an answer keep their values."""
     config = ("--config-file", str(ANSWERS)) if ANSWERS.exists() else ()
     _sam("deploy", "--no-fail-on-empty-changeset", *config)
 
@@ -136,7 +135,7 @@ def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
     """The stack, if it is deployed.
 
     Raises:
-        DeployError: it is not: its change set was declined, or nothing of this name is there.
+        DeployError: it is not: its change set was declined, or no stack has this name.
     """
     if stack is None:
         raise DeployError(
@@ -171,7 +170,7 @@ def _what_is_wrong(settings: dict[str, str], token: str) -> str:
 
 
 def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
-    """What a good check proved and what it did not, and what to do next.
+    """The closing text: what the check proved, what it did not, and what to do next.
 
     Args:
         settings: the submit function's environment.
@@ -179,8 +178,8 @@ def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
     """
     bucket = settings["BUCKET_NAME"]
     email = f"""
-Confirm the alarms' subscription: AWS has sent a mail to {unconfirmed_email}. Nothing else is sent there before somebody
-follows its link "Confirm subscription".
+Confirm the alarms' subscription: AWS has sent a mail to {unconfirmed_email}. Nothing else is sent there until
+its link "Confirm subscription" is followed.
 """
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {settings["CLOUDFLARE_ACCOUNT_ID"]}. Not checked: that it may run models (permission "Workers AI - Edit"). Only a submit
@@ -196,14 +195,14 @@ The answers appear under s3://{bucket}/results/."""
 
 
 def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
-    """The address that has not confirmed yet that it wants the alarms; empty if there is none."""
+    """The address that has not confirmed its subscription to the alarms; empty if there is none."""
     topic = physical_ids(saved, stack, "Notifications").get("Notifications")
     if not topic:
         return ""
     try:
         found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     except (BotoCoreError, ClientError):
-        return stack.parameters.get("NotificationEmail", "")  # Rather said once too often than not at all.
+        return stack.parameters.get("NotificationEmail", "")  # A needless reminder is better than none.
     pending = [each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"]
     return pending[0] if pending else ""
 
@@ -232,7 +231,7 @@ def main() -> int:
         return 1
     except subprocess.CalledProcessError as error:
         print("It was not deployed. When the cause is fixed, run make deploy again.", file=sys.stderr)
-        return error.returncode  # The SAM CLI has said why.
+        return error.returncode  # The SAM CLI has printed why.
     return 0
 
 

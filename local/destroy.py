@@ -1,4 +1,4 @@
-"""`make destroy`: delete the stack from a real AWS account, after saying what goes and what stays, and asking."""
+"""`make destroy`: list what is deleted and what stays, ask, and delete the stack from the AWS account."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from local.account_stack import (
 
 
 def destroy() -> None:
-    """Delete the stack, after saying what goes and what stays, and asking.
+    """List what is deleted and what stays, ask, and delete the stack.
 
     Raises:
         DeployError: there is nothing to delete, or it was not deleted.
@@ -42,7 +42,7 @@ def destroy() -> None:
 
 
 def what_stays(stack: Stack, names: dict[str, str]) -> str:
-    """What deleting the stack removes and what it leaves, each with how to remove it.
+    """List what deleting the stack removes, and what it leaves with how to remove that.
 
     Args:
         stack: the stack.
@@ -51,8 +51,8 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
     region = stack.id.split(":")[3]
     lines = [
         f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with the messages in them,',
-        "schedule, alarms, dashboard, roles and the users' policy. Nobody collects batches that are still pending at",
-        "Cloudflare.",
+        "schedule, alarms, dashboard, roles and the users' policy. Batches that are still pending at Cloudflare are not",
+        "collected.",
         "",
         "It leaves:",
     ]
@@ -72,6 +72,12 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
         lines += [
             "- possibly the secret with the token, for up to 30 days (Secrets Manager's recovery window): it is then",
             "  removed by itself and not billed meanwhile. Revoke the token at Cloudflare if nothing else uses it.",
+        ]
+    if stack.parameters.get("Transport") == "worker":
+        lines += [
+            "- the Worker at Cloudflare, and the secret that make deploy-worker made. To remove them:",
+            "    (cd worker && npx wrangler delete)",
+            f"    aws secretsmanager delete-secret --region {region} --secret-id {stack.name}/worker",
         ]
     lines += [
         "- packages of the functions in the SAM CLI's own bucket (stack aws-sam-cli-managed-default), which other SAM",

@@ -247,7 +247,7 @@ def test_closing_words_of_a_worker_say_that_it_takes_the_secret():
 
 
 def test_closing_words_name_the_address_that_must_confirm():
-    assert 'follows its link "Confirm subscription"' in deploy.closing_words(SETTINGS, "team@example.org")
+    assert 'its link "Confirm subscription" is followed' in deploy.closing_words(SETTINGS, "team@example.org")
     assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org")
 
 
@@ -289,6 +289,13 @@ def test_destroy_says_what_stays_with_the_commands_that_remove_it():
 
     for words in ('Bucket("files")', "--table-name ledger", "recovery window", "eu-west-1", "no-deletion-protection"):
         assert words in said
+
+
+def test_destroy_names_the_worker_where_there_is_one():
+    assert "wrangler" not in destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="rest"), {})
+    said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {})
+    assert "npx wrangler delete" in said
+    assert "--secret-id dropbatch/worker" in said
 
 
 def test_destroy_names_no_secret_that_is_the_users_own():

@@ -1,0 +1,32 @@
+"""Uploads from a bucket that the stack does not own, on the local AWS: rule, queue policy and role are sufficient."""
+
+import json
+
+import pytest
+
+from local import aws
+from local.processes import ROOT
+from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+SOURCE = "team-exports"
+
+
+def test_an_object_of_the_source_bucket_is_answered_in_the_stacks_own(tmp_path):
+    parameters = f"SourceBucketName={SOURCE} SourcePrefix=exports/ MaxRequestsPerBatch=20"
+    with running_stack(aws.Home(ROOT / ".local/test-source"), parameters) as stack:
+        stack.s3.create_bucket(Bucket=SOURCE)
+        stack.s3.put_bucket_notification_configuration(
+            Bucket=SOURCE, NotificationConfiguration={"EventBridgeConfiguration": {}}
+        )
+        records = requests(30, "source")
+        key = "exports/reviews/50% off + café.jsonl"
+        stack.s3.put_object(Bucket=SOURCE, Key=key, Body=as_lines(records), Metadata={"model": MODEL})
+        stack.s3.put_object(Bucket=SOURCE, Key="else.jsonl", Body=as_lines(records), Metadata={"model": MODEL})
+
+        folder, manifest = stack.wait("reviews/50% off + café.jsonl")
+
+        assert manifest["counts"] == {"total": 30, "succeeded": 30, "failed": 0}, json.dumps(manifest)
+        assert (manifest["source"]["bucket"], manifest["source"]["key"]) == (SOURCE, key)
+        assert_every_line_answers_its_request(stack.lines(folder), records)
+        assert not stack.folders("else.jsonl")
