@@ -51,7 +51,7 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
     region = stack.id.split(":")[3]
     lines = [
         f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with the messages in them,',
-        "schedule, alarms, dashboard, roles and the users' policy. Batches that are still pending at Cloudflare are not",
+        "schedule, alarms, dashboard, roles and the users' policy. Batches that are pending at Cloudflare are not",
         "collected.",
         "",
         "It leaves:",
