@@ -18,6 +18,7 @@ from local.workers_ai import Fault
 from shared.observability import logger
 
 M2M = "@cf/meta/m2m100-1.2b"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 TOKEN = "planted-token-7d1f"
 PROMPT = "planted-prompt-2b8e"
 REFERENCE = "planted-reference-93c0"
@@ -89,6 +90,9 @@ def test_what_is_private_is_in_bodies_of_s3_objects_alone(start, api, capfd, cap
         world.upload(f"{kind}.jsonl", records(kind), model=M2M)
         if kind in ALONE:
             world.settle(minutes=48 * 60)
+    options = {"template": f"{PROMPT} {{text}}", "defaults": {"max_tokens": 7, PROMPT: PROMPT}}
+    world.upload("options/_options.json", json.dumps(options))
+    world.upload("options/a.csv", f"id,text\n{REFERENCE},{PROMPT}\n{REFERENCE},{PROMPT},ragged\n", model=LLAMA)
     world.upload("broken.jsonl.gz", gzip.compress(records("broken") * 50)[:-20], model=M2M)
     world.upload("no-model.jsonl", records("no-model"))
     document = b'{"requests": [' + records("document").splitlines()[0] + b", " + PROMPT.encode()
@@ -103,11 +107,13 @@ def test_what_is_private_is_in_bodies_of_s3_objects_alone(start, api, capfd, cap
     bodies = {key: world.read(key) for key in world.objects("")}
     assert not any(TOKEN.encode() in body for body in bodies.values())
     for key, body in bodies.items():
-        if key.startswith("results/") and key.endswith(".json"):
+        if key.startswith("results/") and key.endswith(".json") and not key.endswith("/options.json"):
             assert not any(marker.encode() in body for marker in PRIVATE), key
     results = b"".join(body for key, body in bodies.items() if key.startswith("results/") and key.endswith(".jsonl"))
     assert all(marker.encode() in results for marker in PRIVATE)
-    assert len(world.manifests()) == len(kinds) + 3
+    (pinned,) = [key for key in bodies if "/a.csv/" in key and key.endswith("/options.json")]
+    assert PROMPT.encode() in bodies[pinned]
+    assert len(world.manifests()) == len(kinds) + 4
 
 
 @pytest.mark.parametrize("name", ["httpx", "httpcore", "botocore", "boto3", "urllib3"])
