@@ -38,7 +38,7 @@ def main() -> int:
 
     def ready(port: int) -> None:
         if options.port_file:
-            # Whoever waits for the file must never read half of it.
+            # A reader that waits for the file must never see part of it.
             draft = options.port_file.with_name(f"{options.port_file.name}.{os.getpid()}")
             draft.write_text(f"{port}\n")
             draft.replace(options.port_file)
@@ -46,8 +46,7 @@ def main() -> int:
         sys.stdout.flush()
 
     serving = server(WorkersAI(behaviour, faults=faults), options.port, ready)
-    # The server stops in good order and then raises the signal again: ending by it would leave temporary
-    # files.
+    # The server shuts down and then raises the signal again; the default action would leave temporary files.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     serving.run()

@@ -38,7 +38,7 @@ class _Run(NamedTuple):
     """The body as JSON; None when it is none."""
     body: bytes
     batch: Batch | None
-    """The batch that a poll asks after, if there is one."""
+    """The batch that is polled, if it exists."""
     faults: tuple[Fault, ...]
     now: float
 
@@ -256,7 +256,7 @@ class WorkersAI:
     # --- Submit and synchronous runs
 
     def _take(self, run: _Run) -> Reply:
-        """A submit, or a call that is answered at once."""
+        """A submit, or a call that is answered synchronously."""
         behaviour = self._behaviour
         model = MODELS.get(run.route.model)
         if model is None:
@@ -349,7 +349,7 @@ class WorkersAI:
             pending = run.now < batch.completes_at
             earlier = batch.answers
             if not pending and batch.failure is None:
-                # Read before it is counted: the last answer that may be had takes the body with it.
+                # Read before it is counted: the last permitted answer deletes the body.
                 requests = self._sent_requests(batch)
                 batch.answers += 1
         if pending:
@@ -388,7 +388,7 @@ class WorkersAI:
 
 
 class _Bodies:
-    """The bodies that a fault's text may stand in: the call's own, then that of the batch asked after.
+    """The bodies that a fault's text is searched in: the call's own, then that of the polled batch.
 
     The second is fetched only if it is looked for.
     """

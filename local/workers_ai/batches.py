@@ -1,4 +1,4 @@
-"""Accepted batches: their bill, their times, and their bodies until no answer can be asked for.
+"""Accepted batches: their bill, their times, and their bodies until their results expire.
 
 Nothing of HTTP is here.
 """
@@ -32,7 +32,7 @@ class Batch:
     running_at: float
     completes_at: float
     inline: bool = False
-    """Answered at once instead of queued."""
+    """Answered synchronously instead of queued."""
     failure: ApiError | None = None
     failing: dict[int, ApiError] = field(default_factory=dict)
     """Items that fail, by position."""
@@ -42,7 +42,7 @@ class Batch:
     """Complete answers given."""
 
     def bill(self) -> dict[str, Any]:
-        """What the account is charged for, and how it was asked after."""
+        """What the account is charged for, and how it was polled."""
         return {
             "request_id": self.request_id,
             "account": self.account,
@@ -169,7 +169,7 @@ class Batches:
         return [event for _, event in sorted(happened, key=lambda pair: pair[0])]
 
     def _expire(self, behaviour: Behaviour, now: float) -> None:
-        """Forget the oldest batches whose results nobody can have any more."""
+        """Forget the oldest batches whose results have expired."""
         while self._kept:
             batch = next(iter(self._kept.values()))
             if not _expired(batch, behaviour, now):

@@ -3,7 +3,7 @@
 No behaviour is here itself.
 
 Each switch says what its default rests on: `documented` (Cloudflare's own pages, schemas or sources),
-`observed` (reported by clients of the live API), `unknown` (nobody outside knows: the default is a guess, the
+`observed` (reported by clients of the live API), `unknown` (not known outside Cloudflare: the default is a guess, the
 switch holds the other guesses), `invented` (means of this server, no claim about the API).
 """
 # ruff: noqa: FBT003 # The default of a switch stands first, whatever its type.
@@ -35,7 +35,7 @@ def _switch(default: object, verdict: Verdict, about: str) -> Any:  # noqa: ANN4
 class Behaviour:
     """How the server behaves. Every field's meaning stands in its own declaration."""
 
-    # Who may ask
+    # Access
     tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
     foreign_tokens: tuple[str, ...] = _switch((), "observed", "good tokens without access to the account: 403/9109")
     accounts: tuple[str, ...] = _switch((), "invented", "the only accounts accepted; empty: any 32 hex digits")
@@ -78,7 +78,7 @@ class Behaviour:
     )
     empty_requests: Literal["refuse", "accept"] = _switch("refuse", "unknown", "`requests: []`: 400/5006")
     validation: Literal["submit", "fail_later"] = _switch(
-        "submit", "observed", "requests that miss the model's schema: 400/5006 at once, or 3030 later"
+        "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
     )
     strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is no string, 400/5006")
     batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")

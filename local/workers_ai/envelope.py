@@ -1,7 +1,4 @@
-"""How results and errors are wrapped: the REST envelope, or the bare bodies of the runtime.
-
-What is wrapped is decided elsewhere.
-"""
+"""How results and errors are wrapped: the REST envelope, or the bare bodies of the runtime."""
 
 import gzip
 from dataclasses import replace

@@ -72,7 +72,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Calls it strikes; None: the kind's own."""
     model: str = ""
     contains: str = ""
-    """Text that the call's body must hold; for a poll, the body or that of the batch asked after."""
+    """Text that the call's body must hold; for a poll, the body or that of the polled batch."""
     nth: int = 1
     """The first matching call that it strikes."""
     times: int = 1

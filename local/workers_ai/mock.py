@@ -16,7 +16,7 @@ from local.workers_ai.routes import Routes
 def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> httpx.MockTransport:
     """A transport that answers from `api`.
 
-    Silence longer than the client's read timeout is a `ReadTimeout` at once. Shorter silence takes no time,
+    A delay longer than the client's read timeout raises `ReadTimeout` immediately. A shorter one takes no time,
     unless `sleep` is given (`time.sleep`, or what moves a test's clock).
     """
     routes = Routes(api)

@@ -1,7 +1,4 @@
-"""What the core answers: status, headers and body, and the misbehaviour of their connection as data.
-
-Who carries the misbehaviour out is not here.
-"""
+"""A reply of the API as data: status, headers and body, and how its connection misbehaves."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +24,7 @@ class Cut(StrEnum):
     RESET = "reset"
     """The connection is reset before a byte of the reply (or after `cut_after` bytes of its body)."""
     CLOSE = "close"
-    """The connection is closed in good order, but too early."""
+    """The connection is closed normally, but too early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ class App:
         if reply.cut is None:
             await send({"type": "http.response.body", "body": b""})
             return
-        # Let what was written reach the client before a reset takes it back.
+        # Wait until the client has what was written: a reset discards it.
         await asyncio.sleep(0.05)
         self._connections.end(scope["client"], reply.cut)
 
@@ -155,7 +155,7 @@ def server(api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda 
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
-        # A client in the midst of a hang fault must not hold up the end.
+        # A client that waits for a hanging reply must not delay the shutdown.
         timeout_graceful_shutdown=1,
     )
     return _Server(config, ready)

@@ -74,7 +74,7 @@ class _Rerank(msgspec.Struct):
 
 
 # Each family's alternatives: the property that tells them apart, and the schema behind it. The first whose
-# property is there is the one the request is held against.
+# property is present is the schema that the request must fit.
 _SCHEMAS: dict[Family, dict[str, type]] = {
     Family.EMBEDDING: {"text": _Embedding},
     Family.BGE_M3: {"contexts": _M3Contexts, "text": _M3Text},
