@@ -1,0 +1,65 @@
+"""The vendors' own example files, unchanged, run from drop to results (tests/files/README.md has their sources)."""
+
+import json
+from array import array
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+from openai.types import CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+FILES = Path(__file__).parents[1] / "files"
+BGE = "@cf/baai/bge-m3"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+GPT = "@cf/openai/gpt-oss-120b"
+VISION = "@cf/meta/llama-4-scout-17b-16e-instruct"
+
+MODELS = {
+    "openai-guide": LLAMA,
+    "openai-guide-embeddings": BGE,
+    "openai-guide-responses": GPT,
+    "openai-cookbook-captions": VISION,
+    "openai-cookbook-movies": LLAMA,
+    "bedrock-guide-converse": LLAMA,
+    "bedrock-guide-embeddings": BGE,
+    "bedrock-guide-llama": LLAMA,
+    "bedrock-guide-messages": LLAMA,
+    "bedrock-guide-titan": LLAMA,
+}
+TYPES = {"chat.completion": ChatCompletion, "list": CreateEmbeddingResponse, "response": Response}
+
+
+def test_each_file_is_run():
+    assert sorted(MODELS) == sorted(path.stem for path in FILES.glob("*.jsonl"))
+
+
+EVERY_DAY = {"openai-guide", "openai-guide-embeddings", "bedrock-guide-messages"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+def test_a_vendors_file_is_answered_in_its_own_form(world, name):
+    content = (FILES / f"{name}.jsonl").read_bytes()
+    records = [json.loads(line) for line in content.splitlines() if line.strip()]
+
+    world.upload(f"{name}.jsonl", content, model=MODELS[name])
+    world.settle(minutes=240)
+
+    manifest = world.manifest()
+    assert (manifest["format"], manifest["counts"]["failed"]) == (name.partition("-")[0], 0)
+    if manifest["format"] == "openai":
+        lines = world.lines()
+        assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
+        for line in lines:
+            body = line["response"]["body"]
+            for one in body["data"] if body["object"] == "list" else ():
+                if isinstance(one["embedding"], str):
+                    one["embedding"] = array("f", b64decode(one["embedding"])).tolist()
+            TYPES[body["object"]].model_validate(body, strict=False)
+    else:
+        lines = world.lines(f"{name}.jsonl.out")
+        assert [line["modelInput"] for line in lines] == [record["modelInput"] for record in records]
+        assert all(line["modelOutput"] for line in lines)
