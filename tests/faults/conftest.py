@@ -1,5 +1,5 @@
-"""The same Dropbatch in one process that tests/moto uses."""
+"""The fixtures of tests/moto: Dropbatch in one process."""
 
-from tests.moto.conftest import api, start
+from tests.moto.conftest import api, start, way
 
-__all__ = ["api", "start"]
+__all__ = ["api", "start", "way"]

@@ -1,7 +1,7 @@
-"""Everything the API can do to a job, each kind to a job of its own, on a moved clock: each ends whole, paid as told.
+"""Every fault of the API, each on a job of its own, on a moved clock: the job is complete, and billed as it says.
 
-tests/moto/test_what_the_api_says.py proves what each fault leads to, with a handful of records; here each kind strikes
-again and again while many batches are under way, and all that came of it is counted.
+tests/moto/test_what_the_api_says.py shows what each fault leads to, with a few records. Here each kind strikes many
+times while several batches are pending, and the results are counted.
 """
 
 import time
@@ -27,21 +27,21 @@ DAY = 86_400
 
 @dataclass
 class Case:
-    """One kind of fault, and what may come of it.
+    """One kind of fault, and its allowed effects.
 
     Attributes:
-        faults: scripted ones.
+        faults: scripted faults.
         rates: chances by call and kind.
         switches: of the local Workers AI.
         settings: of Dropbatch.
         begin_at: the hour of the day, UTC; 0: any.
-        until_mended: seconds after which faults and bad switches are taken away; 0: never.
-        mended: the switches then.
-        failing: numbers of the records that may fail, and with which codes.
+        until_fixed: seconds after which faults and bad switches are removed; 0: never.
+        fixed: the switches then.
+        failing: numbers of the records that may fail.
         codes: the codes of their errors.
         unknowable: whether submits may be unknowable, and batches be paid once more for it.
-        why: of submits beyond one a batch, if there may be any.
-        observed: what must be seen, in words.
+        why: the reason for submits beyond one per batch.
+        observed: what is observed, for the table.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -49,8 +49,8 @@ class Case:
     switches: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     begin_at: int = 0
-    until_mended: float = 0
-    mended: dict[str, Any] = field(default_factory=dict)
+    until_fixed: float = 0
+    fixed: dict[str, Any] = field(default_factory=dict)
     failing: frozenset[int] = frozenset()
     codes: frozenset[str] = frozenset()
     extra: int = 0
@@ -58,8 +58,8 @@ class Case:
     observed: str = "retried, complete"
 
 
-def unknowable(kind: str, *, accepted: bool) -> Case:
-    """Three submits, each of another batch, of which nobody can know whether the API took them."""
+def ambiguous(kind: str, *, accepted: bool) -> Case:
+    """Three submits, each of another batch, whose acceptance is unknown."""
     return Case(
         faults=tuple(Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 43, 83)),
         extra=3 if accepted else 0,
@@ -93,25 +93,25 @@ CASES = {
     "3036 quota spent, until midnight": Case(
         faults=(Fault(kind="3036", on="submit", nth=5, times=0),),
         begin_at=22,
-        until_mended=2 * 3600,
+        until_fixed=2 * 3600,
         observed="submits pause until 00:00 UTC",
     ),
     "4006 quota spent, until midnight": Case(
         faults=(Fault(kind="4006", on="submit", nth=5, times=0),),
         begin_at=22,
-        until_mended=2 * 3600,
+        until_fixed=2 * 3600,
         observed="submits pause until 00:00 UTC",
     ),
     "401 token refused, fixed after an hour": Case(
         switches={"tokens": ("another",)},
-        until_mended=3600,
-        mended={"tokens": ("local-token",)},
+        until_fixed=3600,
+        fixed={"tokens": ("local-token",)},
         observed="everything pauses, one call tries",
     ),
     "403 no access to the account, fixed after an hour": Case(
         switches={"tokens": (), "foreign_tokens": ("local-token",)},
-        until_mended=3600,
-        mended={"tokens": ("local-token",), "foreign_tokens": ()},
+        until_fixed=3600,
+        fixed={"tokens": ("local-token",), "foreign_tokens": ()},
         observed="everything pauses, one call tries",
     ),
     "HTML 502 to every third poll": one_in_three("html"),
@@ -125,15 +125,15 @@ CASES = {
         rates={"refuse": 0.33}, observed="certainly not accepted: retried, billed once"
     ),
     "JSON 500 to every third submit": Case(rates={"submit:json_500": 0.33}, observed="certainly not accepted: retried"),
-    "HTML 502 to 3 submits, not accepted": unknowable("html", accepted=False),
-    "reset of 3 submits before acceptance": unknowable("reset", accepted=False),
-    "no reply to 3 submits, not accepted": unknowable("hang", accepted=False),
-    "reset of 3 submits after acceptance": unknowable("accept_then_reset", accepted=True),
-    "connection closed after 3 acceptances": unknowable("accept_then_close", accepted=True),
-    "no reply to 3 accepted submits": unknowable("accept_then_hang", accepted=True),
-    "answer cut off in 3 acceptances": unknowable("accept_then_truncate", accepted=True),
-    "HTML 502 to 3 accepted submits": unknowable("accept_then_html", accepted=True),
-    "3 acceptances without a request_id": unknowable("accept_no_request_id", accepted=True),
+    "HTML 502 to 3 submits, not accepted": ambiguous("html", accepted=False),
+    "reset of 3 submits before acceptance": ambiguous("reset", accepted=False),
+    "no reply to 3 submits, not accepted": ambiguous("hang", accepted=False),
+    "reset of 3 submits after acceptance": ambiguous("accept_then_reset", accepted=True),
+    "connection closed after 3 acceptances": ambiguous("accept_then_close", accepted=True),
+    "no reply to 3 accepted submits": ambiguous("accept_then_hang", accepted=True),
+    "answer cut off in 3 acceptances": ambiguous("accept_then_truncate", accepted=True),
+    "HTML 502 to 3 accepted submits": ambiguous("accept_then_html", accepted=True),
+    "3 acceptances without a request_id": ambiguous("accept_no_request_id", accepted=True),
     "answers in the reply to the submit": Case(rates={"sync_answer": 0.33}, observed="used, never polled"),
     "3030 after acceptance, for 2 records": Case(
         faults=tuple(Fault(kind="batch_fails", contains=f"hello {bad}.", times=0, code=3030) for bad in (7, 50)),
@@ -218,7 +218,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_job_ends_whole_and_is_paid_as_told(start, api, name):
+def test_a_job_is_complete_and_billed_as_its_manifest_says(start, api, name):
     case = CASES[name]
     world = start(MAX_REQUESTS_PER_BATCH=BATCH, **case.settings)
     if case.begin_at:
@@ -227,10 +227,10 @@ def test_a_job_ends_whole_and_is_paid_as_told(start, api, name):
     api.inject(*case.faults)
     world.upload_records("a.jsonl", RECORDS, model=M2M)
     began = time.time()
-    if case.until_mended:
-        world.settle(minutes=2 * DAY // 60, until=lambda: time.time() > began + case.until_mended)
+    if case.until_fixed:
+        world.settle(minutes=2 * DAY // 60, until=lambda: time.time() > began + case.until_fixed)
         api.clear_faults()
-        api.switch(fault_rates={}, **case.mended)
+        api.switch(fault_rates={}, **case.fixed)
 
     world.settle(minutes=2 * DAY // 60)
 

@@ -1,6 +1,6 @@
-"""AWS throttles, fails, dawdles and hangs up while a job runs on the deployed stack: all lines come, all is paid once.
+"""AWS throttles, fails, is slow and closes connections while a job runs on the deployed stack: it is complete.
 
-A proxy between the functions and the local AWS gives AWS's own errors to a share of their calls.
+A proxy between the functions and the local AWS answers a share of their calls with AWS's errors.
 """
 
 import os
@@ -42,7 +42,7 @@ def stack():
 
 
 def finished(stack, path, seconds):
-    """The job's end; its scheduled function comes every few seconds, not every minute, and meets the faults too."""
+    """Wait for the job's end; the scheduled function runs every few seconds, with the same faults."""
     ends = time.monotonic() + seconds
     ticked = time.monotonic()
     while time.monotonic() < ends:
@@ -59,7 +59,7 @@ def finished(stack, path, seconds):
     ("fault", "rate"),
     [pytest.param(fault, rate, id=f"{fault}-{rate}") for fault in FAULTS for rate in FAULTS[fault][1]],
 )
-def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, rate):
+def test_a_job_is_complete_and_billed_once_while_aws_calls_fail(stack, fault, rate):
     records = requests(2_000, fault)
     path = f"{MODEL}/{fault.replace(' ', '-')}-{rate}.jsonl"
     paid, (calls, broken) = len(stack.bill()), stack.broken_calls()
@@ -83,7 +83,7 @@ def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, ra
     assert len(bill) == len(manifest["batches"]) == 10
     again = sum(bill.values()) - len(bill)
     unknowable = sum(batch["unknowable_submits"] for batch in manifest["batches"])
-    assert again <= unknowable, f"{again} batches paid twice, {unknowable} told"
+    assert again <= unknowable, f"{again} batches billed twice, {unknowable} in the manifest"
     assert sum(map(len, stack.dead_letters().values())) == 0
     note(
         f"{fault}, {rate:.0%} of calls",
@@ -94,6 +94,6 @@ def test_a_job_ends_whole_and_is_paid_once_while_aws_calls_fail(stack, fault, ra
         lost=0,
         twice=0,
         extra_submits=again,
-        why="unknowable, told in the manifest" if again else "",
+        why="ambiguous, counted in the manifest" if again else "",
         observed=f"complete after {took:.0f} s and {calls} AWS calls; no dead letter",
     )

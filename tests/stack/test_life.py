@@ -1,6 +1,6 @@
-"""The life of a stack: it is deployed again under load, its token changes, dead letters come back, it is deleted.
+"""The life of a stack: a deployment under load, a new token, a redriven dead letter, its deletion.
 
-One stack for the file, in a folder and on ports of its own; the tests stand in the order of that life.
+One stack for the file, in a folder and on ports of its own. The tests run in this order.
 """
 
 import json
@@ -21,7 +21,7 @@ HOME = aws.Home(aws.ROOT / ".local/test-life")
 
 @dataclass
 class Operator:
-    """What an operator does to the stack that is up."""
+    """An operator's actions on a running stack."""
 
     stack: Stack
     told: dict[str, str]
@@ -37,7 +37,7 @@ class Operator:
         )
 
     def deploy(self, parameters: str) -> None:
-        """`sam deploy` over what is there."""
+        """Deploy over the running stack."""
         port = self.told["endpoint_url"].rpartition(":")[2]
         self.told = aws.up({"LOCAL_PORT": port, "LOCAL_PARAMETERS": parameters}, HOME)
 
@@ -47,14 +47,14 @@ class Operator:
         return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in found}
 
     def listen(self) -> None:
-        """From now on every notice goes to a queue."""
+        """Send every notice to a queue from now on."""
         self.events = self.stack.sqs.create_queue(QueueName="events")["QueueUrl"]
         asked = self.stack.sqs.get_queue_attributes(QueueUrl=self.events, AttributeNames=["QueueArn"])
         bus = self.client("events")
         bus.put_rule(Name="listen", EventPattern=json.dumps({"source": ["dropbatch"]}))
         bus.put_targets(Rule="listen", Targets=[{"Id": "queue", "Arn": asked["Attributes"]["QueueArn"]}])
 
-    def told_of(self) -> dict[str, str]:
+    def announced(self) -> dict[str, str]:
         """Job ids by the path of their upload, of all notices so far."""
         found = {}
         while messages := self.stack.sqs.receive_message(QueueUrl=self.events, MaxNumberOfMessages=10).get("Messages"):
@@ -79,7 +79,7 @@ def stack(operator):
 
 
 def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
-    """The local AWS kills the functions that are at work, where AWS lets them end: a harder deploy than a real one."""
+    """The local AWS kills running functions, where AWS lets them end: harder than a real deployment."""
     records = requests(2_000, "flight")
     stack.local("behaviour", "PUT", {"latency": 15.0})
     stack.drop(f"{MODEL}/flight.jsonl", as_lines(records))
@@ -95,7 +95,7 @@ def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     folder, manifest = stack.wait(f"{MODEL}/flight.jsonl", seconds=600)
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
-    assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the plan it began with"
+    assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the limits it began with"
     again = len(stack.bill()) - 20
     assert again <= sum(batch["unknowable_submits"] for batch in manifest["batches"])
     stack.local("behaviour", "PUT", {"latency": 2.0})
@@ -117,7 +117,7 @@ def test_a_changed_token_is_used_at_once_without_a_deploy(operator, stack):
 
 
 def test_a_dead_letter_that_is_sent_back_becomes_its_job(stack):
-    """An upload whose notification never came through: what is left of it is in the dead-letter queue."""
+    """The notification of the upload was never processed and is in the dead-letter queue."""
     notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
     notifications.pop("ResponseMetadata")
     stack.s3.put_bucket_notification_configuration(Bucket=stack.bucket, NotificationConfiguration={})
@@ -137,11 +137,11 @@ def test_a_dead_letter_that_is_sent_back_becomes_its_job(stack):
     assert (manifest["source"]["version"], manifest["counts"]["succeeded"]) == (version, 10)
 
 
-def test_each_job_that_is_over_was_told_of(operator, stack):
-    """The poll function's role may tell of nothing else; the local AWS enforces it."""
+def test_each_finished_job_was_announced(operator, stack):
+    """The local AWS enforces the poll function's role, which may put no other event."""
     paths = [f"{MODEL}/{name}.jsonl" for name in ("flight", "old-token", "new-token", "lost")]
 
-    assert operator.told_of() == {path: stack.wait(path)[1]["job_id"] for path in paths}
+    assert operator.announced() == {path: stack.wait(path)[1]["job_id"] for path in paths}
 
 
 def test_a_deleted_stack_leaves_bucket_and_table(operator, stack):

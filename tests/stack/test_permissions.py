@@ -1,7 +1,7 @@
-"""Each grant of the deployed roles, as the local AWS judges it: with it a call is let through, without it refused.
+"""Each grant of the deployed roles on the local AWS: with it a call is allowed, without it refused.
 
-That code knows nothing of ours (tests/support/iam.py), which judges every call of every test on moto and finds that
-each grant is used. Here a user gets a function's very policy, then the policy less one grant, and makes the call.
+The local AWS has an implementation of its own; tests/support/iam.py judges every call of every test on moto and finds
+that each grant is used. Here a user gets a function's policy, then the policy without one grant, and makes the call.
 """
 
 import copy
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 class Deployed:
-    """The stack that is up, seen by an administrator and by somebody with a given policy."""
+    """A running stack, for an administrator and for a user with a given policy."""
 
     def __init__(self, told):
         self.told = told
         self.iam = self.client("iam")
-        self.iam.create_user(UserName="somebody")
-        self.keys = self.iam.create_access_key(UserName="somebody")["AccessKey"]
+        self.iam.create_user(UserName="user")
+        self.keys = self.iam.create_access_key(UserName="user")["AccessKey"]
         resources = self.client("cloudformation").describe_stack_resources(StackName=aws.STACK_NAME)["StackResources"]
         self.names = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
 
@@ -49,8 +49,8 @@ class Deployed:
         return found["PolicyDocument"]
 
     def is_refused(self, document, action, resource):
-        """Whether somebody with this policy is refused this; any other complaint shows that he was let through."""
-        self.iam.put_user_policy(UserName="somebody", PolicyName="all", PolicyDocument=json.dumps(document))
+        """Whether a user with this policy is refused the action; any other error means that it was allowed."""
+        self.iam.put_user_policy(UserName="user", PolicyName="all", PolicyDocument=json.dumps(document))
         service, _, name = action.partition(":")
         client = self.client(service, self.keys["AccessKeyId"], self.keys["SecretAccessKey"])
         try:
@@ -137,7 +137,7 @@ def as_list(value):
 
 
 def without(document, sid, action, resource):
-    """The policy less one action on one resource."""
+    """The policy without one action on one resource."""
     fewer = copy.deepcopy(document)
     (statement,) = [one for one in fewer["Statement"] if one["Sid"] == sid]
     others = [
@@ -157,7 +157,7 @@ def deployed():
 
 
 @pytest.mark.parametrize("role", sorted(POLICIES))
-def test_each_grant_is_let_through_and_refused_once_it_is_gone(deployed, role):
+def test_each_action_is_allowed_with_its_grant_and_refused_without(deployed, role):
     document = deployed.policy(role)
     wrong, seen = [], 0
     for statement in document["Statement"]:

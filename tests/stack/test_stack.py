@@ -1,4 +1,4 @@
-"""The deployed thing: template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
+"""The deployed stack: template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
 
 The stack is this run's own, in a folder and on ports of its own, so that one left running by `make up` is not met.
 What the whole path does under every fault is proved in tests/moto, where time can be moved; here it is seen to work.
@@ -77,7 +77,7 @@ def test_an_odd_key_and_bad_lines_among_good_ones(stack):
     assert "retry.jsonl" not in stack.names(folder)
 
 
-def test_an_upload_told_of_three_times_is_one_job_and_paid_once(stack):
+def test_an_upload_announced_three_times_is_one_job_and_billed_once(stack):
     records = requests(1_200, "thrice")
     before = len(stack.bill())
     path = f"{MODEL}/thrice.jsonl"
@@ -86,7 +86,7 @@ def test_an_upload_told_of_three_times_is_one_job_and_paid_once(stack):
     event["Records"][0]["s3"]["bucket"]["name"] = stack.bucket
     event["Records"][0]["s3"]["object"] |= {"key": f"inbox/{path.replace('@', '%40')}", "versionId": version}
     event["Records"][0]["eventTime"] = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
-    for _ in range(2):  # S3 has told of it once already.
+    for _ in range(2):  # S3 has announced it once already.
         stack.sqs.send_message(QueueUrl=stack.queues["UploadQueue"], MessageBody=json.dumps(event))
 
     folder, manifest = stack.wait(path)
@@ -100,7 +100,7 @@ def test_an_upload_told_of_three_times_is_one_job_and_paid_once(stack):
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="function processes are found in /proc")
-def test_functions_killed_at_random_lose_nothing_and_double_nothing(stack):
+def test_functions_killed_at_random_lose_and_repeat_nothing(stack):
     records = requests(10_000, "kill")
     path = f"{MODEL}/kill.jsonl"
     before = len(stack.bill())
@@ -111,7 +111,7 @@ def test_functions_killed_at_random_lose_nothing_and_double_nothing(stack):
     while time.monotonic() < ends:
         time.sleep(chance.uniform(0.3, 1.2))
         if workers := stack.workers():
-            with suppress(ProcessLookupError):  # It may have ended by itself just now.
+            with suppress(ProcessLookupError):  # It may have ended by itself.
                 os.kill(chance.choice(workers), signal.SIGKILL)
                 killed += 1
 
@@ -123,7 +123,7 @@ def test_functions_killed_at_random_lose_nothing_and_double_nothing(stack):
     bill = Counter(one["sha256"] for one in stack.bill()[before:])
     again = sum(times - 1 for times in bill.values())
     told = sum(batch["unknowable_submits"] for batch in manifest["batches"])
-    assert again <= told, f"{again} batches paid twice after {killed} deaths, of which the manifest tells {told}"
+    assert again <= told, f"{again} batches billed twice after {killed} deaths, {told} ambiguous in the manifest"
 
 
 def test_the_command_line_uploads_waits_and_downloads(stack, tmp_path):

@@ -1,7 +1,7 @@
 """A world in which something happens at a chosen call: a death, a lost answer, or another invocation in between.
 
-Every call that leaves the process, of AWS and of the API alike, is a boundary. Which there are is found by recording a
-run, so that a new call is covered the day it is added.
+Every call that leaves the process, to AWS or to the API, is a boundary. They are found by recording a run, so that a
+new call is covered when it is added.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Mode = Literal["before", "after", "unanswered", "interrupted"]
-"""Death before the call; death after it; the call takes effect, but its answer is lost and the code sees an error;
-something else happens before the call, which is made then."""
+"""Death before the call; death after it; the call takes effect but its answer is lost, and the code sees an error;
+something else happens before the call, which is then made."""
 
 SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
 WRITES = frozenset(
@@ -44,19 +44,19 @@ WRITES = frozenset(
         ASK,
     }
 )
-"""Calls that change something outside. What is lost with a process depends only on what it had written."""
+"""Calls that change something outside the process. The effect of a death depends only on what was written."""
 
 
 ONE_ROUND_SECONDS = 41.0
-"""A tick that may run so long looks once at what is due, so that hardly any time passes for who is interrupted."""
+"""A tick of this duration does one round, so that little time passes for the interrupted function."""
 
 
 class DiedError(BaseException):
-    """The process is gone: nothing in it may catch this."""
+    """The process has died: no code in it may catch this."""
 
 
 class Boundaries:
-    """Every call that leaves the process, counted; one of them may be struck."""
+    """Counts every call that leaves the process; one of them may be struck."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
@@ -66,9 +66,9 @@ class Boundaries:
         """The call that was struck, the last of several."""
         self.watching = False
         self.meanwhile: Callable[[], None] | None = None
-        """What happens at an interruption."""
+        """Called at an interruption."""
         self.interrupted = False
-        """Whether that is at work: its own calls are not counted."""
+        """Whether it runs now: its own calls are not counted."""
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
@@ -79,12 +79,12 @@ class Boundaries:
         self.strike_where(lambda at, called: called == name and not self.struck, mode)
 
     def strike_where(self, strikes: Callable[[int, str], bool], mode: Mode) -> None:
-        """Strike the calls that are chosen by their number, counted from now, and their name."""
+        """Strike the calls for which `strikes(number, name)` is true; numbers count from now."""
         self.passed.clear()
         self.strikes, self.mode, self.struck = strikes, mode, ""
 
     def cross(self, name: str, call: Callable[[], T], lost: Callable[[], Exception]) -> T:
-        """Make a call; `lost` makes the error that a lost answer looks like."""
+        """Make a call; `lost` makes the error of a lost answer."""
         if not self.watching or self.interrupted:
             return call()
         self.passed.append(name)
@@ -106,7 +106,7 @@ class Boundaries:
 
 
 class Watched(httpx.BaseTransport):
-    """The API behind a boundary."""
+    """A transport whose calls are boundaries."""
 
     def __init__(self, inner: httpx.BaseTransport, boundaries: Boundaries) -> None:
         self.inner = inner
@@ -122,13 +122,13 @@ class Watched(httpx.BaseTransport):
 
 
 class Mortal(World):
-    """A world whose function may die; its messages come again, as SQS promises."""
+    """A world whose functions may die; their messages are delivered again, as by SQS."""
 
     boundaries: Boundaries
     delivered: list[tuple[str, str]]
-    """Queue and body of every message that was ever delivered."""
+    """Queue and body of every message that was delivered."""
     at_work: tuple[Any, dict[str, Any]] | None
-    """Handler and event of the invocation at work."""
+    """Handler and event of the running invocation."""
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
         for record in event.get("Records", []):
@@ -143,7 +143,7 @@ class Mortal(World):
             self.at_work, self.boundaries.watching = outer
 
     def interrupt_with(self, what: Callable[[Mortal], None]) -> None:
-        """What happens where a call is interrupted; it is not the function at work that does it."""
+        """Set what happens where a call is interrupted; the interrupted function's role does not apply to it."""
 
         def meanwhile() -> None:
             role, self.permissions.role = self.permissions.role, ""
@@ -155,7 +155,7 @@ class Mortal(World):
         self.boundaries.meanwhile = meanwhile
 
     def invoke_again(self) -> None:
-        """Call the function at work once more with the same event, as SQS and the scheduler may."""
+        """Call the running function again with the same event, as SQS and the scheduler may."""
         assert self.at_work is not None
         handler, event = self.at_work
         self.invoke(handler, event, TIMEOUT_SECONDS if event else ONE_ROUND_SECONDS)
@@ -163,7 +163,7 @@ class Mortal(World):
 
 @contextmanager
 def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> Iterator[Mortal]:
-    """A Dropbatch all of whose calls are boundaries."""
+    """A world in which every call is a boundary."""
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         return boundaries.cross(

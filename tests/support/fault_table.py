@@ -1,7 +1,6 @@
-"""What the fault tests saw, and the tables of docs/reliability.md made of it: `python -m tests.support.fault_table`.
+"""What the fault tests observed, and the table of docs/reliability.md: `python -m tests.support.fault_table`.
 
-A test says what it injected and what came of it with `note`; nothing in those tables is written by hand. Asserting is
-the test's own business: `note` comes after it.
+A test records with `note` what it injected and what it observed, after its assertions. The table is not edited by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / ".local/faults"
-"""One file of notes for each process, so that test workers do not meet."""
+"""One file of notes for each process: test workers run in parallel."""
 DOCUMENT = ROOT / "docs/reliability.md"
 COLUMNS = (
     "fault",
@@ -31,19 +30,19 @@ COLUMNS = (
 
 @dataclass(order=True)
 class Note:
-    """What one fault did to one run, or to all runs with it.
+    """The effect of one fault on one run, or on all runs with it.
 
     Attributes:
         fault: what was injected, and how often if by chance: `S3 503 SlowDown, 10 %`.
-        where: the surroundings: `moto`, `stack`, `soak`.
-        injected: how often it struck.
-        jobs: jobs that were under way, all of them verified at their end.
+        where: `moto`, `stack` or `soak`.
+        injected: number of faults.
+        jobs: jobs, all verified at their end.
         records: records in those jobs, each compared with its expected line.
-        lost: records without their line.
-        twice: lines beyond one a record.
-        extra_submits: batches that the API accepted beyond the first acceptance of each.
-        why: the reason for those; empty without any.
-        observed: what was seen, in one sentence.
+        lost: records without a line.
+        twice: lines beyond one per record.
+        extra_submits: acceptances of a batch beyond its first.
+        why: the reason for those; empty if there are none.
+        observed: what was observed, in one sentence.
     """
 
     fault: str
@@ -58,7 +57,7 @@ class Note:
     observed: str
 
     def add(self, other: Note) -> None:
-        """Take in another run with the same fault: numbers add up, each different sentence is kept once."""
+        """Add another run with the same fault: numbers are summed, each different sentence is kept once."""
         for name in ("injected", "jobs", "records", "lost", "twice", "extra_submits"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("why", "observed"):
@@ -67,7 +66,7 @@ class Note:
                 setattr(self, name, f"{mine}; {theirs}" if mine else theirs)
 
     def row(self) -> str:
-        """Its line of the table."""
+        """Its row of the table."""
         extra = f"{self.extra_submits:,}" + (f": {self.why}" if self.why else "")
         numbers = (self.injected, self.jobs, self.records, self.lost, self.twice)
         cells = [self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed]
@@ -87,38 +86,38 @@ def note(
     why: str,
     observed: str,
 ) -> None:
-    """Keep what a run saw for the table; `Note` says what each argument means."""
-    told = Note(fault, where, injected, jobs, records, lost, twice, extra_submits, why, observed)
+    """Record what a run observed; `Note` describes the arguments."""
+    one = Note(fault, where, injected, jobs, records, lost, twice, extra_submits, why, observed)
     NOTES.mkdir(parents=True, exist_ok=True)
     with (NOTES / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps(asdict(told)) + "\n")
+        file.write(json.dumps(asdict(one)) + "\n")
 
 
 def merged(lines: list[str]) -> list[Note]:
-    """One note for each fault and place that some job met, in the alphabet's order."""
+    """One note for each fault and place, sorted; faults that met no job are left out."""
     notes: dict[tuple[str, str], Note] = {}
-    for told in sorted(Note(**json.loads(line)) for line in lines):
-        notes.setdefault((told.where, told.fault), told)
-        if notes[told.where, told.fault] is not told:
-            notes[told.where, told.fault].add(told)
+    for one in sorted(Note(**json.loads(line)) for line in lines):
+        notes.setdefault((one.where, one.fault), one)
+        if notes[one.where, one.fault] is not one:
+            notes[one.where, one.fault].add(one)
     return [notes[key] for key in sorted(notes) if notes[key].jobs]
 
 
 def write_between_marks(name: str, content: str, document: Path = DOCUMENT) -> None:
-    """Put content in the place of a document that is kept for it.
+    """Replace a marked part of a document.
 
     Args:
-        name: the place: what stands between `<!-- name -->` and `<!-- end of name -->`.
+        name: the part between `<!-- name -->` and `<!-- end of name -->`.
         content: Markdown.
         document: the file.
 
     Raises:
-        ValueError: the document has no such place.
+        ValueError: the document has no such part.
     """
     before, begin, rest = document.read_text().partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not end:
-        raise ValueError(f"{document.name} has no place for {name}")
+        raise ValueError(f"{document.name} has no part named {name}")
     document.write_text(f"{before}{begin}\n{content.strip()}\n\n{end}{after}")
 
 
@@ -129,10 +128,10 @@ def table(notes: list[Note]) -> str:
 
 
 def main() -> None:
-    """Make the table anew from all notes."""
+    """Write the table from all notes."""
     lines = [line for file in sorted(NOTES.glob("*.jsonl")) for line in file.read_text().splitlines()]
     if not lines:
-        sys.exit("No fault test has noted anything; `make test-faults` runs them.")
+        sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     write_between_marks("faults", table(merged(lines)))
 
 

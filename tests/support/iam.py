@@ -1,7 +1,7 @@
-"""What a function may do: its role in `template.yaml`, judged as IAM judges it, as far as the template uses IAM.
+"""The functions' roles in `template.yaml`, evaluated as IAM evaluates them, as far as the template uses IAM.
 
-Every call a function makes in the moto world passes here. What its role does not grant is refused as AWS refuses it,
-and what was used is remembered, so that a test can tell which grants nobody needs.
+Every call of a function in the moto world is judged here. A call that its role does not grant is refused as AWS refuses
+it, and the grants used are recorded, so that a test finds those that nothing needs.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Grant:
     action: str
     resource: str
     condition: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    """Operator, key and the values it may have."""
+    """Operator, key and allowed values."""
 
     def __str__(self) -> str:
         return f"{self.sid}: {self.action} on {self.resource}"
 
     def covers(self, need: Need) -> bool:
-        """Whether it allows the need."""
+        """Whether it allows `need`."""
         return (
             self.action == need.action
             and like(need.resource, self.resource)
-            and all(_holds(operator, values, need.told(key)) for operator, key, values in self.condition)
+            and all(_holds(operator, values, need.value_of(key)) for operator, key, values in self.condition)
         )
 
 
@@ -55,21 +55,21 @@ class Need:
     def __str__(self) -> str:
         return f"{self.action} on {self.resource}"
 
-    def told(self, key: str) -> str | None:
-        """The value of a condition key; None where the request has none."""
+    def value_of(self, key: str) -> str | None:
+        """The value of a condition key; None if the request has none."""
         return dict(self.context).get(key)
 
 
 @dataclass
 class Permissions:
-    """The roles of both functions, who is at work, and what was done with them.
+    """The roles of both functions, the function that runs, and the grants that were used.
 
     Attributes:
         granted: by role.
         account: that all resources belong to.
-        role: of the function at work; empty while it is the test that calls.
-        used: grants without which some call would have been refused.
-        shared: needs that two grants cover: one of them is idle.
+        role: of the function that runs; empty while the test itself calls.
+        used: grants that allowed a call.
+        shared: needs that two grants cover, one of which is unused.
         refused: calls that no grant covers.
         before: called with operation and arguments before a function's call: a test may act, or raise, in between.
     """
@@ -82,11 +82,11 @@ class Permissions:
     refused: list[str] = field(default_factory=list)
     before: Callable[[str, dict[str, Any]], None] | None = None
 
-    def call(self, service: str, operation: str, arguments: dict[str, Any], carry_out: Callable[[], Any]) -> Any:
-        """Carry a call out if the role at work may; S3 tells only those of a missing key who may list."""
+    def call(self, service: str, operation: str, arguments: dict[str, Any], make_call: Callable[[], Any]) -> Any:
+        """Make a call if the role allows it. S3 reports a missing key only to those who may list."""
         role = self.role
         if not role:
-            return carry_out()
+            return make_call()
         for need in needs_of(service, operation, arguments, self.account):
             self._judge(role, operation, need)
         if self.before:
@@ -96,7 +96,7 @@ class Permissions:
             finally:
                 self.role = role
         try:
-            return carry_out()
+            return make_call()
         except ClientError as error:
             if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {"404", "NoSuchKey"}:
                 self._judge(role, operation, _listing(arguments["Bucket"], arguments["Key"], self.account))
@@ -119,7 +119,7 @@ def _covering(granted: tuple[Grant, ...], need: Need) -> list[Grant]:
 
 
 def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
-    """What AWS wants a caller to be allowed, by each service's authorization reference."""
+    """The permissions that a call needs, by each service's authorization reference."""
     match service:
         case "s3":
             yield from _needs_of_s3(operation, arguments, account)
@@ -133,8 +133,8 @@ def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account
             yield Need(f"sqs:{operation.removesuffix('Batch')}", f"arn:aws:sqs:::{name}")
         case "events":
             for entry in arguments["Entries"]:
-                told = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
-                yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", told)
+                context = (("events:source", entry["Source"]), ("events:detail-type", entry["DetailType"]))
+                yield Need("events:PutEvents", f"arn:aws:events::{account}:event-bus/default", context)
         case "secretsmanager":
             yield Need(f"secretsmanager:{operation}", arguments["SecretId"])
         case _:
@@ -160,9 +160,9 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
 
 
 def _listing(bucket: str, prefix: str | None, account: str) -> Need:
-    """To list a bucket; or to be told that a key is not there, for which S3 takes the key as the prefix."""
-    told = (("s3:prefix", prefix),) if prefix is not None else ()
-    return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *told))
+    """The need to list a bucket, or to be told of a missing key, for which S3 uses the key as the prefix."""
+    prefixes = (("s3:prefix", prefix),) if prefix is not None else ()
+    return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
 
 
 def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:
@@ -170,8 +170,8 @@ def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) 
 
     Args:
         role: its logical name.
-        names: what `Ref` and `GetAtt` of each name come to.
-        conditions: which of the template's conditions hold.
+        names: the values of `Ref` and `GetAtt`, by name.
+        conditions: the values of the template's conditions.
     """
     found = []
     for policy in properties(role)["Policies"]:
@@ -194,7 +194,7 @@ _NOTHING = object()
 
 
 def resolve(value: Any, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> Any:
-    """A piece of the template with its functions worked out, as far as it uses them."""
+    """A part of the template with its intrinsic functions resolved, as far as it uses them."""
 
     def again(inner: Any) -> Any:
         return resolve(inner, names, conditions)
@@ -222,19 +222,19 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Whether a text is as IAM's pattern says; a star stands for slashes too."""
-    words = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(words, text, re.DOTALL) is not None
+    """Whether a text matches IAM's pattern, in which a star matches slashes too."""
+    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
-def _holds(operator: str, values: tuple[str, ...], told: str | None) -> bool:
+def _holds(operator: str, values: tuple[str, ...], given: str | None) -> bool:
     match operator:
         case "StringEquals":
-            return told in values
+            return given in values
         case "StringLike":
-            return told is not None and any(like(told, value) for value in values)
+            return given is not None and any(like(given, value) for value in values)
         case "StringLikeIfExists":
-            return told is None or any(like(told, value) for value in values)
+            return given is None or any(like(given, value) for value in values)
         case "ForAllValues:StringEquals":
-            return told is None or told in values
+            return given is None or given in values
     raise AssertionError(f"the template uses an operator that this matcher does not know: {operator}")

@@ -1,8 +1,8 @@
 """Makes moto's DynamoDB faster in this process. What it stores and replies stays the same.
 
 moto looks for each of the ten kinds of a value under a dozen spellings, makes objects only to measure their sizes,
-copies each value by way of `copy.deepcopy`, and lists a class's methods at each call; botocore builds its user agent
-anew for each request. Without all that a moto test takes less than half the time.
+copies each value with `copy.deepcopy`, and lists a class's methods at each call; botocore builds its user agent for
+each request. Without that a moto test takes less than half the time.
 """
 
 from __future__ import annotations

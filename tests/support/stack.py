@@ -1,4 +1,4 @@
-"""The deployed stack as tests use it: what a user drops and reads, what an operator looks at, how a job is verified."""
+"""The deployed stack for tests: a user's and an operator's actions, and the verification of a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = "@cf/baai/bge-small-en-v1.5"
 
 @dataclass
 class Stack:
-    """The stack that is up, and what a user and an operator can do with it."""
+    """A running stack, and what a user and an operator do with it."""
 
     home: aws.Home
     s3: Any
@@ -38,7 +38,7 @@ class Stack:
     api: str
     proxy: str
 
-    # ── what a user does ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def drop(self, path: str, body: bytes, **metadata: str) -> str:
         """Upload a file; the version that S3 gave it."""
@@ -68,7 +68,7 @@ class Stack:
         return None
 
     def wait(self, path: str, seconds: float = 100.0) -> tuple[str, dict[str, Any]]:
-        """The folder and the manifest of the only job for a path."""
+        """Wait for the only job for a path; its folder and its manifest."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             if found := self.over(path):
@@ -77,14 +77,14 @@ class Stack:
         told = [self.read(f"{folder}/status.json") for folder in self.folders(path)]
         raise AssertionError(f"no manifest for {path} after {seconds} s: {told}")
 
-    # ── what an operator does ────────────────────────────────────────────────────────────────────────────────────
+    # ── an operator ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
-        """Run the scheduled function now; what it meets is its own business."""
+        """Start the scheduled function, without waiting for it."""
         self.functions.invoke(FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}")
 
     def dead_letters(self) -> dict[str, list[str]]:
-        """The messages in each dead-letter queue, which stay there."""
+        """The messages in each dead-letter queue; they stay there."""
         found = {}
         for name, url in self.queues.items():
             if name.endswith("DeadLetterQueue"):
@@ -93,7 +93,7 @@ class Stack:
         return found
 
     def workers(self) -> list[int]:
-        """Processes of functions."""
+        """Process ids of the functions."""
         service = self.home.service("aws").running()
         assert service is not None
         found = []
@@ -107,23 +107,23 @@ class Stack:
                 found.append(int(status.parent.name))
         return found
 
-    # ── the other side ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── the API and the proxy ────────────────────────────────────────────────────────────────────────────────────
 
     def local(self, path: str, method: str = "GET", body: object = None) -> Any:
-        """Ask the local Workers AI itself: its bill, its switches."""
+        """Call a local route of the local Workers AI: its bill, its switches."""
         return _ask(f"{self.api}/_local/{path}", method, body)
 
     def bill(self) -> list[dict[str, Any]]:
-        """Every batch the API ever took, whether or not a job knows of it."""
+        """Every batch that the API accepted, whether or not a job knows it."""
         accepted: list[dict[str, Any]] = self.local("accepted")
         return accepted
 
     def break_aws(self, *rules: dict[str, Any]) -> None:
-        """From now on a share of the functions' AWS calls goes wrong; without rules, none."""
+        """Make a share of the functions' AWS calls fail; without rules, none."""
         _ask(f"{self.proxy}/_faults", "PUT", rules)
 
     def broken_calls(self) -> tuple[int, int]:
-        """AWS calls of the functions so far, and how many of them went wrong on purpose."""
+        """The number of the functions' AWS calls so far, and how many of them the proxy broke."""
         told = _ask(f"{self.proxy}/_faults", "GET", None)
         return told["calls"], sum(told["struck"].values())
 
@@ -136,7 +136,7 @@ def _ask(url: str, method: str, body: object) -> Any:
 
 @contextmanager
 def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> Iterator[Stack]:
-    """A stack of one's own, on free ports, in a folder of its own.
+    """Run a stack on free ports in a folder of its own.
 
     Args:
         home: its folder.
@@ -191,7 +191,7 @@ def as_lines(records: list[dict[str, Any]]) -> bytes:
 
 
 def answer_to(number: int, record: dict[str, Any]) -> dict[str, Any]:
-    """The line that a good record must have."""
+    """The output line of a record that succeeds."""
     return {
         "id": number,
         "external_reference": record["external_reference"],

@@ -55,11 +55,11 @@ def test_only_what_stands_between_the_marks_is_made_anew(tmp_path):
     assert document.read_text() == "Before.\n\n<!-- faults -->\n\n| newer |\n\n<!-- end of faults -->\n\nAfter.\n"
 
 
-def test_a_document_without_a_place_for_the_table_is_said_to_have_none(tmp_path):
+def test_a_document_without_the_marked_part_is_an_error(tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text("Nothing.\n")
 
-    with pytest.raises(ValueError, match="no place for faults"):
+    with pytest.raises(ValueError, match="no part named faults"):
         write_between_marks("faults", "", document)
 
 
