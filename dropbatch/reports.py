@@ -66,30 +66,29 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     if error := report.get("error"):
         yield f"{error['code']}: {error['message']}"
         return
-    yield f"format   {report['format']}"
-    yield f"model    {report['model']}"
-    yield f"records  {report['records']:,}"
-    yield f"bad      {report['bad']:,}"
-    yield f"batches  {report['batches']:,}, {report['calls']:,} calls"
-    yield f"longest  {_longest(report['longest'])}"
-    yield f"estimate {_estimate(report.get('estimate'))}"
-    if report.get("repeated"):
-        yield f"repeated references: {report['repeated']:,}"
+    yield f"format    {report['format']}"
+    yield f"model     {report['model'] or 'none'}"
+    yield f"records   {report['records']:,} in {report['bytes']:,} bytes"
+    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls"
+    yield f"estimate  {_estimate(report['estimate'])}"
+    if longest := report["longest"]:
+        where = f", line {longest['line']:,}" if longest["line"] else ""
+        yield f"longest   {longest['bytes']:,} bytes{where}"
+    if report["repeated"]:
+        yield f"repeated  {report['repeated']:,} references"
+    yield f"bad       {report['bad']:,}"
     for bad in report["bad_first"]:
-        yield f"line {bad['line']}: {bad['code']}: {bad['message']}"
+        where = f"line {bad['line']:,}" if bad["line"] else f"record {bad['id']:,}"
+        yield f"  {where}: {bad['code']}: {bad['message']}"
 
 
-def _longest(longest: Any) -> str:  # noqa: ANN401 - JSON
-    if isinstance(longest, dict):
-        return ", ".join(
-            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in longest.items()
-        )
-    return f"{longest:,} bytes" if isinstance(longest, int) else str(longest)
-
-
-def _estimate(estimate: Any) -> str:  # noqa: ANN401 - JSON
-    if not isinstance(estimate, dict):
-        return "none"
-    return ", ".join(
-        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}" for name, value in estimate.items()
-    )
+def _estimate(estimate: dict[str, Any]) -> str:
+    """Tokens and cost; what is unknown is left out."""
+    parts = [
+        f"{estimate[name]:,} {name.replace('_', ' ')}"
+        for name in ("input_tokens", "output_tokens")
+        if estimate[name] is not None
+    ]
+    if cost := estimate["cost"]:
+        parts.append(f"${cost['amount']} by the prices of {cost['priced_at']}")
+    return ", ".join(parts) or "none: the model's price is unknown"

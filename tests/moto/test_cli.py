@@ -247,6 +247,42 @@ def test_retry_uploads_the_failed_records_again(command):
     assert head["Metadata"]["retry-of"].startswith("results%2Fa.jsonl%2F")
 
 
+def test_merged_puts_the_answers_of_a_retry_at_their_places(command, tmp_path):
+    command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
+    command.settle()
+    command.run("retry", "a.jsonl", "--wait")
+
+    done = command.run("get", "a.jsonl", "-o", tmp_path, "--merged", "--json")
+
+    assert done.json()[-1] == {"path": str(tmp_path / "output.merged.jsonl"), "replaced": 1, "retries": 1}
+    merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["success"]) for line in merged] == [(0, False), (1, True)]
+
+
+def test_validate_reports_and_sends_nothing(command, api, tmp_path):
+    done = command.run("validate", file(tmp_path, GOOD + "nonsense\n" + GOOD), "--model", M2M)
+
+    assert done.code == 1
+    assert "records   3 in 73 bytes" in done.out
+    assert "$0.0000" in done.out
+    assert "line 2: invalid_json" in done.out
+    assert api.accepted == []
+
+
+def test_a_sound_file_validates_with_0(command, tmp_path):
+    done = command.run("validate", file(tmp_path), "--model", M2M, "--json")
+
+    assert done.code == 0
+    assert done.json()[0]["records"] == 1
+
+
+def test_a_file_that_cannot_be_a_job_says_why(command, tmp_path):
+    done = command.run("validate", file(tmp_path))
+
+    assert done.code == 1
+    assert "no_model" in done.out
+
+
 def test_without_a_retry_file_there_is_nothing_to_retry(command, finished):
     done = command.run("retry", finished)
 

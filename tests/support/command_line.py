@@ -67,7 +67,6 @@ class CommandLine:
         if self.world.now() >= self._ticked + 60:
             self._ticked = self.world.now()
             self.world.tick()
-        self._note_jobs()
 
     def run(self, *arguments: str | Path) -> Outcome:
         """Run a command."""
@@ -81,16 +80,6 @@ class CommandLine:
         printed = [line for line in out.splitlines(keepends=True) if not line.startswith(LOGS)]
         return Outcome(code, "".join(printed), err)
 
-    def _note_jobs(self) -> None:
-        for item in self.world.items():
-            if item["sk"]["S"] == "META":
-                job_id = item["pk"]["S"].removeprefix("JOB#")
-                path = item["upload"]["M"]["key"]["S"].removeprefix("inbox/")
-                self.world.s3.put_object(
-                    Bucket=BUCKET, Key=f"results/_jobs/{job_id}.json", Body=json.dumps({"path": path}).encode()
-                )
-
     def settle(self) -> None:
         """Let AWS work until every job is over."""
         self.world.settle()
-        self._note_jobs()
