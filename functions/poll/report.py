@@ -10,6 +10,7 @@ from functions.poll.report_page import job_page
 from functions.poll.result_files import readable
 from shared import s3_keys as keys
 from shared.errors import RetryableError
+from shared.html_page import HTML_TYPE
 from shared.models import BatchState
 from shared.observability import count, logger
 
@@ -50,9 +51,7 @@ def write_report(services: Services, job: Job, manifest: dict[str, Any], remaini
         count("Errors")
         logger.exception("report not written", job_id=job.job_id)
         return
-    services.store.put_if_absent(
-        keys.result(job.upload.key, job.job_id, "report.html"), page, kind="text/html; charset=utf-8"
-    )
+    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
 
 
 def _batches(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Timeline, list[dict[str, Any]]]:

@@ -20,10 +20,12 @@ from functions.submit.job_options import pinned_options
 from functions.submit.plan_upload import reader_for
 from functions.submit.records.stream import read_decompressed
 from functions.submit.split import RESERVE_SECONDS, TURN_SECONDS, Turn, check_turn, cut_upload, lease_turn, plan
+from functions.submit.validation_page import validation_page
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
 from shared.cost import Tokens, cost_of, estimate_tokens
 from shared.errors import UploadError
+from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
 from shared.models import Checkpoint, ErrorDetail, Job, JobState
 from shared.observability import logger
@@ -126,6 +128,8 @@ def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[
                 services.ledger.release_job(job, services.now(), validated_turns=job.validated_turns + 1)
                 return
     report = build_report(services, job, progress, error)
+    page = validation_page(msgspec.json.decode(report))
+    services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE)
     state = JobState.FAILED if error else JobState.COMPLETED
     if services.ledger.end_validation(job, state, progress.record, services.now()):
