@@ -1,8 +1,8 @@
-"""How long an item is tried that does not move: law 5, everything ends. Counts claims; knows no item.
+"""How long an item without progress is tried: everything ends. Counts claims; knows no item.
 
-A claim is a try that has not come to anything yet: a change of state, or an answer, sets the count back. The first ten
-claims wait at most three minutes each, because a function that died says little about the item. After 20 an item waits
-hourly and raises an alarm, for an operator to see; 72 hours later it ends.
+A claim is a try without a result yet: a change of state, or an answer, resets the count. The first ten claims wait at
+most three minutes each, because a function that died says little about the item. After 20 an item waits an hour each
+time and raises an alarm; 72 hours later it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
 """Seconds after which a batch that the API never accepted ends."""
 MAX_CLAIMS = QUIET_CLAIMS + 72
-"""The last claim that is tried: if it comes to nothing as well, the item ends."""
+"""The last claim that is tried: if it has no result either, the item ends."""
 
 
 def claim_seconds(claims: int, usual: float) -> float:
@@ -27,7 +27,7 @@ def claim_seconds(claims: int, usual: float) -> float:
 
 
 def report_stuck(claims: int, job_id: str, number: str = "") -> None:
-    """Say and count that an item is taken up again and again and does not move."""
+    """Log and count an item that is claimed again and again without progress."""
     if claims > QUIET_CLAIMS:
         logger.error("item keeps failing", job_id=job_id, number=number, claims=claims)
         count("StuckItems")

@@ -1,4 +1,4 @@
-"""What a batch is tried against in vain for long: noted at its job, for `status.json` and the alarm."""
+"""Calls for a batch that have failed for long: noted in its job, for `status.json` and the alarm."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from shared.models import Batch, Job
 
 NOTED_AFTER_SECONDS = 900.0
-"""Seconds of calls that came to nothing, after which a job's user is told."""
+"""Seconds of failing calls after which `status.json` reports them."""
 NOTED_EVERY_SECONDS = 240.0
 """Seconds between two such notes of one job, at least."""
 
 
 def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *, polling: bool) -> float:
-    """Note that one more call for a batch came to nothing; since when they do.
+    """Note one more failed call for a batch; since when they have failed.
 
     Args:
         services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
         code: the API's code or the HTTP status; 0 for no connection or no answer.
-        polling: whether a request_id was asked after, instead of the batch submitted.
+        polling: whether the batch was polled, not submitted.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     now = services.now()
     since = batch.vain_since or now
@@ -37,10 +37,10 @@ def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *,
 
 
 def clear_lasting_error(services: Services, job: Job, batch: Batch) -> None:
-    """Take back what was noted, once a call for the batch came to something.
+    """Clear the note once a call for the batch was answered.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     if batch.vain_since and job.trouble:
         services.ledger.note_lasting_error(job.job_id, None)

@@ -73,7 +73,7 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
     Raises:
         LawBrokenError: the batch has no job.
-        StorageError: an AWS service failed; the batch's `due_at` brings it up again.
+        StorageError: an AWS service failed; the batch is due again by its `due_at`.
     """
     if batch.pieces == 0:
         decided = _decide(services, batch)
@@ -88,7 +88,7 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is split, or ended; None while it has to wait, or somebody else has it.
+    """The batch once it is decided that it is split, or ended; None while it waits, or another run has it.
 
     The job is read after the claim. Whoever was granted the batch before either wrote it down before this claim, or is
     still in the job's list, so that a batch is never granted twice.
@@ -211,7 +211,7 @@ def _split(services: Services, batch: Batch) -> None:
     now = services.now()
     turns = services.budget.isolation_turns(len(bounds), now)
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
-    # The last piece first: it holds the end behind which split goes on, whatever happens in between.
+    # The last piece first: it holds the end from which split continues, wherever this function dies.
     for number, (begin, end), turn in reversed(list(zip(numbers, bounds, turns, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece lie together in the body, with their commas.

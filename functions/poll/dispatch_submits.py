@@ -1,9 +1,9 @@
 """Dispatch: due batches are sent to the submit function, no more than can call the API before the next tick.
 
-A batch that cannot be tried now, because its model waits or has as many batches outstanding as it may, is put off, so
-that it hides none of another model. While a pause is in force batches stay untouched, but for a few in each round:
-those that need no call, because their job was stopped, go on. The time that a batch was due and not looked at, or put
-off, does not count towards its expiry.
+A batch that cannot be submitted now is postponed, so that it hides no other: its job is paused, its model waits, or its
+model has as many batches outstanding as it may. During a pause of the account only a few batches are read in each
+round: those that need no call, because their job was stopped, are sent. The time that a batch was due and not read, or
+postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from shared.pacing.budget import ModelRoom
 
 MAX_EXAMINED = 50
-"""Due batches that one round looks at, at most."""
+"""Due batches that one round reads, at most."""
 MAX_EXAMINED_IN_A_PAUSE = 2
 MAX_WAITING = 50
 """Messages that may wait in the submit queue for more to be sent."""
 DISPATCHED_SECONDS = 90.0
-"""How long a message has to come true before a tick looks again."""
+"""Seconds that a message has to be processed before the batch is due again."""
 HELD_POLL_SECONDS = 300.0
 """Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 MAX_POSTPONED_SECONDS = 1_800.0
-"""Seconds that a batch is put off whose model has as many outstanding as it may; a young one less."""
+"""Seconds that a batch is postponed whose model has as many outstanding as it may; a young one less."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Calls:
     sent: dict[str, int] = field(default_factory=dict)
 
     def blocked_until(self, found: DueItem, now: float) -> float | None:
-        """None if a batch may go; else when to look at it again."""
+        """When to read a batch again; None if it may be submitted now."""
         if self.pause is not None and self.left <= 0:
             return self.pause
         model = found.job.plan.model
@@ -96,7 +96,7 @@ def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: fl
 
 
 def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
-    """Those that go, and those that wait for their model, with when to look again."""
+    """The batches to send, and those to postpone, with the time until then."""
     go: list[DueItem] = []
     put_off: list[tuple[DueItem, float]] = []
     for one in found:
@@ -113,14 +113,14 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
 
 
 def needs_no_call(found: DueItem, now: float) -> bool:
-    """Whether the submit function goes on with a batch without calling the API."""
+    """Whether the submit function processes a batch without a call of the API."""
     job, batch = found.job, found.batch
     stopped = job.error or job.stopped or job.cancelled or job.is_past_deadline(now)
     return bool(stopped) or batch.halving is not None or batch.state is not BatchState.READY
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:
-    """Move a batch that cannot be tried now out of the others' way; one that has ids is polled meanwhile."""
+    """Postpone a batch that cannot be submitted now; one that has ids is polled meanwhile."""
     batch, now = found.batch, services.now()
     wait = max(until - now, 1.0)
     wait = soon_after(wait, wait / 10)
@@ -134,7 +134,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:
-    """Send batches to the submit function, put off by one write each so that the next round does not; how many."""
+    """Send batches to the submit function, each postponed first so that the next round does not; how many."""
 
     def postponed(one: DueItem) -> bool:
         now = services.now()
@@ -150,5 +150,5 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
 
 
 def _overdue(found: DueItem, now: float) -> float:
-    """Seconds that a batch was due and nobody looked at it."""
+    """Seconds since a batch was due."""
     return max(now - (found.batch.due_at or now), 0.0)

@@ -1,7 +1,7 @@
-"""Due items, read apart from each other: one that cannot be read or worked on holds up no other, and comes to an end.
+"""Due items, each processed apart: one that cannot be read or processed delays no other, and ends.
 
-Whatever goes wrong with an item counts as a claim, unless the work on it began with one. A batch whose job is missing
-or cannot be read is no work for anybody; it is set aside likewise, until its claims are used up.
+An error counts as a claim, unless the processing began with one. A batch whose job is missing or cannot be read is set
+aside in the same way, until its claims are used up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 THREADS = 8
 SET_ASIDE_SECONDS = 60.0
-"""How long an item waits that could not be worked on, at first."""
+"""Seconds that an item waits at first that could not be processed."""
 
 
 class DueItem(NamedTuple):
@@ -37,7 +37,7 @@ class DueItem(NamedTuple):
 
 
 def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """Run a step for many items in threads; what they come to, in the same order."""
+    """Run a step for many items in threads; their results, in the same order."""
     if not items:
         return []
     with ThreadPoolExecutor(min(THREADS, len(items))) as threads:
@@ -48,7 +48,7 @@ def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | No
     """Run the step of one item; None when it failed, which is logged and counts as a claim."""
     try:
         return step()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold the others up
+    except Exception as error:  # noqa: BLE001 - no error of one item may delay the others
         logger.exception("item not worked on", job_id=due.job_id, number=due.number)
         count("LawsBroken" if isinstance(error, UnreadableItemError) else "Errors")
         set_aside(services, due)
@@ -56,9 +56,9 @@ def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | No
 
 
 def set_aside(services: Services, due: DueEntry) -> None:
-    """Count a claim of an item that cannot be worked on, so that it comes up later; in the end, end it."""
+    """Count a claim of an item that cannot be processed, so that it is due later; after the last one, end it."""
     if due.due_at is None:
-        return  # A message named it; the index will bring it up.
+        return  # A message named it; it is due by the index.
     try:
         now = services.now()
         claims = services.ledger.claims_of(due) + 1
@@ -67,13 +67,13 @@ def set_aside(services: Services, due: DueEntry) -> None:
                 logger.error("item given up", job_id=due.job_id, number=due.number)
         elif services.ledger.set_aside(due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)):
             report_stuck(claims, due.job_id, due.number)
-    except Exception:  # noqa: BLE001 - the table itself fails: the item comes up in the next round
+    except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next round
         logger.exception("item not set aside", job_id=due.job_id, number=due.number)
         count("Errors")
 
 
 def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
-    """Read due batches and their jobs; those that are not due any more are left out, as is what cannot be read."""
+    """Read due batches and their jobs, without those that are no longer due or cannot be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
     jobs = dict(zip(job_ids, in_parallel(lambda job_id: _job(services, job_id), job_ids), strict=True))
@@ -96,7 +96,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
 
 
 def _job(services: Services, job_id: str) -> Job | None:
-    """A batch's job; None if it is missing or unreadable. Its own entry of the index leads to its end."""
+    """A batch's job; None if it is missing or unreadable, in which case it ends by its own entry of the index."""
     try:
         return services.ledger.job(job_id)
     except UnreadableItemError:

@@ -1,4 +1,4 @@
-"""A pause in force: its alarm is raised while it lasts, and it ends although nothing is left that would try it."""
+"""A pause in force: it is counted for its alarm, and ends even if no batch is left that would probe it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
         polls_wait: whether any batch waits to be polled.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     pause = services.budget.controls().pause
     if pause is None or (pause.until is not None and now >= pause.until):
@@ -47,8 +47,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
 
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
     if pause.reason is PauseReason.OUTAGE:
-        return not submits_wait  # Nobody needs to know whether it still lasts; the next submit finds out.
+        return not submits_wait  # The next submit finds out whether it still lasts.
     if pause.reason is PauseReason.TOKEN_REFUSED and not submits_wait and not polls_wait:
-        # The token stays bad whether it is needed or not: only the free call can tell.
+        # Only the call that costs nothing can show that the token is good again.
         return services.budget.claim_probe(pause, now) is not None and token_state(services) is TokenState.GOOD
     return False

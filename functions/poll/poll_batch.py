@@ -315,15 +315,15 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
     now = services.now()
     count("OldestPendingAge", now - (batch.accepted_at or now))
     clear_lasting_error(services, job, batch)
-    learned: dict[str, object] = {"pending_at": now, "api_status": status}
+    updates: dict[str, object] = {"pending_at": now, "api_status": status}
     if _is_latest(batch, submission):
-        learned |= {"misses": 0, "failures": 0}
+        updates |= {"misses": 0, "failures": 0}
     elif submission.misses:
-        learned |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
+        updates |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
     if is_overdue(services, batch, now) or job.is_past_deadline(now):
-        return submit_again(services, job, batch, LATE, learned)
+        return submit_again(services, job, batch, LATE, updates)
     due_at = now + next_poll(services, job, batch)
-    services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **learned)
+    services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **updates)
     return False
 
 

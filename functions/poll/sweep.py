@@ -14,6 +14,7 @@ put off meanwhile. What a pass misses is not lost: a batch is looked at when its
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def sweep(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
         StorageError: DynamoDB failed.
     """
     ends = services.now() + min(MAX_SWEEP_SECONDS, remaining() - RESERVE_SECONDS)
-    while (control := job.control) and _is_due(job, control, services.now()) and services.now() < ends:
+    while (control := job.control) and (next_sweep(job) or math.inf) <= services.now() < ends:
         page, is_last = _page(services, job, control)
         adjusted = _adjust_page(services, job, page, remaining)
         moved = services.ledger.note_control(job, _after(services, control, page, adjusted, is_last=is_last))
@@ -58,12 +59,10 @@ def sweep(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
 
 
 def next_sweep(job: Job) -> float | None:
-    """When the sweep of a job goes on; None if there is none."""
-    return job.control.sweep_due if job.control and job.control.sweeps else None
-
-
-def _is_due(job: Job, control: JobControl, now: float) -> bool:
-    return job.state is JobState.IN_PROGRESS and control.sweeps > 0 and control.sweep_due <= now
+    """When the sweep of a job continues; None if there is none, or its upload is still being read."""
+    if job.control is None or not job.control.sweeps or job.state is not JobState.IN_PROGRESS:
+        return None
+    return job.control.sweep_due
 
 
 def _page(services: Services, job: Job, control: JobControl) -> tuple[list[Batch], bool]:

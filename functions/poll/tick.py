@@ -1,7 +1,7 @@
-"""The tick: takes what is due, a bounded number at a time, keeps a short cadence while something is due, and stops.
+"""The tick: in rounds, processes a bounded number of due items of each kind, as long as there are any or time is over.
 
-Nothing here is held in memory between two rounds; the `due` index says what to do. Work beyond this invocation's reach
-goes to the poll queue, to more invocations of the same function. Submits and splits go to their own queues.
+Nothing is kept in memory between two rounds: the `due` index says what to do. Work that one invocation cannot do goes
+to the poll queue, to more invocations of the same function. Submits and splits go to their own queues.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 TICK_SECONDS = 52.0
-"""How long one tick keeps its cadence; the next comes a minute after its beginning."""
+"""Seconds that one tick runs rounds; the next tick comes a minute after its beginning."""
 MAX_TICK_SECONDS = 58.0
-"""Seconds within which a tick has answered, its polls and what they bring included."""
+"""Seconds within which a tick ends, its own polls and their collection included."""
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 1.0, 10.0
 """Seconds between two rounds of one tick."""
 MAX_OWN_POLLS = 16
-"""Batches one round polls itself, of small jobs only; more are handed to other invocations."""
+"""Batches that one round polls itself, of small jobs only; more are sent to other invocations."""
 RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
@@ -54,11 +54,11 @@ BATCHES_PER_MESSAGE = 8
 MAX_WAITING = 20
 """Messages that may wait in the poll queue for more to be sent."""
 MAX_COUNTED = 20_000
-"""Open batches that a tick counts, at most, for the operator's eyes and to stop submits."""
+"""Open batches that a tick counts, at most, for its metrics and to stop submits."""
 MAX_JOBS_COUNTED = 2_000
 """Jobs whose models are looked up when many batches are outstanding."""
 REPEAT_SECONDS = 1.0
-"""How long to wait before a job is visited again that somebody else had in hand."""
+"""Seconds to wait before a job is visited again that another invocation held."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class _CallsLeft:
 
 
 def tick(services: Services, remaining: Callable[[], float]) -> None:
-    """Work on what is due until nothing is, or the tick's time is over.
+    """Process due items until there are none, or the tick's time is over.
 
     Raises:
         StorageError: the table's index or its control items could not be read.
@@ -111,7 +111,7 @@ def _note_outstanding(services: Services) -> int:
 
 
 def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float], over: float) -> tuple[bool, float]:
-    """One look at each kind of due work: what finds no token now is not even looked at.
+    """Process each kind of due work once; batches for which there is no token are not read.
 
     Args:
         services: the process's services.
@@ -154,7 +154,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
 def _polls(
     services: Services, dues: list[DueEntry], left: _CallsLeft, remaining: Callable[[], float], over: float
 ) -> int:
-    """Poll what one round can, and hand over the rest; how many batches were worked on or handed over."""
+    """Poll as many as one round can, and send the rest to the queue; how many batches were polled or sent."""
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
@@ -163,7 +163,7 @@ def _polls(
     if min(time, remaining() - COLLECT_SECONDS) > MIN_POLL_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job)][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
-    recovered = dispatch(services, begun)  # The submit function settles what a dead one left behind.
+    recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
     handed = _send_polls(services, [one for one in polls if one.due not in held])
 
     def limited() -> float:
@@ -175,7 +175,7 @@ def _polls(
 
 
 def advance_batches(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> int:
-    """Poll batches named by a message, or write down those that only wait for it, many at once; how many."""
+    """Poll batches named by a message, or collect those that need no poll, in parallel; how many."""
     found = load(services, (DueEntry(job_id, number, None) for job_id, number in batches))
     return _poll(services, [one for one in found if one.batch.work is DueKind.POLL], remaining, remaining)
 
@@ -208,7 +208,7 @@ def _poll(
     def step(one: DueItem, permit: Permit) -> str | None:
         """The job's id if it got a part and is to be visited again."""
         asked = poll_batch(services, one.job, one.batch, permit, polling)
-        # At once, not when all polls of this round are over: some take a minute.
+        # Now, and not when all polls of this round are over: some take a minute.
         return one.job.job_id if asked.done and not advance_job(services, one.job.job_id, remaining) else None
 
     again = in_parallel(lambda pair: isolated(services, pair[0].due, lambda: step(*pair)), chosen)
@@ -219,7 +219,7 @@ def _poll(
 
 
 def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
-    """Put off a poll that finds no token, or that a pause keeps from being made."""
+    """Postpone a poll for which there is no token, or that a pause forbids."""
     waited = refusal.until - now if refusal.paused else 0.0
     batch = found.batch
     isolated(
@@ -230,7 +230,7 @@ def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -
 
 
 def _send_polls(services: Services, found: list[DueItem]) -> int:
-    """Hand batches to more invocations of this function, unless too many wait there already; how many."""
+    """Send batches to more invocations of this function, unless too many messages wait already; how many."""
     if not found:
         return 0
     room = max(MAX_WAITING - services.queues.waiting(services.queues.poll_url), 0)
@@ -281,6 +281,6 @@ def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Calla
 
 
 def advance_jobs(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
-    """Visit jobs, each apart from the others; a job that fails comes up by its `due_at`."""
+    """Visit jobs, each apart from the others; a job that fails is due again by its `due_at`."""
     dues = [DueEntry(job_id, "", None) for job_id in job_ids]
     in_parallel(lambda due: isolated(services, due, lambda: advance_job(services, due.job_id, remaining)), dues)

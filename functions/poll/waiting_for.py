@@ -1,4 +1,4 @@
-"""What holds a job up, in words for its user, and whether an operator should look."""
+"""What a job waits for, as its user reads it, and whether that raises an alarm."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from shared.pacing.controls import Pause
 
 ALARM_AFTER_SECONDS = 3_600.0
-"""Seconds that something without an alarm of its own holds a job up before the alarm for stuck items is raised."""
+"""Seconds of waiting for something without an alarm of its own, after which the alarm for stuck items is raised."""
 STACK_MESSAGE = "Paused for all jobs by an operator. To go on, an operator writes `run` to control/stack."
 LASTING_ERROR_SECONDS = 4_500.0
-"""Seconds that a note of trouble stands; a batch in trouble is tried hourly at least."""
+"""Seconds for which a lasting error is reported after its last try; a batch is tried hourly at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What holds a job up.
+    """What a job waits for.
 
     Attributes:
         code: for programs.
         message: for people: what it is, and what to do.
-        until: Unix seconds when it is over or looked at again; None: nobody can say.
-        since: Unix seconds since when; None where it has an alarm of its own.
+        until: Unix seconds when it is over or tested again; None: unknown.
+        since: Unix seconds of its beginning; None where it has an alarm of its own.
     """
 
     code: str
@@ -47,10 +47,10 @@ class Waiting:
 
 
 def waiting_for(services: Services, job: Job) -> Waiting | None:
-    """What holds a job up: the account's pause, a hold, its model, or calls that come to nothing.
+    """What a job waits for: its user, an operator, a pause, a hold, its model, or calls that fail.
 
     Raises:
-        StorageError: the table refused or broke off.
+        StorageError: DynamoDB failed.
     """
     now = services.now()
     controls = services.budget.controls(job.plan.model)
@@ -84,7 +84,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
 
 
 def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
-    """Log and count that a job has been held up for over an hour by something that has no alarm of its own."""
+    """Log and count a job that has waited for over an hour for something that has no alarm of its own."""
     if waiting and waiting.since is not None and now - waiting.since > ALARM_AFTER_SECONDS:
         logger.error(
             "job waits", job_id=job_id, code=waiting.code, since=iso_time(waiting.since), advice=waiting.message

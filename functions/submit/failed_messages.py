@@ -1,7 +1,7 @@
-"""What becomes of a message when its function fails or dies.
+"""What happens to a message when its function fails or dies.
 
-An error on an item counts as a claim, so that the item comes to its end. Only an upload's first message has no item yet
-that brings the work up again.
+An error on an item counts as a claim, so that the item ends. Only an upload's first message has no item yet that would
+be due again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 DEATH_MARGIN_SECONDS = 30.0
-"""Seconds after this invocation's end at which the message of one that died comes again."""
+"""Seconds after this invocation's end at which the message of one that died is delivered again."""
 FAILED_AGAIN_SECONDS = 900.0
-"""When the message of one that failed comes again: five tries last for over an hour."""
+"""Seconds until the message of one that failed is delivered again: five tries last for over an hour."""
 FAILED_SECONDS = 60.0
-"""How long an item waits, at least, that failed before it was claimed."""
+"""Seconds that an item waits, at least, that failed before it was claimed."""
 
 
 @contextmanager
 def count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
-    """An error before an item was claimed counts as a claim of it: else its message would fail for ever."""
+    """Count an error before an item was claimed as a claim of it: else its message would fail for ever."""
     try:
         yield
     except Exception:
@@ -42,9 +42,9 @@ def count_failures(services: Services, job_id: str, number: str = "") -> Iterato
 
 @contextmanager
 def retry_soon_after_death(services: Services, receipt: str, remaining: Callable[[], float]) -> Iterator[None]:
-    """The message of an upload comes again soon if this invocation dies, instead of after the queue's 15 minutes."""
+    """Have the message of an upload delivered again soon if this invocation dies, not after the queue's 15 minutes."""
     url = services.queues.upload_url
-    with suppress(StorageError):  # It comes again later then.
+    with suppress(StorageError):  # It is delivered again later then.
         services.queues.hide(url, receipt, remaining() + DEATH_MARGIN_SECONDS)
     try:
         yield

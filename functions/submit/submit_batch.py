@@ -1,8 +1,8 @@
-"""Submit: one message, one batch, one POST. The one window that nothing can close is kept as small as it can be.
+"""Submit: one message, one batch, one POST. The window in which an outcome can become unknown is as small as possible.
 
-`submitting` is written before the POST, with the attempt and a fence before which nobody else may try. A function that
-outlives its POST settles it at once. One that dies leaves it to the recovery behind the fence, which looks for a
-receipt or a reply of that attempt before it calls the outcome unknown.
+`submitting` is written before the POST, with the attempt and the end of its submit lease (`fence`), before which no
+other function may try. A function that outlives its POST records the outcome immediately. If it dies, the recovery
+after the lease looks for a receipt or a reply of that attempt before it calls the outcome unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""
 SETTLE_SECONDS = 45.0
-"""Time kept after the POST to record its outcome: the table is given up in time for a receipt in S3."""
+"""Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 POLLED_AFTER_SECONDS = 300.0
@@ -58,11 +58,11 @@ HELD_POLL_SECONDS = 300.0
 """Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 INTERNAL = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
-"""Unknowable submits of one batch, the last of which ends it."""
+"""Submits of one batch with an unknown outcome, the last of which ends it."""
 
 
 def submit_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
-    """Bring one batch on: submit it, or settle what an earlier run left.
+    """Advance one batch: submit it, or settle what an earlier run left.
 
     Args:
         services: the process's clients and settings.
@@ -71,7 +71,7 @@ def submit_batch(services: Services, job_id: str, number: str, remaining: Callab
         remaining: seconds this invocation has left.
 
     Raises:
-        StorageError: a service refused or broke off; the batch's `due_at` brings it up again.
+        StorageError: an AWS service failed; the batch is due again by its `due_at`.
     """
     _advance_batch(services, job_id, number, remaining)
     if int(number[:8]) < FAST_START_BATCHES:
@@ -127,13 +127,13 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         _wait(services, batch, permit)
         return
     if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
-        # Whoever does not answer the free call would not answer a submit, and that would be one more unknowable.
+        # An API that does not answer the free call would not answer a submit: one more unknown outcome.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
         _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
         return
-    # Learned before the POST: after it nothing stands between the request_id and the table.
+    # Read before the POST: after it nothing stands between the request_id and the table.
     first_ask = services.times.first_poll(job.plan.model, batch.number, now)
-    # Read before the claim: nothing that can fail stands between it and the POST, and makes a POST seem possible.
+    # Read before the claim: nothing that can fail stands between the claim and the POST.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
     if remaining() < POST_SECONDS + SETTLE_SECONDS:
@@ -173,7 +173,7 @@ def _settle(
     first_ask: float,
     remaining: Callable[[], float],
 ) -> None:
-    """Record what the POST came to; a batch that was accepted is asked after in `first_poll` seconds."""
+    """Record the outcome of a POST; a batch that was accepted is polled after `first_ask` seconds."""
     count("SubmitCalls")
     match reply:
         case Accepted(request_id):
@@ -230,7 +230,7 @@ def _accepted(
     try:
         taken = retry_until_deadline(record, services.sleep, remaining)
     except StorageError:
-        return  # the recovery behind the fence finds the receipt
+        return  # the recovery after the lease finds the receipt
     if taken is None:
         _leave_receipt(services, batch, submission)
         return
@@ -240,7 +240,7 @@ def _accepted(
 
 
 def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> bool:
-    """Keep an acceptance that the table did not take, in the log and in S3; whether S3 has it."""
+    """Record an acceptance that the table did not take in the log and in S3; whether S3 has it."""
     named = batch_log_fields(batch) | {"request_id": submission.request_id}
     logger.error("request_id not recorded", **named, attempt=batch.attempt)
     key = keys.receipt(batch.job_id, batch.number, batch.attempt)
@@ -253,7 +253,7 @@ def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> 
 
 
 def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: float) -> None:
-    """What follows an acceptance: the job knows of it, and the first batches are asked after by message."""
+    """Note the acceptance in the job, and send the message that polls one of its first batches."""
     if not job.seen_accepted:
         services.ledger.record_acceptance(job.job_id)
     if int(batch.number[:8]) < FAST_START_BATCHES:
@@ -261,7 +261,7 @@ def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: floa
 
 
 def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply: Rejected, verdict: ErrorClass) -> None:
-    """Surely not accepted: what becomes of the batch, and of the calls after it."""
+    """Process a rejection: what happens to the batch, and to later calls."""
     now, ledger, budget = services.now(), services.ledger, services.budget
     code = reply.code or reply.status
     match verdict:
@@ -290,7 +290,7 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
 
 
 def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
-    """The API refused what is in the batch: only the bad record shall fail, which the poll function finds."""
+    """The API refused the batch's content: the poll function isolates the bad record, which alone fails."""
     words = "Workers AI refused this request"
     reason = attach_api_message(
         services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
@@ -304,7 +304,7 @@ def _isolate_or_end(services: Services, batch: Batch, code: int | None, message:
 
 
 def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:
-    """Nobody can know whether the API took the batch, since a time: the owner's choice decides; the batch after it."""
+    """It is unknown whether the API took the batch: apply `AmbiguousSubmit`; the batch as it is then."""
     now = services.now()
     count("AmbiguousSubmits")
     services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit)
@@ -318,21 +318,21 @@ def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -
     return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
 
 
-def _end(services: Services, batch: Batch, ending: ErrorDetail, **learned: object) -> Batch | None:
+def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
     """No further submit: its records end so, unless an id that the batch has still brings its answer."""
     settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
-    return settle(batch, ending, services.now(), **learned)
+    return settle(batch, ending, services.now(), **updates)
 
 
 def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
-    """A submit whose function died: settle it by what it left behind; the batch as it is then."""
+    """Settle a submit whose function died by what it left behind; the batch as it is then."""
     now = services.now()
     try:
         receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
     except ObjectNotFoundError:
         if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
             logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
-            # It died some time ago, so that this batch is the one that is tried, now.
+            # It died some time ago, so this batch is the probe, now.
             return _ambiguous(services, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
         submission = Submission("", batch.attempt, now, batch.round)
     else:
@@ -344,7 +344,7 @@ def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
 
 
 def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
-    """Whether a refused probe shows all the same that the pause's reason is gone."""
+    """Whether a rejected probe still shows that the pause's reason is over."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
         return reached and verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
     return pause.reason is PauseReason.OUTAGE and reached

@@ -91,7 +91,7 @@ class Batches(Table):
         return batch if self.create(item) else None
 
     def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
-        """`ready` to `submitting`, before the POST; nobody else may try before the fence."""
+        """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
         return self._change_batch(
             batch,
             {"state": BatchState.READY, "attempt": batch.attempt, "ending": ABSENT, "halving": ABSENT},
@@ -125,8 +125,8 @@ class Batches(Table):
             },
         )
 
-    def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **learned: object) -> Batch | None:
-        """Back to `queued`: it is submitted no more, but the ids it has may still bring the answer."""
+    def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **updates: object) -> Batch | None:
+        """Back to `queued`: it is submitted no more, but its ids are polled on."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -136,28 +136,28 @@ class Batches(Table):
                 "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
-                **learned,
+                **updates,
             },
         )
 
-    def refuse(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
-        """`submitting` back to `ready`: surely not accepted, or settled as unknowable.
+    def refuse(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
+        """`submitting` back to `ready`: rejected, or settled after an unknown outcome.
 
         A batch that still has ids goes back to `queued` instead: they are polled until it is submitted again.
         """
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
-            {**_waiting(batch), "due_at": due_at, "claims": 0, "vain_since": 0.0, **learned},
+            {**_waiting(batch), "due_at": due_at, "claims": 0, "vain_since": 0.0, **updates},
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
         """`ready` back to `queued`: it cannot be submitted again now, and its ids may bring the answer meanwhile."""
         return self._change_batch(batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
 
-    def postpone(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
+    def postpone(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
-        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **learned})
+        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
 
     def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
         """Put off the turn of a batch whose job is paused by a day, but not beyond the job's deadline.
@@ -171,26 +171,26 @@ class Batches(Table):
         """Give a held batch a turn again."""
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
-    def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **learned: object) -> Batch | None:
+    def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **updates: object) -> Batch | None:
         """Settle how all records of a batch end without an answer; never of one that is split."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNSPLIT},
-            {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **learned},
+            {"state": BatchState.READY, "ending": ending, "work": DueKind.POLL, "due_at": now, "claims": 0, **updates},
         )
 
     def claim_poll(self, batch: Batch, until: float) -> Batch | None:
-        """Claim a batch for asking or collecting; moves `due_at` to the claim's end."""
+        """Claim a batch to poll or collect it; moves `due_at` to the claim's end."""
         return self._change_batch(
             batch,
             _unchanged(batch),
             {"due_at": until, "claims": batch.claims + 1, "polls": batch.polls + 1},
         )
 
-    def schedule_poll(self, batch: Batch, due_at: float, **learned: object) -> Batch | None:
-        """An asked batch is not finished: when to ask again, and what was learned."""
+    def schedule_poll(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
+        """A polled batch is not finished: when it is polled again, with updates."""
         settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
-        return self._change_batch(batch, _unchanged(batch), {**settled, **learned})
+        return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def begin_round(
         self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
@@ -220,7 +220,7 @@ class Batches(Table):
     def resubmit(self, batch: Batch, now: float) -> Batch | None:
         """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay.
 
-        Where an earlier try to submit it again came to nothing, its wait goes on with that.
+        Where an earlier try to submit it again failed, its wait continues.
         """
         clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
@@ -239,7 +239,7 @@ class Batches(Table):
         )
 
     def begin_halving(self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0) -> Batch | None:
-        """Back to `ready`, but to isolate bad records instead of being submitted: the poll function goes on with it."""
+        """Back to `ready`, but to isolate bad records instead of being submitted: the poll function continues."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -322,7 +322,7 @@ def _moved(batch: Batch, due_at: float) -> dict[str, object]:
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:
-    """The condition that nobody touched the batch since we read it: its state, attempt and `due_at`."""
+    """The condition that the batch is unchanged since it was read: its state, attempt and `due_at`."""
     if batch.due_at is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
     return {"state": batch.state, "attempt": batch.attempt, "due_at": batch.due_at}

@@ -79,7 +79,7 @@ class DueItems(Table):
         return _claims(self.get(due.key) or {})
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an open item is due and how often it was claimed; None while somebody holds it."""
+        """When an open item is due and how often it was claimed; None while it is held."""
         item = self.get(DueEntry(job_id, number, None).key) or {}
         held = item.get("state") == attribute(BatchState.SUBMITTING.value)
         if "due_at" not in item or held or float(item.get("lease_until", {}).get("N", "0")) > now:
@@ -98,7 +98,7 @@ class DueItems(Table):
         )
 
     def retire(self, due: DueEntry, now: float) -> bool:
-        """End an item that could not be read or written for days; its other attributes stay for whoever looks."""
+        """End an item that could not be read or written for days; its other attributes stay."""
         state = BatchState.DONE if due.number else JobState.FAILED
         return self._change_raw(
             due,

@@ -44,7 +44,7 @@ class Jobs(Table):
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
-        """Claim a job until `until`, if nobody else holds it and it is in the state we saw."""
+        """Claim a job until `until`, if it is not leased and in the state that was read."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": AtMost("<=", now)},
@@ -52,12 +52,12 @@ class Jobs(Table):
             remove=TOO_LARGE,
         )
 
-    def release_job(self, job: Job, due_at: float, **learned: object) -> Job | None:
-        """Give a leased job back, with what this visit learned."""
+    def release_job(self, job: Job, due_at: float, **updates: object) -> Job | None:
+        """Give a leased job back, with updates."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
-            {"lease_until": 0.0, "due_at": due_at, "claims": 0, **learned},
+            {"lease_until": 0.0, "due_at": due_at, "claims": 0, **updates},
         )
 
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
@@ -91,11 +91,11 @@ class Jobs(Table):
         self._change_job(job_id, {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now})
 
     def record_acceptance(self, job_id: str) -> None:
-        """Remember that the API accepted something of this job; saying it twice changes nothing."""
+        """Remember that the API accepted something of this job; a second time changes nothing."""
         self._change_job(job_id, {}, {"seen_accepted": True}, remove=TOO_LARGE)
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
-        """Replace what isolation has come to in a job, if nobody else did since it was read."""
+        """Replace what isolation has come to in a job, if it is unchanged since it was read."""
         seen = ABSENT if job.isolation is None else job.isolation
         return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
 
@@ -106,11 +106,11 @@ class Jobs(Table):
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
     def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
-        """Note what a batch is tried against in vain, for its user to see, or that it no longer is."""
+        """Note that calls for a batch have failed for long, or with None that they no longer do."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"trouble": trouble})
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
-        """Change a leased job: a mark moved on, or the next of its last states."""
+        """Change a leased job."""
         return self._change_job(job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
 
     def end_job(self, job: Job, state: JobState, now: float) -> Job | None:

@@ -80,9 +80,9 @@ class Batch:
         sendable: records that the body holds.
         body_size: bytes of the body, first in the staged object.
         end: where the cut went on after this batch; None for every piece of a batch but the last.
-        ordinal: how many batches with a sendable record the job has before this one; None where nobody counted.
+        ordinal: how many batches with a sendable record the job has before this one; None where it was not counted.
         work: which kind of due work it is; None in a final state.
-        fence: nobody else may try the batch before this time.
+        fence: end of the submit lease: no other function may try the batch before this time.
         claims: claims since the last change of state or answer.
         submissions: every request_id the batch ever had, oldest first.
         polls: polls begun.
@@ -97,9 +97,9 @@ class Batch:
         failures: polls of the latest id in a row answered with the same code, `failing_code`, that is believed after
             several only; `failing_at` is the first of them.
         refusals: refusals in a row, for the back-off.
-        vain_since: when the first of the calls was that came to nothing, one after another; 0 if the last did not.
+        vain_since: when the first of the calls was that failed one after another; 0 if the last did not.
         missing_asks: times the answer was asked for again because items were missing.
-        unknowable: submits whose outcome nobody can know.
+        unknowable: submits with an unknown outcome.
         ready_at: since when it waits to be accepted anew, polled now and then meanwhile; 0 until it was accepted once,
             and of the past where it is before the last acceptance.
         held: whether its turn was put off because its job is paused.
@@ -192,7 +192,7 @@ class Batch:
 
     @property
     def pollable(self) -> tuple[Submission, ...]:
-        """What can be asked after: those of the round, but earlier ones that were given up."""
+        """What can be polled: those of the round, without earlier ones that were given up."""
         return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
 
     @property

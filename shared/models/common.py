@@ -72,7 +72,7 @@ class ErrorDetail:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the API told them; None where it told none."""
+    """Tokens as the API reported them; None where it reported none."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -127,13 +127,13 @@ class JobTotals:
 
 @dataclass(frozen=True, slots=True)
 class LastingError:
-    """What one batch of a job has been tried against in vain, for a quarter of an hour or longer.
+    """Calls for one batch of a job that have failed for a quarter of an hour or longer.
 
     Attributes:
         code: the API's code or the HTTP status of the last try; 0 for no connection or no answer.
         since: Unix seconds of the first try.
         at: Unix seconds of the last try.
-        polling: whether a request_id was asked after, instead of a batch submitted.
+        polling: whether the batch was polled, not submitted.
     """
 
     code: int
@@ -173,7 +173,7 @@ class JobControl:
         held_since: when the job was paused; 0 while it is not.
         cancelled: `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty.
         sweeps: passes over the job's batches that are still to be made (`functions.poll.sweep`).
-        sweep_due: when the pass under way goes on.
+        sweep_due: when the pass under way continues.
         sweep_after: number of the last batch that it looked at; empty at its beginning.
     """
 
@@ -190,7 +190,7 @@ class Job:
     """The work for one upload, as its item holds it. Times are Unix seconds.
 
     Attributes:
-        due_at: when somebody must look at the job again; None only in a final state.
+        due_at: when the job must be visited again; None only in a final state.
         lease_until: until when an invocation works on it.
         claims: claims since the last change of state.
         total: records of the upload; None until it has been read to its end.
@@ -200,11 +200,11 @@ class Job:
         isolation: what isolating bad records has come to; None before the first batch is split.
         quiet: visits in a row at which nothing had changed.
         status_sha: digest of the status.json written last, without its time.
-        told_at: when the job was last looked at to be told of.
+        told_at: when its status was last computed.
         told_succeeded: records that the last status counted as succeeded.
         told_failed: records that it counted as failed.
         bytes_read: stored bytes of the upload that split has read.
-        trouble: what one of its batches is tried against in vain.
+        trouble: calls for one of its batches that have failed for long.
         schema: version of its items' schema.
         deadline_at: when its records end without an answer; None without the option `deadline_hours`.
         max_failed_fraction: of its answered records, 0 to 1, beyond which it fails; None without the option.

@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
+STACK_LOOK_SECONDS = 60.0
+"""When to look again while an operator has paused the stack: submits continue so soon after `run`."""
 NO_TOKEN_SECONDS = 5.0
 """When to look again after an empty bucket, about."""
 HOLD_SECONDS, MAX_HOLD_SECONDS = 60.0, 900.0
 """How long to hold after a 429 that does not say how long, and at most after one that does."""
 HELD_ON_SECONDS = 300.0
-"""A hold that begins so soon after the last one goes on with it."""
+"""A hold that begins so soon after the last one continues it."""
 
 CLOUDFLARE_CALLS = 1_200
 """Calls of one token that Cloudflare allows in any 5 minutes; over that it refuses everything for 5 minutes."""
@@ -119,7 +121,7 @@ class Budget(ControlItems):
         if (held := self._held(controls.rate, 1, burst, now)) is not None:
             return held
         if controls.stack.held_since:
-            return Denied(soon_after(now + PAUSED_LOOK_SECONDS, 10), paused=True)
+            return Denied(soon_after(now + STACK_LOOK_SECONDS, 10), paused=True)
         paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now)
         if isinstance(paused, Denied):
             return paused
@@ -139,7 +141,7 @@ class Budget(ControlItems):
             max(self._free(controls.rate, burst, now), 0) for burst in (self.burst, self.submit_burst, self.poll_burst)
         )
         if controls.stack.held_since:
-            return Free(polls=polls, paused=True, look_at=now + PAUSED_LOOK_SECONDS)
+            return Free(polls=polls, paused=True, look_at=now + STACK_LOOK_SECONDS)
         pause = controls.pause
         if pause is None or (pause.until is not None and now >= pause.until):
             return Free(first, submits, polls)
@@ -234,7 +236,7 @@ class Budget(ControlItems):
         return burst - -(-ahead // self.interval)
 
     def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
-        """Move the bucket's time on, if nobody did since we read it; a lost race is tried again twice."""
+        """Move the bucket's time on, if it is unchanged since it was read; a lost race is tried again twice."""
         for _ in range(3):
             if self._free(rate, burst, now) < tokens:
                 return False

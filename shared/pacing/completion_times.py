@@ -40,7 +40,7 @@ class CompletionTimes:
         return cadence.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
 
     def next_poll(self, model: str, age: float, now: float) -> float:
-        """Seconds until a batch of a model, pending at this age, is asked after."""
+        """Seconds until a batch of a model, pending at this age, is polled."""
         return cadence.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:

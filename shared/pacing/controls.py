@@ -168,7 +168,7 @@ class ControlItems(Table):
         )
 
     def note_stack(self, stack: StackControl) -> None:
-        """Replace what operators' commands have come to; whoever writes it reads the object again afterwards."""
+        """Replace what operators' commands have come to; the caller reads the object again afterwards."""
         self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
     def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
@@ -190,7 +190,7 @@ class ControlItems(Table):
                 return
             step, until = TOKEN_PROBE_SECONDS, None
         elif other and other.reason is PauseReason.TOKEN_REFUSED:
-            return  # nothing is harder than a refused token; its probe will meet whatever else there is
+            return  # a refused token pauses more than any other reason; its probe meets the others
         elif reason is PauseReason.QUOTA_SPENT:
             step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
         else:
@@ -201,7 +201,7 @@ class ControlItems(Table):
         self._write("PAUSE", old, Pause(reason, secrets.token_hex(8), since, now + step, step, until, code))
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
-        """Make a model wait, longer each time it refuses a probe; until when."""
+        """Make a model wait, longer after each rejected probe; until when."""
         old = self.controls(model).model_wait
         if old and old.until > now and not permit.model_wait:
             return old.until
@@ -212,7 +212,7 @@ class ControlItems(Table):
         return wait.until
 
     def lift(self, permit: Permit, model: str) -> None:
-        """A probe was good: lift exactly what it probed."""
+        """After a good probe, delete exactly the pause and the wait that it probed."""
         for sk, probed in (("PAUSE", permit.pause), (f"RATE#MODEL#{model}", permit.model_wait)):
             if probed is None:
                 continue
@@ -269,7 +269,7 @@ class ControlItems(Table):
         )
 
     def _write(self, sk: str, old: Pause | ModelWait | None, new: Pause | ModelWait) -> None:
-        """Write `new` over what we saw; if somebody else wrote meanwhile, theirs is as good."""
+        """Write `new` over what was read; if another function wrote meanwhile, its item stays."""
         if old is None:
             self._put_if(sk, new, ConditionExpression="attribute_not_exists(pk)")
         else:

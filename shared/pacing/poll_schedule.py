@@ -1,6 +1,6 @@
-"""When to ask after a pending batch, learned from how long batches of the same model took. Knows no clock, no service.
+"""When to poll a pending batch, estimated from how long batches of the same model took. Knows no clock, no service.
 
-A batch's own time is never known exactly: it was pending when last asked after, and finished when asked after next.
+A batch's own time is never known exactly: it was pending at one poll, and finished at the next.
 What is remembered of a model are such bounds of some of its batches; from them comes the spread of times that explains
 them best (Turnbull's estimate, by expectation maximisation, over buckets of age). The one rule: poll when a third
 (`SHARE`) of the batches that were still pending at this age can be expected to be finished.
@@ -110,7 +110,7 @@ def first_poll(of: Distribution, number: str, chance: float) -> float:
 
 
 def next_poll(of: Distribution, age: float, chance: float) -> float:
-    """Seconds until a batch that is pending at this age is asked after.
+    """Seconds until a batch that is pending at this age is polled.
 
     Args:
         of: how long batches of its model take.

@@ -20,6 +20,7 @@ from shared.models import (
     ErrorDetail,
     Isolation,
     Job,
+    JobControl,
     JobState,
     Part,
     SplitPlan,
@@ -59,6 +60,7 @@ CHANGED: dict[str, object] = {
     "pieces": 2,
     "completed_at": T,
     "lease_until": T + 100,
+    "control": JobControl("other", cancelled="cancel"),
 }
 """What somebody else may have written meanwhile."""
 
@@ -113,6 +115,22 @@ TRANSITIONS = {
         ("state", "attempt", "due_at", "pieces"),
     ),
     "halve": (replace(SPLIT, pieces=4), lambda at, seen: at.halve(seen, T), ("state", "attempt", "due_at")),
+    "hold": (READY, lambda at, seen: at.hold(seen, T + 9), ("state", "attempt", "due_at")),
+    "release": (
+        replace(READY, held=True),
+        lambda at, seen: at.release(seen, T + 9),
+        ("state", "attempt", "due_at"),
+    ),
+    "note_control": (
+        JOB,
+        lambda at, seen: at.note_control(seen, JobControl("v", held_since=T), T + 9),
+        ("state", "control"),
+    ),
+    "note_control again": (
+        replace(JOB, control=JobControl("v", held_since=T)),
+        lambda at, seen: at.note_control(seen, JobControl("w")),
+        ("state", "control"),
+    ),
     "poll_on": (READY, lambda at, seen: at.poll_on(seen, T + 9), ("state", "attempt", "due_at")),
 }
 """For each transition: an item it may change, the call, and the attributes of which each must stop it if it changed."""

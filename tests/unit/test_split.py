@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from functions.submit import create_batches
 from functions.submit import split as module
 from functions.submit import stage_batches as staging
 from functions.submit.split import split
@@ -234,7 +235,7 @@ def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit,
     monkeypatch.setattr(staging, limit, most)
     fake = Fake(most=1)
     put, may_put = fake.put_if_absent, threading.Event()
-    settle = module.settle
+    settle = create_batches.settle
 
     def held_put(key, body, metadata):
         assert may_put.wait(timeout=60)
@@ -245,7 +246,7 @@ def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit,
         return settle(store, candidate)
 
     fake.put_if_absent = held_put
-    monkeypatch.setattr(module, "settle", first_settle)
+    monkeypatch.setattr(create_batches, "settle", first_settle)
     is_full, seen = staging._is_full, []
     monkeypatch.setattr(staging, "_is_full", lambda waiting: (seen.append(len(waiting)), is_full(waiting))[1])
 
