@@ -1,13 +1,12 @@
 """Staging: objects of several batches are put in S3 at the same time, their items are created one after another.
 
-Split resumes after the last batch item, so no item may exist before the objects and items below it do. Objects have no
-such order: one that is put ahead of its item counts for nothing until the item names it. If the process dies, the next
-run cuts the same batches and finds these objects there.
+Split resumes after the last batch item, so no item may exist before the objects and items before it do. Objects have no
+such order: one that is put ahead of its item has no effect until the item names it. If the process dies, the next run
+cuts the same batches and finds these objects.
 
-An object found there may also come from a run of another version that cut the upload otherwise. Its metadata tells
-where its batch begins. It counts if that is where the batch before it ends, as its item says; then it was cut rightly,
-and everyone who comes takes it. If not, no item can name it, and it is replaced on the condition that it is still the
-same object.
+An object that exists may also come from a run of another version that cut the upload differently. Its metadata says
+where its batch begins. It counts if that is where the item of the batch before it ends; then every run takes it. If
+not, no item can name it, and it is replaced on the condition that it is still the same object.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class StagedAhead:
     Attributes:
         number: the batch's number.
         first_id: id of its first record.
-        end: where the cut goes on after it.
+        end: where the next cut begins.
         key: of the object.
-        body: the object: request body and sidecar.
-        ours: what the object's metadata says if this run puts it.
-        found: what the object that is there says, and its ETag if another run put it.
+        body: the object (`shared.staged_batch`).
+        ours: the object's metadata if this run puts it.
+        found: the metadata of the object that is stored, and its ETag if another run put it.
     """
 
     number: int
@@ -60,7 +59,7 @@ class StagedAhead:
 def put_ahead(
     store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut]
 ) -> Iterator[StagedAhead]:
-    """Put the objects of batches, several at the same time; in order, each as soon as its object is there.
+    """Put the objects of batches, several at the same time; in order, each as soon as its object is stored.
 
     Args:
         store: the object store.
@@ -103,23 +102,23 @@ def _is_full(waiting: deque[StagedAhead]) -> bool:
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:
-    """Put an object unless one is there; what the one that is there says, and its ETag if it is another run's."""
+    """Put an object unless one exists; the metadata of the stored one, and its ETag if it is another run's."""
     if store.put_if_absent(key, body, ours.metadata()):
         return ours, ""
     there = store.head(key)
     if there is None:
-        raise StorageError(f"{key} was there and is gone")
+        raise StorageError(f"{key} existed and does not any more")
     return StagedInfo.of(there.metadata), there.etag
 
 
 def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
-    """What the object of a batch holds, once the item of the batch before it says that it begins here.
+    """The metadata of a batch's object, after the item of the batch before it was created.
 
     Raises:
-        StorageError: S3 refused or broke off, or another run replaced the object at the same time.
+        StorageError: S3 failed, or another run replaced the object at the same time.
     """
     found, etag = candidate.found.result()
-    if found.begin in {None, candidate.ours.begin}:  # None: put by a version that put none ahead
+    if found.begin in {None, candidate.ours.begin}:  # None: put by a version that put no objects ahead
         return found
     store.replace(candidate.key, candidate.body, etag, candidate.ours.metadata())
     return candidate.ours

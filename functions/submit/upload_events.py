@@ -60,8 +60,8 @@ class ObjectCreated:
     Attributes:
         bucket: its bucket.
         key: its key, decoded.
-        version: its version id; empty where the event names none.
-        at: Unix seconds of the event; None where it has no time.
+        version: its version id; empty if the event names none.
+        at: Unix seconds of the event; None if it has no time.
     """
 
     bucket: str

@@ -1,7 +1,7 @@
-"""What form an upload has, by its first unpacked bytes: JSON Lines, the API's document, or a lone array. Knows no S3.
+"""The form of an upload, by its first unpacked bytes: JSON Lines, the API's document, or a lone array. Knows no S3.
 
-The strings' expressions exclude raw control characters, as JSON does: a line feed inside a string is no JSON, and
-tells a broken first line of JSON Lines from a document that goes on over several lines.
+The expressions for strings exclude raw control characters, as JSON does: a line feed inside a string is not JSON. That
+distinguishes a broken first line of JSON Lines from a document that continues over several lines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import msgspec
 
 HEAD_BYTES = 12 << 20
-"""Unpacked bytes that are looked at: more than the largest record, so that a sendable first line is seen whole."""
+"""Unpacked bytes that are read: more than the largest record, so that a first line that can be sent is complete."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -31,11 +31,11 @@ def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
     """The form of an upload and the offset at which its records begin.
 
     Args:
-        head: the first unpacked bytes, `HEAD_BYTES` of them or all there are.
+        head: the first unpacked bytes, `HEAD_BYTES` of them or all.
         complete: whether the head is the whole upload.
 
     Returns:
-        `jsonl` with the offset of the first line, `object` or `array` with the offset behind the array's bracket.
+        `jsonl` with the offset of the first line, `object` or `array` with the offset after the array's bracket.
     """
     start = len(BOM) if head.startswith(BOM) else 0
     first = _skip_space(head, start)
@@ -61,7 +61,7 @@ def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
 
 
 def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
-    """Offset behind the JSON value that begins at `start`, by its brackets alone; None if the data end before it.
+    """Offset after the JSON value that begins at `start`, by its brackets alone; None if the data end before it.
 
     Args:
         data: the text.
@@ -85,7 +85,7 @@ def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
             if depth == 0:
                 return match.end()
         elif match.end() - match.start() == 1:
-            return None  # a string that does not end in these data
+            return None  # A string that does not end in these data.
     return None
 
 

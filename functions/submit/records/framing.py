@@ -1,6 +1,6 @@
 """Where records begin and end: lines of JSON Lines, elements of a document, some of them at a time.
 
-Pure: knows no S3 and no batch. Does not ask whether a record is sound; see `functions.submit.records.cut`.
+Records are validated in `functions.submit.records.cut`. Pure: knows no S3 and no batch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ EXCERPT_BYTES = 64 << 10
 """Bytes of an unreadable record that are kept for `errors.jsonl`."""
 
 WINDOW_BYTES = 64 << 10
-"""Bytes of lines that are decoded together: what comes of them fits in a processor's cache, which doubles the speed."""
+"""Bytes of lines that are decoded together: the values fit in a processor's cache, which doubles the speed."""
 
 MIN_ELEMENTS = 16
-"""So many elements of a document are found by their tokens before it is tried again to find them together."""
+"""Elements of a document that are found by their tokens before the faster way is tried again."""
 
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _CR, _BRACKET = b"\r]"
@@ -50,12 +50,12 @@ class OverlongRecord:
 
 
 def excerpt_of(text: bytes) -> bytes:
-    """What is kept of a record that is too large; empty if all of it is blank."""
+    """The beginning of a record that is too large; empty if all of it is blank."""
     return text.lstrip(_LINE_SPACE)[:EXCERPT_BYTES]
 
 
 BrokenRecord = Callable[[str], UploadError]
-"""Makes the error of a broken document from what is wrong with it."""
+"""Makes the error of a broken document from its cause."""
 
 
 class Window(NamedTuple):
@@ -95,7 +95,7 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
         yield from _lines_within(block, first + 1, last)
         if last + 1 < len(block):
             held, held_size = [block[last + 1 :]], len(block) - last - 1
-        del block  # before the next is read: two need not lie in memory
+        del block  # Before the next is read: only one is held in memory.
     if held:
         yield _held_line(held, held_size)
 
@@ -118,8 +118,8 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
 
 
 def may_refer(text: bytes) -> bool:
-    """Whether `external_reference` may be a key in it: spelt out it has an underscore, otherwise a backslash."""
-    return b"_" in text or b"\\" in text  # single bytes are found at a speed that words are not
+    """Whether `external_reference` may be a key in it: written out it has an underscore, escaped a backslash."""
+    return b"_" in text or b"\\" in text  # Single bytes are found faster than words.
 
 
 def _window_of(text: bytes, records: list[bytes], steps: list[int]) -> Window:
@@ -130,7 +130,7 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
     """Elements of a document's array, a block's worth at a time.
 
     Raises:
-        UploadError: `broken_document`: the text between or behind the elements is not a document's.
+        UploadError: `broken_document`: the text between or after the elements is not a document's.
     """
     buffer, base, at = b"", start.offset, 0
     behind = base
@@ -140,7 +140,7 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
     def broken(words: str) -> UploadError:
         return UploadError(
             "broken_document",
-            f"The document is broken behind byte {behind:,}: {words}. Mend and upload it again.",
+            f"The document is broken after byte {behind:,}: {words}. Fix it and upload it again.",
         )
 
     alike: _Alike | None = None
@@ -161,12 +161,12 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
             behind, expected_first = ends[-1], False
             alike = _likeness(buffer, places) or alike
             if len(places) == most:
-                most *= 2  # where no two are alike, they are rarely compared
+                most *= 2  # Where no two are alike, they are rarely compared.
                 continue
         if closed:
             _check_tail(plan, buffer[at:], more, broken)
             return
-        # Of what is left only the comma and what follows it is kept: white space may be longer than any element.
+        # Of the rest only the comma and what follows it is kept: white space may be longer than any element.
         comma, begin, well = _before_element(buffer, at, first=expected_first)
         buffer, base, at = comma + buffer[begin:], base + begin - len(comma), 0
         if not well:
@@ -222,7 +222,7 @@ def _whole_elements(buffer: bytes, at: int, *, first: bool, most: int) -> tuple[
 
 
 class _Alike(NamedTuple):
-    """What lies between two elements, and how an element begins, its first key included: mostly the same throughout."""
+    """What separates two elements, and how an element begins, with its first key: mostly the same in a document."""
 
     separator: bytes
     opening: bytes
@@ -241,10 +241,10 @@ _FIRST_KEY = re.compile(rb'\{[ \t\r\n]*+"[^"\\]*+"')
 
 
 def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[bytes]] | None:
-    """Text behind the element that ends at `at`, and the elements in it; None where tokens have to be looked at.
+    """Text after the element that ends at `at`, and the elements in it; None where tokens have to be read.
 
-    The text between two places that look like the end of an element is read as an array of its own. That succeeds only
-    if both are what they look like: an element that was cut in two has a bracket or a string without an end.
+    The text between two places that look like the end of an element is decoded as an array of its own. That succeeds
+    only if both are ends: an element that was cut in two has a bracket or a string without an end.
     """
     begin = at + len(alike.separator)
     if not buffer.startswith(alike.separator, at):
@@ -266,7 +266,7 @@ def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[
 def _skip_overlong(
     buffer: bytes, base: int, more: Iterator[bytes], broken: BrokenRecord
 ) -> tuple[OverlongRecord, bytes, int]:
-    """Pass over an element that no body can hold, block by block; what is left behind it, and its offset."""
+    """Skip an element that no body can hold, block by block; the rest after it, and its offset."""
     beginning, length = buffer[:EXCERPT_BYTES], 0
     is_scalar = buffer[:1] not in {b"{", b"[", b'"'}
     depth, inside, at = 0, False, 0
@@ -275,7 +275,7 @@ def _skip_overlong(
         if match is None:
             length += len(buffer)
             base += len(buffer)
-            at = max(at - len(buffer), 0)  # an escaped character may be the first of the next block
+            at = max(at - len(buffer), 0)  # An escaped character may be the first of the next block.
             buffer = next(more, b"")
             if not buffer:
                 raise broken("it ends inside the array of requests")
@@ -290,7 +290,7 @@ def _skip_overlong(
 
 
 def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, bool, int]:
-    """Depth, whether inside a string, and where to go on, behind a bracket, a quote or a backslash."""
+    """Depth, whether inside a string, and where to continue, after a bracket, a quote or a backslash."""
     token = match.group()
     if token == b"\\":
         return depth, inside, match.end() + 1
@@ -300,7 +300,7 @@ def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, boo
 
 
 def _check_tail(plan: SplitPlan, rest: bytes, more: Iterator[bytes], broken: BrokenRecord) -> None:
-    """Behind the array a lone array has nothing, an object its other members and its end."""
+    """Check what follows the array: nothing for a lone array; an object's other members and its end."""
     depth = 1 if plan.form == "object" else 0
     inside, at = False, 0
     while depth or inside:
