@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
+from bench.cost import STANDING
+from local.template import template
 from shared.options import OPTIONS
 from shared.pacing.controls import PauseReason
 
@@ -133,11 +134,7 @@ def test_a_page_says_first_what_it_is_for(page):
 
 
 def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
-    class Loader(yaml.SafeLoader):
-        """Reads CloudFormation's tags as what stands behind them."""
-
-    Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
-    parameters = yaml.load((ROOT / "template.yaml").read_text(), Loader)["Parameters"]
+    parameters = template()["Parameters"]
     rows = table(ROOT / "docs" / "configuration.md", "parameters")
 
     assert sorted(row[0].strip("`") for row in rows) == sorted(parameters)
@@ -152,6 +149,16 @@ def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
         assert all(
             f"`{value}`" in meaning or value in {"yes", "no"} for value in parameters[name].get("AllowedValues", ())
         )
+
+
+def test_the_cost_of_an_idle_stack_counts_the_alarms_of_the_template():
+    alarms = [
+        one
+        for one in template()["Resources"].values()
+        if one["Type"] == "AWS::CloudWatch::Alarm" and "Condition" not in one
+    ]
+    assert f"{len(alarms)} alarms (${len(alarms) * 0.1:.2f})" in (ROOT / "docs" / "cost.md").read_text()
+    assert STANDING[f"{len(alarms)} alarms"] == pytest.approx(len(alarms) * 0.1)
 
 
 def test_the_page_of_options_has_those_of_the_code():
