@@ -1,4 +1,4 @@
-"""`make wheels`: on which machines the locks install from wheels alone, as a table in docs/platforms.md.
+"""`make wheels`: where the locks install from wheels alone, as a table in docs/platforms.md.
 
 For each lock, platform and Python, uv resolves the lock without installing it and with source packages refused. It
 names one package without a wheel; that one is taken out of a copy of the lock, and uv runs again. Needs the package
@@ -42,7 +42,7 @@ _PINNED = re.compile(r"^([a-z0-9-]+==[^ ]+)", re.MULTILINE)
 
 
 def fingerprint() -> str:
-    """The same as long as all locks are."""
+    """A digest of all locks."""
     digest = hashlib.sha256()
     for lock in sorted(LOCKS):
         digest.update((ROOT / lock).read_bytes())

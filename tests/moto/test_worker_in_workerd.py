@@ -179,6 +179,12 @@ def test_the_stand_in_refuses_a_body_as_the_worker_does(workerd, upstream, bill,
     assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
 
 
+def test_the_workers_own_tests_and_types_pass():
+    for script in ("check", "test"):
+        done = subprocess.run(["npm", "run", script], cwd=real.WORKER, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_stand_in_knows_the_workers_limits():
     source = (ROOT / "worker/src/index.ts").read_text()
     assert f"MAX_BODY_BYTES = {stand_in.MAX_BODY_BYTES:_};" in source
