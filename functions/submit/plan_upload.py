@@ -116,8 +116,9 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
         start_line=start_line,
         converts=format_ != "native" or bool(options.defaults),
     )
-    if format_ == "openai" and options.model is None and (model := first_model(head, complete=complete)):
-        settings = services.settings
+    settings = services.settings
+    is_named = options.model is not None or job.plan.model not in {"", settings.default_model}
+    if format_ == "openai" and not is_named and (model := first_model(head, complete=complete)):
         most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
         plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
     return plan, header
