@@ -148,3 +148,38 @@ def test_the_command_line_uploads_waits_and_downloads(stack, tmp_path):
     assert run("report", "by-hand.jsonl", "-o", str(tmp_path / "report.html")).returncode == 0
     assert "300 records" in (tmp_path / "report.html").read_text()
     assert "ok    dead letters" in run("doctor").stdout
+
+
+def test_the_stack_is_paused_and_resumed_and_a_job_cancelled_by_objects(stack):
+    def put(name, word):
+        stack.s3.put_object(Bucket=stack.bucket, Key=f"control/{name}", Body=word)
+
+    def wait_until(holds):
+        ends = time.monotonic() + 100
+        while not holds():
+            assert time.monotonic() < ends
+            time.sleep(0.3)
+
+    def held_since():
+        key = {"pk": {"S": "CONTROL"}, "sk": {"S": "STACK"}}
+        item = stack.dynamodb.get_item(TableName=stack.table, Key=key, ConsistentRead=True).get("Item", {})
+        return float(item.get("held_since", {}).get("N", "0"))
+
+    before = len(stack.bill())
+    put("stack", b"pause")
+    wait_until(held_since)
+    for name in ("goes on", "cancelled"):
+        stack.drop(f"control/{name}.jsonl", as_lines(requests(3, name)), model=MODEL)
+    wait_until(lambda: stack.folders("control/cancelled.jsonl"))
+    (folder,) = stack.folders("control/cancelled.jsonl")
+    put(f"jobs/{folder.rpartition('/')[2]}", b"cancel\n")
+
+    folder, manifest = stack.wait("control/cancelled.jsonl")
+
+    assert (manifest["state"], manifest["counts"]["failed"]) == ("cancelled", 3)
+    assert {line["error"]["code"] for line in stack.lines(folder)} == {"cancelled"}
+    assert len(stack.bill()) == before
+    put("stack", b"run")
+    folder, manifest = stack.wait("control/goes on.jsonl", 150)
+    assert manifest["state"] == "completed"
+    assert len(stack.bill()) == before + 1
