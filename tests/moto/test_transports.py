@@ -34,6 +34,15 @@ def test_a_job_is_answered_whichever_way_its_batches_go(start, api, name):
     }[name]
 
 
+@pytest.mark.parametrize(("name", "records"), [("gateway", 5_000), ("worker", 500)])
+def test_a_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, records):
+    world = start(**WAYS[name])
+    world.upload_records("a.jsonl", [{"text": "hello"}], model="@cf/baai/bge-m3")
+    world.deliver("UploadQueue")
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    assert job["plan"]["M"]["max_requests"] == {"N": str(records)}
+
+
 def test_a_gateway_that_caches_and_retries_changes_nothing(start, api):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_json_500"))
