@@ -1,9 +1,9 @@
 """The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
 
-Resources are made from the properties in `template.yaml`. S3's notifications really go to SQS, and the handlers get
-what SQS holds, by Lambda's own rules for partial batch answers. Each function may do what its role allows and no more,
-and a world in which something was refused ends with an error. Time is a moved clock: nothing ever waits. Nothing is
-left to chance: every world begins at the same time, with the same seed, and its threads run one after another.
+Resources are made from the properties in `template.yaml`. S3's notifications go to SQS, and the handlers receive what
+SQS holds, by Lambda's rules for partial batch responses. Each function may do what its role allows; a world in which a
+call was refused ends with an error. Time is a moved clock, so nothing waits. Worlds are deterministic: each begins
+at the same time, with the same seed, and its threads run one after another.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ quick_dynamodb.install()
 
 TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
 START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)
-"""When every test begins: what a test does must not depend on the hour, nor on chance."""
+"""When every test begins: a test must not depend on the hour."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Context:
 
 @dataclass
 class World:
-    """Everything there is, and the ways to move it."""
+    """A running Dropbatch: what its user does, and what AWS does."""
 
     traveller: Any
     s3: Any
@@ -84,7 +84,7 @@ class World:
     ticks: int = 0
     refused: list[dict[str, Any]] = field(default_factory=list)
 
-    # ── what a user does ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def upload(self, path: str, body: bytes | str, **metadata: str) -> str:
         """Put an upload under `inbox/`; its version id."""
@@ -143,7 +143,7 @@ class World:
         return status
 
     def notices(self) -> list[dict[str, Any]]:
-        """The events that were told since this was last asked, as a rule's target gets them."""
+        """The events since the last call, as a rule's target receives them."""
         told = []
         while found := self.sqs.receive_message(QueueUrl=self.queues["events"], MaxNumberOfMessages=10).get("Messages"):
             for message in found:
@@ -151,7 +151,7 @@ class World:
                 self.sqs.delete_message(QueueUrl=self.queues["events"], ReceiptHandle=message["ReceiptHandle"])
         return told
 
-    # ── what AWS does ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> float:
         """The moved clock."""
@@ -162,7 +162,7 @@ class World:
         self.traveller.shift(seconds)
 
     def deliver(self, queue: str, *, most: int = 1_000, times: int = 1) -> int:
-        """Hand a queue's messages to their function until none is visible; how many.
+        """Deliver a queue's messages to their function until none is visible; their number.
 
         Args:
             queue: logical name.
@@ -216,7 +216,7 @@ class World:
         context = Context(time.time, time.time() + seconds)
         outer = self.permissions.role, handler.processor
         self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
-        handler.processor = type(handler.processor)()  # as in a process of its own: another invocation may be at work
+        handler.processor = type(handler.processor)()  # as in a process of its own: another invocation may run
         try:
             answer = handler.lambda_handler(event, context)
         finally:
@@ -231,7 +231,7 @@ class World:
         self.invoke(functions.poll.handler, {}, seconds)
 
     def deliver_all(self) -> int:
-        """Hand over what all queues hold, until they hold nothing."""
+        """Deliver the messages of all queues until they are empty."""
         total = 0
         while count := sum(self.deliver(queue) for queue in QUEUES):
             total += count
@@ -251,7 +251,7 @@ class World:
         raise AssertionError(f"not settled after {minutes} minutes: {open_items[:5]}")
 
     def _pass_minutes(self) -> None:
-        """On to the minute in which something comes due; the ticks in between would find nothing."""
+        """Move to the minute in which the next item is due; ticks before it would find nothing."""
         dues = [float(item["due_at"]["N"]) for item in self.items() if "due_at" in item]
         wanted = max(min(dues, default=0.0), time.time() + 1)
         self.pass_time(wanted - time.time() + 60 - wanted % 60)
@@ -286,11 +286,11 @@ REAL_SUBMIT = ThreadPoolExecutor.submit
 
 
 def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-    """What stands for a thread: the work is done before the next is begun."""
+    """Run the work in place of a thread: it ends before the next begins."""
     done = Future[Any]()
     try:
         done.set_result(function(*arguments, **named))
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the thread gets it
+    except BaseException as error:  # noqa: BLE001 - raised where the thread's result is read
         done.set_exception(error)
     return done
 
