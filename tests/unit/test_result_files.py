@@ -94,7 +94,7 @@ class Objects(ObjectStore):
     """Objects in memory, with S3's rules for pieces: 5 MiB of each but the last, 10,000 at most."""
 
     def __init__(self, calls):
-        self.calls, self.held, self.uploads = calls, {}, {}
+        self.bucket, self.calls, self.held, self.uploads = "bucket", calls, {}, {}
 
     def head(self, key, version=""):
         def effect():
@@ -177,6 +177,9 @@ class World:
     def line(self, number):
         return json.dumps({"id": number, "text": "x" * self.size}).encode() + b"\n"
 
+    def error(self, number):
+        return json.dumps({"id": number, "error": {"code": "rejected", "message": "bad"}}).encode() + b"\n"
+
     def is_bad(self, number):
         return number % 40 == 39
 
@@ -184,7 +187,7 @@ class World:
         """These batches are done."""
         for number in numbers:
             name, failed = f"{number:08d}", self.is_bad(number)
-            output, error = self.line(number), b'{"error":%d}\n' % number if failed else b""
+            output, error = self.line(number), self.error(number) if failed else b""
             part = Part(name, len(output), len(error), 0, 0, int(not failed), int(failed))
             self.store.put_quietly(name, output + error)
             self.ledger.leaves[name] = replace(
@@ -204,7 +207,7 @@ class World:
         read = lambda name: self.store.held[f"{FOLDER}/{name}"][0]  # noqa: E731
         assert read("output.jsonl") == b"".join(self.line(number) for number in range(self.count))
         bad = [number for number in range(self.count) if self.is_bad(number)]
-        assert read("errors.jsonl") == b"".join(b'{"error":%d}\n' % number for number in bad)
+        assert read("errors.jsonl") == b"".join(self.error(number) for number in bad)
         manifest = json.loads(read("manifest.json"))
         assert manifest["counts"] == {"total": self.count, "succeeded": self.count - len(bad), "failed": len(bad)}
         for file in manifest["files"]:
