@@ -5,6 +5,7 @@ knows: `make wheels` wrote that to docs/platforms.md, and a slow test looks agai
 """
 
 import itertools
+import json
 import re
 
 import pytest
@@ -100,3 +101,12 @@ def test_the_functions_packages_have_wheels_everywhere():
 @pytest.mark.timeout(1_200)
 def test_every_lock_resolves_from_wheels_as_the_table_of_platforms_says():
     assert page(table()) == PAGE.read_text()
+
+
+def test_the_workers_lock_pins_every_package_by_hash_and_holds_no_address():
+    text = (ROOT / "worker/package-lock.json").read_text("utf-8")
+    packages = {name: one for name, one in json.loads(text)["packages"].items() if name}
+
+    assert "://" not in text
+    assert {"node_modules/wrangler", "node_modules/miniflare", "node_modules/typescript"} <= set(packages)
+    assert [name for name, one in packages.items() if not one["integrity"].startswith("sha512-")] == []
