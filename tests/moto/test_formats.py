@@ -8,6 +8,7 @@ import json
 import pytest
 
 from local.workers_ai import Fault
+from shared.options import Options
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -141,6 +142,15 @@ def test_the_model_of_an_openai_file_is_the_first_that_is_one(world):
     assert [line["response"]["status_code"] for line in world.lines()] == [200, 200, 400]
     record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
     assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
+
+
+def test_a_job_from_before_there_were_options_keeps_its_model(world, monkeypatch):
+    monkeypatch.setattr("functions.submit.plan_upload.pinned_options", lambda *_: Options())
+    world.upload("a.jsonl", json.dumps(chat(0, model=M2M)), model=LLAMA)
+    world.settle()
+
+    assert world.manifest()["model"] == LLAMA
+    assert world.lines()[0]["response"]["body"]["error"]["code"] == "mismatched_model"
 
 
 def test_a_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
