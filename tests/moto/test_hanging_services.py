@@ -154,6 +154,6 @@ def test_a_secret_that_hangs_is_given_up(begin, black_hole):
     services = begin()
 
     with pytest.raises(StorageError, match="Secrets Manager"):
-        services.api.token(True)  # noqa: FBT003
+        services.api.credentials(True)  # noqa: FBT003
 
     assert len(black_hole.held) == TRIES
