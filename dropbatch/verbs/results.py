@@ -42,7 +42,7 @@ def get(context: Context, *, job: str, folder: Path | None, merged: bool, as_jso
     if as_json:
         emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries})
     else:
-        click.echo(f"{result.path}  {result.replaced:,} answers from {result.retries:,} retries")
+        click.echo(f"{result.path}  answers replaced: {result.replaced:,}, retries: {result.retries:,}")
 
 
 def get_files(context: Context, job: Job, folder: Path, *, as_json: bool) -> None:

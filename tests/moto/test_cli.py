@@ -230,6 +230,17 @@ def test_control_verbs_write_one_word_in_one_object(command, finished, arguments
     assert command.world.read(key.format(id=finished)) == word
 
 
+def test_a_cancelled_job_ends_cancelled_with_exit_code_1(command, tmp_path):
+    command.run("put", file(tmp_path), "--model", M2M)
+    command.world.deliver_all()
+    command.run("cancel", "july.jsonl")
+
+    done = command.run("wait", "july.jsonl", "--json")
+
+    assert done.code == 1
+    assert done.json()[0]["state"] == "cancelled"
+
+
 # ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
