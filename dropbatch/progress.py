@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -72,13 +73,20 @@ class Progress:
         """Draw the lines again, with the present time; nothing where lines cannot be rewritten."""
         if not self.on_terminal:
             return
-        width = shutil.get_terminal_size().columns - 1
+        width = self._columns() - 1
         lines = [line for name in self._statuses for line in self._describe(name, width)]
         if self._lines:
             self.out.write(f"\x1b[{self._lines}F")
         self.out.write("".join(f"{line[:width]}\x1b[K\n" for line in lines) + "\x1b[J")
         self.out.flush()
         self._lines = len(lines)
+
+    def _columns(self) -> int:
+        """Return the width of the terminal that is written to; standard output may be another one, or a pipe."""
+        try:
+            return os.get_terminal_size(self.out.fileno()).columns or shutil.get_terminal_size().columns
+        except OSError:
+            return shutil.get_terminal_size().columns
 
     def _print_changes(self, now: float) -> None:
         """Print jobs whose state or reason to wait has changed, the others now and then."""
