@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import random
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
+OWN_PORTS = 20_000, 32_000
 START_SECONDS = 30
 """A service takes about a second to start; a busy machine takes longer."""
 STOP_SECONDS = 5.0
@@ -115,7 +117,7 @@ class Service:
             service = {"pid": process.pid, "born": start_time(process.pid), "port": port, "code": code, "peer": peer}
             self.file.write_text(json.dumps(service))
         deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, health):
+        while not _answers(port, health) or process.poll() is not None:  # another program may be what answers
             if process.poll() is not None:
                 self.file.unlink()
                 raise LocalAwsError(f"{self.name} stopped right after its start.\n{last_lines(self.log)}")
@@ -266,16 +268,14 @@ def signals_held() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port that is free now, as are the next two: for a local AWS, its local Workers AI and its fault proxy."""
+    """A port that is free now, as are the next two: for a local AWS, its local Workers AI and its fault proxy.
+
+    Below those that systems give to whoever asks for any port, so that no program started meanwhile gets one of them.
+    """
     while True:
-        with (
-            socket.socket() as first,
-            socket.socket() as second,
-            socket.socket() as third,
-            suppress(OSError, OverflowError),
-        ):
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
+        port = random.randrange(*OWN_PORTS, 3)
+        with socket.socket() as first, socket.socket() as second, socket.socket() as third, suppress(OSError):
+            first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             third.bind(("127.0.0.1", port + 2))
             return port

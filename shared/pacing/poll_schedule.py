@@ -30,7 +30,7 @@ SHARE = 0.36
 """Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0
 """While nothing is known: the share of the pending batches that finish before they are so many times as old."""
-SCOUTS, LATER_FIRST = 4, 22.0
+SCOUTS, LATER_FIRST = 7, 22.0
 """While nothing is known: batches of a job that are polled early, and seconds from acceptance to the others' first."""
 JITTER = 0.1
 SAMPLES = 40

@@ -370,6 +370,7 @@ def test_a_paused_job_with_many_batches_hides_nobodys_work(start, api):
     assert all(item["held"]["BOOL"] for item in batches(world, paused))
 
 
+@pytest.mark.slow
 def test_a_job_with_many_batches_is_cancelled_without_a_call(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
     job_id = begun(world, 150)

@@ -40,6 +40,7 @@ def test_without_the_library_files_are_read_once_more(start, small_steps, monkey
     assert_digests(run(start))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [(True, False), (False, True)])
 def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
     changing = itertools.chain([turns[0]] * 5, itertools.repeat(turns[1]))
@@ -48,6 +49,7 @@ def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monke
     assert_digests(run(start))
 
 
+@pytest.mark.slow
 def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
     monkeypatch.setattr(file_digests, "is_possible", lambda: False)
     monkeypatch.setattr(file_digests, "MAX_DIGEST_READ_BYTES", 300)

@@ -187,6 +187,7 @@ def test_an_unknown_id_is_believed_only_if_the_api_itself_says_so(world, api):
     assert len(api.accepted) == 1
 
 
+@pytest.mark.slow
 def test_a_capacity_code_on_every_poll_is_submitted_again_only_past_the_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=2)
     api.inject(Fault(kind="3040", on="poll", times=0))
@@ -279,6 +280,7 @@ def test_a_401_page_with_a_good_token_is_tried_later_and_pauses_nothing(world, a
     assert pauses(world) == []
 
 
+@pytest.mark.slow
 def test_the_free_call_takes_a_token_of_the_rate_budget(start, api):
     world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="html", on="poll", status=403, times=0))

@@ -65,6 +65,7 @@ def test_an_archive_that_no_turn_can_go_on_with_fails_and_keeps_what_was_read(sl
     assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS[:done]]
 
 
+@pytest.mark.slow
 def test_one_slow_turn_is_no_reason_to_fail(slow, monkeypatch):
     world = slow(80, staging=12)
     world.upload("a.jsonl", ARCHIVE, model=M2M)

@@ -21,6 +21,7 @@ def remembered(world):
     return [[int(member["N"]) for member in value["L"]] for name, value in item.items() if name.startswith("b")]
 
 
+@pytest.mark.slow
 def test_a_later_job_on_a_slow_model_needs_fewer_polls_than_the_first(world, api):
     api.switch(latency=200.0)
 

@@ -73,7 +73,7 @@ def test_a_fault_of_the_whole_upload_is_reported(world, path, body, code, record
     assert (report(world)["error"]["code"], report(world)["records"]) == (code, records)
 
 
-@pytest.mark.parametrize("share", range(3))
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))])
 def test_it_may_die_after_any_write(one_batch_a_turn, share):
     def run(boundaries):
         with mortal_world(WorkersAI(), boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
