@@ -96,7 +96,7 @@ def test_after_the_deadline_nothing_is_submitted_and_what_was_accepted_is_polled
 
 
 def test_a_job_of_which_too_many_records_fail_is_stopped(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=60)
+    world = start(MAX_REQUESTS_PER_BATCH=30)
     api.inject(Fault(kind="item_fails", marker="hello", code=5001, times=0))
     world.upload_records("a.jsonl", records(300), model=M2M, **{"max-failed-fraction": "0.5"})
     world.settle(minutes=240)
