@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ UNREADABLE = object()
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
+_BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
 
 _ANTHROPIC = (
@@ -98,7 +100,7 @@ def first_model(head: bytes, *, complete: bool) -> str:
 def _values(head: bytes, *, complete: bool) -> Iterator[Any]:
     """The value of each line that is whole and not blank; `UNREADABLE` for one that is no JSON."""
     at = len(_BOM) if head.startswith(_BOM) else 0
-    while at < len(head):
+    while (at := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It matches nothing, too.
         end = head.find(b"\n", at)
         if end < 0:
             if not complete:
@@ -106,7 +108,7 @@ def _values(head: bytes, *, complete: bool) -> Iterator[Any]:
             end = len(head)
         line = head[at:end]
         at = end + 1
-        if len(line) > API_BODY_LIMIT or not line.strip(_SPACE):
+        if len(line) > API_BODY_LIMIT:
             continue
         try:
             yield _decode(line)

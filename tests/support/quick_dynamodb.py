@@ -15,7 +15,7 @@ from typing import Any
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
-from moto.core import DEFAULT_ACCOUNT_ID, responses
+from moto.core import DEFAULT_ACCOUNT_ID, responses, serialize
 from moto.core.exceptions import HTTPException
 from moto.core.models import botocore_stubber
 from moto.core.utils import camelcase_to_underscores
@@ -39,12 +39,13 @@ def install() -> None:
     BaseClient._make_api_call = _call
     DynamoType.size = _size
     DynamoType.__deepcopy__ = _copy
-    Item.size = lambda item: sum(_bytes(name) + _size(value) for name, value in item.attrs.items())
+    Item.size = _item_size
     Item.project = _project_item
     LimitedSizeDict.__setitem__ = _put
-    UpdateExpressionParser.make = lambda expression: pickle.loads(_parsed(expression))
-    validators.deepcopy = lambda tree: pickle.loads(pickle.dumps(tree))
+    UpdateExpressionParser.make = _parse_copy
+    validators.deepcopy = _copy_tree
     dynamodb_responses.dynamo_to_dict = _plain
+    serialize.camelcase_to_underscores = cache(camelcase_to_underscores)
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
 
@@ -69,14 +70,25 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
 
 def _refusal(client: Any, operation: str, error: HTTPException, metadata: dict[str, Any]) -> Exception:
     """The exception that botocore would make of moto's."""
-    told = json.loads(error.description)
+    told = json.loads(error.description or "{}")
     code = told["__type"].rpartition("#")[2]
     message = told.get("message") or told.get("Message", "")
-    reply = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {**metadata, "HTTPStatusCode": error.code}}
+    reply = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {**metadata, "HTTPStatusCode": error.code},
+    }
     if "Item" in told:
         reply["Item"] = told["Item"]
     refusal: Exception = client.exceptions.from_code(code)(reply, operation)
     return refusal
+
+
+def _copy_tree(tree: Any) -> Any:
+    return pickle.loads(pickle.dumps(tree))
+
+
+def _parse_copy(expression: str) -> Any:
+    return pickle.loads(_parsed(expression))
 
 
 @cache
@@ -123,6 +135,10 @@ def _project_item(item: Item, paths: list[list[str]]) -> Item:
     projected = Item(item.hash_key, item.range_key, {})
     dict.update(projected.attrs, {name: item.attrs[name] for (name,) in paths if name in item.attrs})
     return projected
+
+
+def _item_size(item: Item) -> int:
+    return sum(_bytes(name) + _size(value) for name, value in item.attrs.items())
 
 
 def _bytes(text: str) -> int:
