@@ -127,7 +127,7 @@ class Mortal(World):
     boundaries: Boundaries
     delivered: list[tuple[str, str]]
     """Queue and body of every message that was delivered."""
-    at_work: tuple[Any, dict[str, Any]] | None
+    at_work: tuple[Any, dict[str, Any]] | None = None
     """Handler and event of the running invocation."""
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
@@ -180,5 +180,5 @@ def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> 
         real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         world = Mortal(**vars(made))
-        world.boundaries, world.delivered, world.at_work = boundaries, [], None
+        world.boundaries, world.delivered = boundaries, []
         yield world
