@@ -33,7 +33,7 @@ class UploadError(PermanentError):
 
     Attributes:
         code: one of the upload codes of the documentation, `unknown_format` for instance.
-        message: what is wrong and how to mend it, for the user.
+        message: what is wrong and how to fix it, for the user.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -69,7 +69,7 @@ def test_a_completed_job_is_told_with_its_counts_and_where_its_files_are(world, 
     assert event["detail"]["source"]["version"] == version
 
 
-def test_a_failed_job_is_told_with_the_mend(world):
+def test_a_failed_jobs_event_says_what_to_do(world):
     world.upload_records("a.jsonl", GREETINGS)
     world.settle()
 

@@ -1,6 +1,6 @@
 """Small defects that can be put into a module, each as a change of its text: a condition dropped, a bound shifted.
 
-What is a condition is told by the form of the code, not by names of files: an entry of a dict that is passed as
+What is a condition is detected from the form of the code, not by names of files: an entry of a dict that is passed as
 `expected`, a ConditionExpression, `IfNoneMatch`, a row of a table of enum members, an `if` that only leaves, a
 comparison, a time after `now`. So what is added later is found too.
 """

@@ -74,7 +74,7 @@ def test_the_rate_counts_from_when_the_job_was_first_shown(monkeypatch, clock):
     assert "about 2 min left" in last
 
 
-def test_a_slow_rate_is_told_by_the_minute(monkeypatch, clock):
+def test_a_slow_rate_is_given_by_the_minute(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += 60

@@ -167,7 +167,7 @@ def _zip():
 
 
 @pytest.mark.parametrize(
-    ("content", "mend"),
+    ("content", "fix"),
     [
         (_zip(), "unzip"),
         (bz2.compress(TEXT), "gzip or zstd"),
@@ -189,9 +189,9 @@ def _zip():
         (b"\x00\x01\x02", "JSON Lines"),
     ],
 )
-def test_a_foreign_format_is_refused_with_the_way_to_mend_it(content, mend):
+def test_a_foreign_format_is_refused_with_the_way_to_fix_it(content, fix):
     assert detect_compression(content) == "plain"
-    with pytest.raises(UploadError, match=mend) as caught:
+    with pytest.raises(UploadError, match=fix) as caught:
         reject_foreign_format(content[:16])
     assert caught.value.code == "unknown_format"
 

@@ -1,4 +1,4 @@
-"""What is a document, and what is JSON Lines: told by content alone."""
+"""What is a document, and what is JSON Lines: detected from the content alone."""
 
 import json
 

@@ -283,7 +283,7 @@ def test_answers_are_counted_from_the_records_that_were_sent():
     assert [json.loads(lines[index].output)["result"]["response"] for index in (1, 3)] == ["answer 0", "answer 1"]
 
 
-def test_swapped_references_are_detected_and_not_mended_by_guessing():
+def test_swapped_references_are_detected_and_not_fixed_by_guessing():
     rows = [row_of(1, "a", ""), row_of(2, "b", "")]
     lines = joined(rows, [good(0, external_reference="b"), good(1, external_reference="a")])
     assert [outcome(line) for line in lines] == ["missing_response", "missing_response"]

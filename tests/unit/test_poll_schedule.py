@@ -35,7 +35,7 @@ BOUNDS = st.lists(
 
 
 def polls_of(of, took, chance=0.0):
-    """The ages at which a batch is asked after that takes so long."""
+    """The ages at which a batch is polled that takes so long."""
     ages = [next_poll(of, 0.0, chance)]
     while ages[-1] < took:
         ages.append(ages[-1] + next_poll(of, ages[-1], chance))
@@ -53,7 +53,7 @@ def learned(took, jobs, seed=1):
     return polls, distribution(tuple(bounds), NOW)
 
 
-def test_a_model_never_seen_is_asked_after_at_5_seconds_and_then_at_twice_the_age():
+def test_a_model_never_seen_is_polled_at_5_seconds_and_then_at_twice_the_age():
     assert distribution((), NOW) == ASSUMED
     assert polls_of(ASSUMED, 300) == pytest.approx([5, 10, 20, 40, 80, 160, 320])
     assert FIRST_POLL_SECONDS == 5.0
@@ -91,7 +91,7 @@ def test_chance_only_makes_a_wait_longer_and_by_no_more_than_it_may(bounds, age)
 
 
 @given(st.floats(20, 800))
-def test_a_model_that_always_takes_as_long_is_asked_after_twice_or_if_slow_three_times_and_soon(took):
+def test_a_model_that_always_takes_as_long_is_polled_twice_or_if_slow_three_times_and_soon(took):
     polls, of = learned(lambda _: took, 20)
 
     assert sum(polls[10:]) <= (20 if took < 240 else 33)
@@ -113,7 +113,7 @@ def test_a_change_of_the_model_is_noticed(before, after):
     assert len(polls_of(of, after)) <= 3
 
 
-def test_a_batch_older_than_all_that_is_remembered_is_asked_after_less_and_less_often():
+def test_a_batch_older_than_all_that_is_remembered_is_polled_less_and_less_often():
     _, of = learned(lambda _: 33.0, 20)
 
     ages = [age for age in polls_of(of, 40_000) if age > 60]

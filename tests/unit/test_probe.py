@@ -121,12 +121,12 @@ def test_both_shapes_are_told_apart(probe, shape, usage):
 
 
 @pytest.mark.parametrize("kind", ["envelope", "error", "failed"])
-def test_a_batch_that_fails_later_is_told_by_how_it_fails(probe, kind):
+def test_a_batch_that_fails_later_is_recognized_by_how_it_fails(probe, kind):
     assert probe("validation=fail_later", f"batch_failure={kind}")["like"]["batch_failure"] == kind
 
 
 @pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
-def test_a_failed_item_is_told_by_where_its_error_stands(probe, form):
+def test_a_failed_item_is_recognized_by_where_its_error_stands(probe, form):
     assert probe(f"item_error={form}", "fault_rates.item_fails=1")["like"]["item_error"] == form
 
 

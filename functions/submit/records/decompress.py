@@ -61,7 +61,7 @@ def reject_foreign_format(head: bytes) -> None:
     """Refuse what is certainly no text of ours.
 
     Raises:
-        UploadError: `unknown_format`, naming the mend.
+        UploadError: `unknown_format`, naming the fix.
     """
     for magic, words in _FOREIGN:
         if head.startswith(magic):
