@@ -30,7 +30,6 @@ UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8", "
 """Codes of records that are in no retry file."""
 MAX_GENERATIONS = 20
 """Retries of retries of retries that are followed."""
-TABLES = frozenset({".csv", ".tsv"})
 _ID = re.compile(rb'\{"id":\d+,')
 
 

@@ -21,7 +21,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,15 +104,7 @@ class Service:
                 )
         code = fingerprint(*self.sources)
         with self.log.open("wb") as output, signals_held():
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = _spawn(command, environment, output)
             _children[process.pid] = process
             service = {"pid": process.pid, "born": start_time(process.pid), "port": port, "code": code, "peer": peer}
             self.file.write_text(json.dumps(service))
@@ -155,6 +147,22 @@ class Service:
         raise LocalAwsError(f"{self.name} (process {pid}) does not stop.")
 
 
+def _spawn(
+    command: list[str], environment: Mapping[str, str], output: IO[bytes], *inherited: int
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, from the project's root."""
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=inherited,
+    )
+
+
 def _answers(port: int, health: str) -> bool:
     with suppress(OSError):
         if health:
@@ -181,16 +189,7 @@ def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int
         process = None
         try:
             with signals_held():
-                process = subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env=dict(environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(lock,),
-                )
+                process = _spawn(command, environment, output, lock)
             return process.wait()
         except BaseException:
             if process is not None:

@@ -15,6 +15,16 @@ def _first_error(reply: httpx.Response) -> str:
     return f"HTTP {reply.status_code}, code {error.get('code')}: {error.get('message')}"
 
 
+def _client(secret: str, transport: httpx.BaseTransport | None) -> httpx.Client:
+    return httpx.Client(
+        transport=transport,
+        headers={"Authorization": f"Bearer {secret}"},
+        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
 def check_token(base_url: str, account_id: str, token: str, transport: httpx.BaseTransport | None = None) -> str:
     """List one model's name with the token, which is free.
 
@@ -33,13 +43,7 @@ def check_token(base_url: str, account_id: str, token: str, transport: httpx.Bas
     fix = "put the right one in the stack's secret (Secrets Manager); the functions read it at once."
     if not token or token != token.strip():
         return f"The secret must hold the bare token and no space or line end: {fix}"
-    with httpx.Client(
-        transport=transport,
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-        trust_env=False,
-        follow_redirects=False,
-    ) as client:
+    with _client(token, transport) as client:
         try:
             reply = client.get(f"{base_url}/accounts/{account_id}/ai/models/search", params={"per_page": 1})
             if reply.is_success:
@@ -72,13 +76,7 @@ def check_worker(url: str, secret: str, transport: httpx.BaseTransport | None = 
     Returns:
         What is wrong and how to fix it; empty if nothing is.
     """
-    with httpx.Client(
-        transport=transport,
-        headers={"Authorization": f"Bearer {secret}"},
-        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-        trust_env=False,
-        follow_redirects=False,
-    ) as client:
+    with _client(secret, transport) as client:
         try:
             reply = client.get(f"{url}/check")
         except httpx.HTTPError as error:

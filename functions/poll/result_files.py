@@ -49,8 +49,6 @@ STEP_SECONDS = 45.0
 """Time a run must have left to begin another step."""
 MAX_PARALLEL_COPIES = 8
 """Server-side copies at the same time."""
-PARTS: tuple[Kind, ...] = ("output", "errors", "retry")
-"""The files made of sections of parts; the lines of `batches` come from the ledger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,7 @@ import functions.poll.advance_job as module
 from functions.poll import result_files as segments
 from local.workers_ai import Fault, expected_result
 from shared.s3_keys import segment
-
-M2M = "@cf/meta/m2m100-1.2b"
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+from tests.support.translations import M2M, greetings
 
 
 @pytest.fixture

@@ -12,14 +12,10 @@ import functions.poll.sweep
 from functions.poll.control import MAX_HELD_SECONDS
 from local.workers_ai import Fault
 from shared.ledger.batches import HOLD_SECONDS
+from tests.support.translations import M2M, codes, greetings
 from tests.support.world import BUCKET
 
-M2M = "@cf/meta/m2m100-1.2b"
 DAY = 86_400
-
-
-def greetings(count, word="hello"):
-    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
 
 
 def batches(world, job_id=""):
@@ -49,10 +45,6 @@ def minutes(world, count):
         world.deliver_all()
         world.tick()
         world.pass_time(15)
-
-
-def codes(world, folder=""):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
 
 
 @pytest.fixture

@@ -5,25 +5,12 @@ import time
 
 import pytest
 
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from local.workers_ai.reply import page
 from tests.support.resources import TOKEN
+from tests.support.translations import M2M, all_good, codes, greetings
 
-M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
-
-
-def greetings(count, word="hello"):
-    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
-
-
-def all_good(world, count):
-    wanted = [expected_result(M2M, record) for record in greetings(count)]
-    return [line.get("result") for line in world.lines()] == wanted
-
-
-def codes(world, folder=""):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
 
 
 def pauses(world):

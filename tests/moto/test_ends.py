@@ -9,15 +9,15 @@ import functions.poll.advance_job
 import functions.poll.poll_batch
 import functions.poll.tick
 import functions.submit.split
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
 from shared.pacing import budget, controls
 from tests.support.deaths import Boundaries, DiedError, Mortal
+from tests.support.translations import M2M, all_good, codes, greetings
 
 pytestmark = pytest.mark.faults  # days pass, hour by hour
 
-M2M = "@cf/meta/m2m100-1.2b"
 HOUR, DAY = 3_600, 86_400
 
 
@@ -28,10 +28,6 @@ def days_pass_quickly(monkeypatch):
     monkeypatch.setattr(functions.poll.advance_job, "MAX_VISIT_SECONDS", 6 * HOUR)
 
 
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
-
-
 @pytest.fixture
 def counted(monkeypatch):
     """The metrics, added up."""
@@ -40,15 +36,6 @@ def counted(monkeypatch):
         observability.metrics, "add_metric", lambda name, unit, value: counter.update({name: int(value)})
     )
     return counter
-
-
-def codes(world):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
-
-
-def all_good(world, count):
-    wanted = [expected_result(M2M, record) for record in greetings(count)]
-    return [line.get("result") for line in world.lines()] == wanted
 
 
 def mortal(world):

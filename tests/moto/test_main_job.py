@@ -11,17 +11,13 @@ import pytest
 from functions.submit.records.decompress import zstd
 from local.workers_ai import expected_result
 from tests.support.resources import BUCKET
+from tests.support.translations import M2M, greetings
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-M2M = "@cf/meta/m2m100-1.2b"
 
 
 def texts(count, **more):
     return [{"text": f"text {number}", "external_reference": f"row-{number}", **more} for number in range(count)]
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
 
 
 def test_every_record_gets_its_own_answer_in_input_order(start):

@@ -8,12 +8,7 @@ import pytest
 
 from local.workers_ai import Fault
 from shared.observability import METRICS, logger, metrics
-
-M2M = "@cf/meta/m2m100-1.2b"
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
+from tests.support.translations import M2M, greetings
 
 
 class Log:

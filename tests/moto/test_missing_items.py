@@ -4,8 +4,8 @@ import pytest
 
 from functions.poll import collect
 from local.workers_ai import Fault, expected_result
+from tests.support.translations import M2M, codes
 
-M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"} for number in range(20)]
 MISSING = (3, 11)
 
@@ -29,10 +29,6 @@ def run(start, api, *faults, first=1, **settings):
 
 def billed(api):
     return [batch["count"] for batch in api.accepted]
-
-
-def codes(world):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
 
 
 def expected_codes(missing):

@@ -5,18 +5,14 @@ import json
 import pytest
 
 from local.workers_ai import Fault
+from tests.support.translations import M2M, codes
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-M2M = "@cf/meta/m2m100-1.2b"
 
 
 def records(count, **more):
     return [{"text": f"hello {number}", "target_lang": "es", **more} for number in range(count)]
-
-
-def codes(world):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
 
 
 def put_options(world, folder, **options):

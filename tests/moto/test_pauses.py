@@ -5,27 +5,14 @@ import time
 
 import pytest
 
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from local.workers_ai.reply import page
 from tests.support.resources import TOKEN
+from tests.support.translations import M2M, all_good, greetings, submits
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
-M2M = "@cf/meta/m2m100-1.2b"
 HOUR = 3_600.0
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
-
-
-def all_good(world, count):
-    wanted = [expected_result(M2M, record) for record in greetings(count)]
-    return [line.get("result") for line in world.lines()] == wanted
-
-
-def submits(api):
-    return sum(api.calls.get("submit", {}).values())
 
 
 def pauses(world):

@@ -2,29 +2,12 @@
 
 import pytest
 
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
+from tests.support.translations import M2M, all_good, greetings, polls, submits
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
-M2M = "@cf/meta/m2m100-1.2b"
 HOUR = 3_600.0
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
-
-
-def all_good(world, count):
-    wanted = [expected_result(M2M, record) for record in greetings(count)]
-    return [line.get("result") for line in world.lines()] == wanted
-
-
-def submits(api):
-    return sum(api.calls["submit"].values())
-
-
-def polls(api):
-    return sum(api.calls.get("poll", {}).values())
 
 
 def batch(world):

@@ -2,18 +2,9 @@
 
 import pytest
 
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from tests.support.resources import GATEWAY_TOKEN, WAYS
-
-M2M = "@cf/meta/m2m100-1.2b"
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
-
-
-def all_good(world, count):
-    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+from tests.support.translations import M2M, all_good, greetings
 
 
 @pytest.mark.parametrize("name", ["gateway", "worker"])

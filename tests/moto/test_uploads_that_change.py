@@ -7,13 +7,9 @@ import pytest
 import functions.submit.split
 from local.workers_ai import expected_result
 from tests.support.resources import BUCKET
+from tests.support.translations import M2M, greetings
 
-M2M = "@cf/meta/m2m100-1.2b"
 ODD = "a b+c%2F漢 & ü?.jsonl"
-
-
-def greetings(count, word="hello"):
-    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 
 import functions.submit.split
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from tests.support.deaths import SUBMIT, Boundaries, mortal_world
 from tests.support.resources import TOKEN, WAYS
+from tests.support.translations import M2M, all_good, codes, submits
 
-M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"
 
 
@@ -57,20 +57,6 @@ def greetings(count):
     return [
         {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"} for number in range(count)
     ]
-
-
-def submits(api):
-    return sum(api.calls["submit"].values())
-
-
-def all_good(world, count):
-    lines = world.lines()
-    wanted = [expected_result(M2M, record) for record in greetings(count)]
-    return [line.get("result") for line in lines] == wanted
-
-
-def codes(world):
-    return [None if line["success"] else line["error"]["code"] for line in world.lines()]
 
 
 # ── on a submit ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,16 +15,12 @@ from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from local.workers_ai import worker as stand_in
 from local.workers_ai.codes import KNOWN
 from tests.support.resources import ACCOUNT, WAYS
+from tests.support.translations import M2M, greetings
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not real.INSTALLED.exists(), reason="needs Node.js and the packages of worker/"),
 ]
-M2M = "@cf/meta/m2m100-1.2b"
-
-
-def greetings(count):
-    return [{"text": f"hello {number}", "target_lang": "es"} for number in range(count)]
 
 
 class Upstream:
