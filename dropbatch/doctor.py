@@ -109,6 +109,11 @@ def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
         filterPattern='"Ticks"',
     )["events"]
     if not events:
+        (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
+        age = now - found["CreationTime"].timestamp()
+        if age < TICK_SECONDS:
+            yield "note", f"The stack is {age:,.0f} s old; the first tick comes within a minute or two."
+            return
         yield (
             "bad",
             (

@@ -33,6 +33,7 @@ class Services:
     def __init__(self):
         self.status = "UPDATE_COMPLETE"
         self.time = datetime.now(UTC)
+        self.created = datetime(2020, 1, 1, tzinfo=UTC)
         self.function = {"State": "Active", "LastUpdateStatus": "Successful"}
         self.environment = {"WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": "a" * 32}
         self.ticked = time.time() - 20
@@ -50,7 +51,7 @@ class Services:
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
 
     def describe_stacks(self, **_):
-        return {"Stacks": [{"StackStatus": self.status}]}
+        return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
 
     def list_objects_v2(self, **_):
         return {"ResponseMetadata": {"HTTPHeaders": {"date": format_datetime(self.time, usegmt=True)}}}
@@ -98,6 +99,12 @@ def test_a_stack_in_good_order_has_nothing_bad(services):
 
     assert {one.level for one in found.values()} == {"ok", "note"}
     assert [name for name, one in found.items() if one.level == "note"] == ["token"]
+
+
+def test_a_new_stack_may_have_had_no_tick(services):
+    services.ticked, services.created = 0, datetime.now(UTC)
+
+    assert findings(services)["tick"].level == "note"
 
 
 @pytest.mark.parametrize(
