@@ -14,7 +14,24 @@ from dropbatch.errors import CommandError, Exit
 if TYPE_CHECKING:
     from datetime import datetime
 
-LOG_FIELDS = ("job_id", "number", "request_id", "code", "reason", "state")
+RUNTIME_FIELDS = frozenset(
+    {
+        "cold_start",
+        "exception_name",
+        "function_arn",
+        "function_memory_size",
+        "function_name",
+        "function_request_id",
+        "level",
+        "location",
+        "message",
+        "service",
+        "stack_trace",
+        "timestamp",
+        "xray_trace_id",
+    }
+)
+"""Fields of a log line that say where it comes from, not what happened; `--json` has them."""
 
 
 @click.command()
@@ -50,7 +67,10 @@ def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool,
 
 
 def _log_line(line: dict[str, Any]) -> str:
-    fields = " ".join(f"{name}={line[name]}" for name in LOG_FIELDS if line.get(name))
+    shown = {name: value for name, value in line.items() if name not in RUNTIME_FIELDS and value not in (None, "")}
+    if "exception" in shown:
+        shown["exception"] = str(shown["exception"]).strip().rpartition("\n")[2]
+    fields = " ".join(f"{name}={value}" for name, value in shown.items())
     return f"{line.get('timestamp', '')}  {line.get('level', ''):<7}  {line['message']}  {fields}".rstrip()
 
 

@@ -1,0 +1,38 @@
+"""The records that most tests upload, translations of greetings, and what came of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from local.workers_ai import expected_result
+
+if TYPE_CHECKING:
+    from local.workers_ai import WorkersAI
+    from tests.support.world import World
+
+M2M = "@cf/meta/m2m100-1.2b"
+
+
+def greetings(count: int, word: str = "hello") -> list[dict[str, Any]]:
+    """Requests without references, each with a text of its own."""
+    return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
+
+
+def all_good(world: World, count: int) -> bool:
+    """Whether the only job's output has the answer to each of so many greetings, in order."""
+    return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
+
+
+def codes(world: World, folder: str = "") -> list[str | None]:
+    """Each output line's error code; None for an answer."""
+    return [None if line["success"] else line["error"]["code"] for line in world.lines(folder=folder)]
+
+
+def submits(api: WorkersAI) -> int:
+    """Submits that reached the API, whatever it replied."""
+    return sum(api.calls.get("submit", {}).values())
+
+
+def polls(api: WorkersAI) -> int:
+    """Polls that reached the API, whatever it replied."""
+    return sum(api.calls.get("poll", {}).values())
