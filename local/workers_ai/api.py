@@ -1,7 +1,4 @@
-"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out.
-
-No socket and no sleep is here.
-"""
+"""The whole local Workers AI as one object: a request goes in, a `Reply` comes out. No socket, no sleep."""
 
 import time
 from collections import Counter, defaultdict
@@ -15,9 +12,10 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import edge, envelope
+from local.workers_ai import edge, envelope, fault_replies
 from local.workers_ai.answers import answer_all
-from local.workers_ai.batches import Batch, Batches
+from local.workers_ai.batch_body import read_requests
+from local.workers_ai.batches import Batch, Batches, SearchedBodies
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.catalogue import MODELS, Model, listing
 from local.workers_ai.codes import ApiError, error
@@ -25,7 +23,7 @@ from local.workers_ai.complete import completed
 from local.workers_ai.embed import embedder
 from local.workers_ai.faults import Call, Fault, Faults, by_chance
 from local.workers_ai.limits import Verdict, Windows
-from local.workers_ai.reply import FOREVER, Cut, Reply, page
+from local.workers_ai.reply import FOREVER, Reply
 from local.workers_ai.validate import problem
 
 
@@ -219,7 +217,7 @@ class WorkersAI:
         behaviour = self._behaviour
         with self._lock:
             batch = self._batches.find(asked, behaviour, now) if isinstance(asked, str) else None
-            bodies = _Bodies(self._batches, batch, body)
+            bodies = SearchedBodies(self._batches, batch, body)
             faults = self._faults.take(call, route.model, bodies)
             if behaviour.fault_rates:
                 faults += by_chance(behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body))
@@ -236,7 +234,7 @@ class WorkersAI:
         behaviour = self._behaviour
         strike = next((fault for fault in run.faults if fault.nature.stage != "batch"), None)
         if strike is not None and strike.nature.stage == "instead":
-            return _instead(strike, behaviour)
+            return fault_replies.instead(strike, behaviour)
         refused = edge.refusal(headers.get("authorization"), run.route.account, behaviour)
         if refused is None and len(run.body) >= behaviour.max_payload:
             refused = error(3006)
@@ -251,7 +249,7 @@ class WorkersAI:
             reply = replace(reply, body=reply.body[:at])
         if behaviour.compress and "gzip" in headers.get("accept-encoding", ""):
             reply = envelope.compressed(reply)
-        return reply if strike is None else _after(reply, strike, behaviour)
+        return reply if strike is None else fault_replies.after(reply, strike, behaviour)
 
     # --- Submit and synchronous runs
 
@@ -267,7 +265,7 @@ class WorkersAI:
             return envelope.failure(refused, behaviour, late or -1)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
             return self._single(model, run.sent)
-        requests, wrong, later = _requests(model, run.sent, behaviour)
+        requests, wrong, later = read_requests(model, run.sent, behaviour)
         if wrong is not None and not (later and run.call == "submit"):
             return envelope.failure(wrong, behaviour)
         with self._lock:
@@ -385,94 +383,6 @@ class WorkersAI:
         behaviour = self._behaviour
         result, answered_by = completed(batch, requests, behaviour, faults, earlier)
         return envelope.success(result, behaviour).with_headers(("x-local-answered-by", answered_by))
-
-
-class _Bodies:
-    """The bodies that a fault's text is searched in: the call's own, then that of the polled batch.
-
-    The second is fetched only if it is looked for.
-    """
-
-    def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
-        self._batches = batches
-        self._batch = batch
-        self._body = body
-
-    def __iter__(self) -> Any:  # noqa: ANN401 # An iterator of bytes.
-        yield self._body
-        if self._batch is not None:
-            yield self._batches.body(self._batch)
-
-
-def _requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[Any], ApiError | None, bool]:
-    """The requests of a body, what is wrong with them, and whether that comes out only after acceptance."""
-    requests = sent.get("requests") if isinstance(sent, dict) else None
-    if not isinstance(requests, list):
-        late = behaviour.missing_requests == "fail_later"
-        return [], error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'"), late
-    if not requests and behaviour.empty_requests == "refuse":
-        return [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"), False
-    if behaviour.max_requests and len(requests) > behaviour.max_requests:
-        most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
-        return requests, error(5006, most), False
-    late = behaviour.validation != "submit"
-    for index, request in enumerate(requests):
-        wrong = problem(model.family, request, f"/requests/{index}", strict_reference=behaviour.strict_reference)
-        if wrong is not None:
-            return requests, error(5006, wrong), late
-    return requests, None, False
-
-
-def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
-    """The reply of a fault that keeps a call from being carried out."""
-    match fault.kind:
-        case "bare":
-            retry = (("retry-after", str(fault.retry_after)),) if fault.retry_after >= 0 else ()
-            return Reply(status=fault.status or 429, headers=retry)
-        case "html":
-            return page(fault.status or 502)
-        case "json_500":
-            return envelope.failure(error(10013), behaviour)
-        case "redirect":
-            return Reply(status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),))
-        case "refuse":
-            return Reply(status=0, cut=Cut.REFUSE)
-        case "reset":
-            return Reply(status=0, cut=Cut.RESET)
-        case "hang":
-            return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
-        case _:
-            failure = error(fault.error_code, fault.message, fault.status)
-            retry_after = fault.retry_after
-            if retry_after < 0 and failure.code == 971:
-                retry_after = behaviour.retry_after
-            return envelope.failure(failure, behaviour, retry_after)
-
-
-def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
-    """The reply to a call that was carried out, after a fault on its way back."""
-    at = fault.at if fault.at >= 0 else len(reply.body) // 2
-    match fault.kind:
-        case "accept_then_reset":
-            return replace(reply, cut=Cut.RESET)
-        case "accept_then_close":
-            return replace(reply, cut=Cut.CLOSE)
-        case "accept_then_hang":
-            return replace(reply, delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
-        case "accept_then_truncate" | "truncated_body":
-            return replace(reply, cut=Cut.CLOSE, cut_after=at)
-        case "accept_then_html":
-            return page(fault.status or 502)
-        case "accept_then_json_500":
-            return envelope.failure(error(10013), behaviour)
-        case "accept_no_request_id":
-            return envelope.success({}, behaviour)
-        case "slow_body":
-            return replace(reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace))
-        case "slow":
-            return replace(reply, delay=max(fault.seconds, 0.0))
-        case _:
-            return reply
 
 
 def _end(reply: Reply) -> str:

@@ -211,3 +211,20 @@ def _event(batch: Batch, end: str, at: float) -> dict[str, Any]:
             "eventTimestamp": at,
         },
     }
+
+
+class SearchedBodies:
+    """The bodies that a fault's text is searched in: the call's own, then that of the polled batch.
+
+    The second is fetched only if it is looked for.
+    """
+
+    def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
+        self._batches = batches
+        self._batch = batch
+        self._body = body
+
+    def __iter__(self) -> Any:  # noqa: ANN401 # An iterator of bytes.
+        yield self._body
+        if self._batch is not None:
+            yield self._batches.body(self._batch)
