@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,9 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
         place = _checkpoint(services, job)
         if not job.plan.form:
             put_job_record(services, job)
+    elif services.now() < job.lease_until:
+        # Without it a small job would seem to be unread until its first visit.
+        _put_status(services, replace(job, state=JobState.IN_PROGRESS, total=place.record), services.now())
     if services.ledger.end_split(job, place.record, error, services.now(), read_to_end=is_read):
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
@@ -279,11 +282,14 @@ def _write_status(services: Services, job: Job, status_at: float) -> float:
     now = services.now()
     if now < status_at + STATUS_EVERY_SECONDS:
         return status_at
-    status = build_status(job, job.told_succeeded, job.told_failed, None)
-    services.store.put(
-        keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
-    )
+    _put_status(services, job, now)
     return now
+
+
+def _put_status(services: Services, job: Job, now: float) -> None:
+    status = build_status(job, job.told_succeeded, job.told_failed, None)
+    key = keys.result(job.upload.key, job.job_id, "status.json")
+    services.store.put(key, encode_status(status, now), kind=JSON_TYPE)
 
 
 def _gap_error(job: Job) -> UploadError:

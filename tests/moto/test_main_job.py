@@ -71,7 +71,7 @@ def test_status_is_there_from_the_first_seconds_and_follows_the_manifest(world):
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue", most=2)
 
-    assert world.status()["state"] == "splitting"
+    assert (world.status()["state"], world.status()["counts"]["total"]) == ("in_progress", 3)
 
     world.settle()
     status = world.status()

@@ -362,7 +362,9 @@ def test_the_status_says_every_ten_seconds_how_far_the_upload_has_been_read(monk
 
     assert fake.run()
 
-    told = [status["splitting"] for status in fake.statuses]
+    *while_split, when_read = fake.statuses
+    assert (when_read["state"], when_read["splitting"]) == ("in_progress", None)
+    told = [status["splitting"] for status in while_split]
     assert len(told) == len(SIZES) * 6 // 12
     assert [one["bytes"] for one in told] == [len(content)] * len(told)
     read = [one["bytes_read"] for one in told]
