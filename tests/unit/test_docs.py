@@ -183,3 +183,12 @@ def test_every_reason_to_wait_is_documented_and_no_other():
     assert {
         code for call in calls if getattr(call.func, "id", "") == "Waiting" for code in choices(call.args[0])
     } <= documented
+
+
+def test_every_log_line_that_operators_are_told_to_look_for_is_written_somewhere():
+    text = (ROOT / "docs/operations.md").read_text()
+    looked_for = set(re.findall(r"""(?:grep|-e|_LOGS) "([a-z][^"]+)""", text)) - {"Ticks"}
+    code = "".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))
+
+    assert len(looked_for) >= 8
+    assert {phrase for phrase in looked_for if phrase not in code} == set()
