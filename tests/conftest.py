@@ -36,6 +36,11 @@ class _OneProcessForAStack(LoadScopeScheduling):
         return path if path.startswith(SHARED) else nodeid
 
 
-@pytest.hookimpl(optionalhook=True)  # there is no such hook under `-p no:xdist`
+@pytest.hookimpl(optionalhook=True)  # there are no such hooks under `-p no:xdist`
+def pytest_xdist_auto_num_workers(config):
+    return (os.cpu_count() or 1) + 1  # The tests of a stack mostly wait.
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     return _OneProcessForAStack(config, log)
