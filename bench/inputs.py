@@ -100,8 +100,8 @@ def _label(dice: random.Random) -> str:
 
 
 def _generated(dice: random.Random) -> str:
-    told = {"response": dice.choice(PARAGRAPHS), "usage": {"prompt_tokens": 90, "completion_tokens": 70}}
-    return json.dumps(told)
+    answer = {"response": dice.choice(PARAGRAPHS), "usage": {"prompt_tokens": 90, "completion_tokens": 70}}
+    return json.dumps(answer)
 
 
 PARAGRAPHS = texts(400)

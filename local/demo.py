@@ -121,25 +121,25 @@ class Stack:
     ledger: Ledger
 
     @classmethod
-    def of(cls, told: dict[str, str]) -> Stack:
-        """Use what `up` told."""
+    def of(cls, facts: dict[str, str]) -> Stack:
+        """Use what `up` wrote."""
 
         def client(service: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
             return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
                 service,
-                endpoint_url=told["endpoint_url"],
-                region_name=told["region"],
+                endpoint_url=facts["endpoint_url"],
+                region_name=facts["region"],
                 aws_access_key_id=aws.CREDENTIALS["AWS_ACCESS_KEY_ID"],
                 aws_secret_access_key=aws.CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
             )
 
-        ledger = Ledger(client("dynamodb"), told["table"])
+        ledger = Ledger(client("dynamodb"), facts["table"])
         return cls(
-            told["bucket"],
-            told["workers_ai_base_url"],
+            facts["bucket"],
+            facts["workers_ai_base_url"],
             client("s3"),
             client("lambda"),
-            told["poll_function"],
+            facts["poll_function"],
             ledger,
         )
 

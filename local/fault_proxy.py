@@ -139,7 +139,7 @@ class Proxy:
                     each.close()
 
     def _control(self, request: Message) -> bytes:
-        status, told = 200, None
+        status, problem = 200, None
         pacing = request.first_line[1] == "/_latency"
         if request.first_line[0] == "PUT":
             try:
@@ -149,9 +149,9 @@ class Proxy:
                 else:
                     self.rules = [Rule(**each) for each in wanted]
             except (TypeError, ValueError, AttributeError) as error:
-                status, told = 400, {"error": str(error)}
+                status, problem = 400, {"error": str(error)}
         counted = {"operations": self.operations} if pacing else {"calls": self.calls, "struck": self.struck}
-        body = json.dumps(told or counted).encode()
+        body = json.dumps(problem or counted).encode()
         return _response(status, "application/json", body)
 
     def _choose(self, service: str) -> Rule | None:

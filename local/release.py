@@ -62,8 +62,8 @@ class ReleaseError(Exception):
 
 def project() -> tuple[str, str]:
     """Version and description of the project."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return told["version"], told["description"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return project["version"], project["description"]
 
 
 def release_template(template: str, archive: str, architecture: str, version: str, description: str) -> str:

@@ -51,7 +51,7 @@ class RunningSha256:
         """Begin anew, or go on.
 
         Args:
-            state: what `state` told, or empty.
+            state: what `state` returned, or empty.
             tail: the last bytes taken in before, as many as `unfinished_bytes` says of all of them.
 
         Raises:

@@ -149,11 +149,11 @@ def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
     if not isinstance(usage, dict):
         return Tokens()
 
-    def told(*names: str) -> int:
+    def count_of(*names: str) -> int:
         return next((usage[name] for name in names if type(usage.get(name)) is int and usage[name] >= 0), 0)
 
-    taken, given = told("prompt_tokens", "input_tokens"), told("completion_tokens", "output_tokens")
-    return Tokens(taken, given, told("total_tokens") or taken + given)
+    taken, given = count_of("prompt_tokens", "input_tokens"), count_of("completion_tokens", "output_tokens")
+    return Tokens(taken, given, count_of("total_tokens") or taken + given)
 
 
 def text_value(text: Json) -> str:

@@ -44,7 +44,7 @@ ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
-"""Members by which a request of the Responses API is told from one for embeddings, where there is no `url`."""
+"""Members by which a request of the Responses API differs from one for embeddings, where there is no `url`."""
 
 
 class _Line(msgspec.Struct):
@@ -139,13 +139,13 @@ class OpenAIWriter:
             response = msgspec.Raw(_response(facts, 200, self._body(facts, outcome, line)))
         elif outcome.code in STATUS_CODES:
             status = STATUS_CODES[outcome.code]
-            told = {
+            error_object = {
                 "message": outcome.message,
                 "type": _ERROR_TYPES[status],
                 "param": member_of(outcome.message) if status == 400 else None,  # noqa: PLR2004
                 "code": outcome.code,
             }
-            response = msgspec.Raw(_response(facts, status, encode({"error": told})))
+            response = msgspec.Raw(_response(facts, status, encode({"error": error_object})))
         else:
             code = ERROR_CODES.get(outcome.code, outcome.code)
             error = msgspec.Raw(encode({"code": code, "message": outcome.message}))

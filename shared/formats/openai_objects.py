@@ -107,9 +107,9 @@ def _choice(index: int, finish: str, content: tuple[str, Json], *rest: tuple[str
     )
 
 
-def _finish(told: str, calls: list[ToolCall]) -> str:
-    if told in FINISH_REASONS:
-        return told
+def _finish(reason: str, calls: list[ToolCall]) -> str:
+    if reason in FINISH_REASONS:
+        return reason
     return "tool_calls" if calls else "stop"
 
 
@@ -124,9 +124,9 @@ def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
 
 
 def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> list[tuple[str, Json]]:
-    told = answer.members.get("id", NULL)
+    own_id = answer.members.get("id", NULL)
     return [
-        ("id", told if begins(told, b'"') else encode(id_)),
+        ("id", own_id if begins(own_id, b'"') else encode(id_)),
         ("object", encode(kind)),
         ("created", b"%d" % facts.accepted_at),
         ("model", encode(facts.model)),
@@ -172,25 +172,31 @@ def _base64_vector(vector: Json) -> bytes | None:
 def response_object(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes:  # noqa: ARG001
     """A `response`."""
     answer = read_answer(result)
-    told = answer.members
+    members = answer.members
     name = f"{facts.job_id}-{id_}"
-    output = [_output_item(raw, f"{name}-{at}") for at, raw in enumerate(elements_of(told.get("output", NULL)) or [])]
+    output = [
+        _output_item(raw, f"{name}-{at}") for at, raw in enumerate(elements_of(members.get("output", NULL)) or [])
+    ]
     if not output:
         text = json_text(result) if answer.text is None else answer.text
         output = [_output_message({}, f"msg_{name}", splice_array([_output_text(text)]))]
-    kept = [(member, raw) for member, raw in told.items() if member not in _RESPONSE_MEMBERS]
-    status = told.get("status", NULL)
+    kept = [(member, raw) for member, raw in members.items() if member not in _RESPONSE_MEMBERS]
+    status = members.get("status", NULL)
+    parallel = members["parallel_tool_calls"] if _is_bool(members, "parallel_tool_calls") else b"true"
     own: list[tuple[str, Json]] = [
-        ("id", told["id"] if begins(told.get("id", NULL), b'"') else encode(f"resp_{name}")),
+        ("id", members["id"] if begins(members.get("id", NULL), b'"') else encode(f"resp_{name}")),
         ("object", b'"response"'),
         ("created_at", b"%d" % facts.accepted_at),
         ("status", status if word_of(status) in _RESPONSE_STATUSES else b'"completed"'),
         ("model", encode(facts.model)),
         ("output", splice_array(output)),
-        ("parallel_tool_calls", told["parallel_tool_calls"] if _is_bool(told, "parallel_tool_calls") else b"true"),
-        ("tool_choice", told["tool_choice"] if begins(told.get("tool_choice", NULL), b"{") else b'"auto"'),
-        ("tools", told["tools"] if begins(told.get("tools", NULL), b"[") else b"[]"),
-        ("usage", _responses_usage(told, answer.tokens)),
+        (
+            "parallel_tool_calls",
+            members["parallel_tool_calls"] if _is_bool(members, "parallel_tool_calls") else b"true",
+        ),
+        ("tool_choice", members["tool_choice"] if begins(members.get("tool_choice", NULL), b"{") else b'"auto"'),
+        ("tools", members["tools"] if begins(members.get("tools", NULL), b"[") else b"[]"),
+        ("usage", _responses_usage(members, answer.tokens)),
     ]
     return splice([*own, *kept])
 
@@ -243,8 +249,8 @@ def _output_text(text: Json) -> bytes:
     return splice([("type", b'"output_text"'), ("annotations", b"[]"), ("text", text)])
 
 
-def _responses_usage(told: dict[str, msgspec.Raw], tokens: Tokens) -> bytes:
-    usage = members_of(told.get("usage", NULL)) or {}
+def _responses_usage(members: dict[str, msgspec.Raw], tokens: Tokens) -> bytes:
+    usage = members_of(members.get("usage", NULL)) or {}
     details: list[tuple[str, Json]] = []
     for name, zeros in _USAGE_DETAILS.items():
         counts = value_of(usage.get(name, NULL))

@@ -26,7 +26,7 @@ DELIMITERS = {"csv": b",", "tsv": b"\t"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A file's format, and what its format has to be told.
+    """A file's format, and what its format has to know.
 
     Attributes:
         format: one of `FORMATS`.
