@@ -190,10 +190,7 @@ def response_object(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
         ("status", status if word_of(status) in _RESPONSE_STATUSES else b'"completed"'),
         ("model", encode(facts.model)),
         ("output", splice_array(output)),
-        (
-            "parallel_tool_calls",
-            members["parallel_tool_calls"] if _is_bool(members, "parallel_tool_calls") else b"true",
-        ),
+        ("parallel_tool_calls", parallel),
         ("tool_choice", members["tool_choice"] if begins(members.get("tool_choice", NULL), b"{") else b'"auto"'),
         ("tools", members["tools"] if begins(members.get("tools", NULL), b"[") else b"[]"),
         ("usage", _responses_usage(members, answer.tokens)),
