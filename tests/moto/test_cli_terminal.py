@@ -84,7 +84,7 @@ def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_goes_on(command, mo
     code, shown = on_terminal(monkeypatch, "wait", "july.jsonl", ctrl_c_after=b"\x1b[1F")
 
     assert code == 130
-    assert "0 records" in shown
+    assert "0 of 1 records" in shown
     assert "The job goes on" in shown
     assert "Traceback" not in shown
 
