@@ -42,6 +42,7 @@ def explained(*, retry: bool = False) -> Iterator[None]:
     Raises:
         CommandError: for every other error of botocore.
     """
+    from boto3.exceptions import Boto3Error
     from botocore import exceptions as botocore
 
     try:
@@ -58,6 +59,10 @@ def explained(*, retry: bool = False) -> Iterator[None]:
         raise CommandError(f"{error}.", Exit.USAGE) from error
     except botocore.ClientError as error:
         raise _of_client(error) from error
+    except Boto3Error as error:  # Uploads of files wrap what AWS said.
+        if isinstance(error.__context__, botocore.ClientError):
+            raise _of_client(error.__context__) from error
+        raise CommandError(str(error)) from error
     except (botocore.ResponseStreamingError, botocore.IncompleteReadError, botocore.ReadTimeoutError) as error:
         if not retry:
             raise CommandError(f"The connection to AWS broke: {error}") from error

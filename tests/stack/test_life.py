@@ -83,6 +83,8 @@ def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     records = requests(2_000, "flight")
     stack.local("behaviour", "PUT", {"latency": 15.0})
     stack.drop(f"{MODEL}/flight.jsonl", as_lines(records))
+    table = "id,text\n" + "".join(f"{number},flying {number}\n" for number in range(300))
+    stack.drop(f"{MODEL}/flight.csv", table.encode())  # Its items carry another schema than those of native records.
     while len(stack.bill()) < 3:
         time.sleep(0.2)
     before = operator.resources()
@@ -96,8 +98,12 @@ def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
     assert [batch["requests"] for batch in manifest["batches"]] == [100] * 20, "a job keeps the limits it began with"
-    again = len(stack.bill()) - 20
-    assert again <= sum(batch["unknowable_submits"] for batch in manifest["batches"])
+    table_folder, table_manifest = stack.wait(f"{MODEL}/flight.csv", seconds=600)
+    assert table_manifest["counts"] == {"total": 300, "succeeded": 300, "failed": 0}
+    rows = stack.s3.get_object(Bucket=stack.bucket, Key=f"{table_folder}/output.csv")["Body"].read().splitlines()
+    assert [row.split(b",")[0] for row in rows[1:]] == [b"%d" % number for number in range(300)]
+    both = [*manifest["batches"], *table_manifest["batches"]]
+    assert len(stack.bill()) - len(both) <= sum(batch["unknowable_submits"] for batch in both)
     stack.local("behaviour", "PUT", {"latency": 2.0})
 
 

@@ -1,0 +1,81 @@
+"""The command line without permission: each verb says what AWS denied, what to attach, and exits with 4."""
+
+import botocore.client
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.support.command_line import CommandLine
+from tests.support.translations import M2M
+
+GOOD = '{"text":"x","target_lang":"es"}\n'
+FREE = {"DescribeStacks", "DescribeStackResources"}
+"""What every user may call: it finds the stack."""
+
+
+@pytest.fixture
+def command(world, monkeypatch, capsys):
+    return CommandLine(world, monkeypatch, capsys)
+
+
+@pytest.fixture
+def finished(command):
+    command.world.upload("a.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
+    command.settle()
+
+
+def deny(monkeypatch, *operations):
+    """AWS denies these operations, or all that are not free."""
+    real = botocore.client.BaseClient._make_api_call
+
+    def call(client, operation, arguments):
+        if operation in operations or (not operations and operation not in FREE):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation)
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["put", "{file}", "--model", M2M],
+        ["validate", "{file}", "--model", M2M],
+        ["ls"],
+        ["status", "a.jsonl"],
+        ["wait", "a.jsonl"],
+        ["get", "a.jsonl"],
+        ["report", "a.jsonl"],
+        ["retry", "a.jsonl"],
+        ["cancel", "a.jsonl"],
+        ["pause", "a.jsonl"],
+        ["pause"],
+        ["resume"],
+        ["redrive"],
+        ["tail", "--no-follow"],
+    ],
+    ids=" ".join,
+)
+def test_a_denied_verb_says_what_is_missing(command, finished, monkeypatch, tmp_path, arguments):
+    file = tmp_path / "b.jsonl"
+    file.write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    deny(monkeypatch)
+
+    ended = command.run(*(one.format(file=file) for one in arguments))
+
+    assert ended.code == 4
+    assert "AWS denied " in ended.err
+    assert "UserPolicyArn" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_who_may_read_only_uploads_nothing(command, finished, monkeypatch, tmp_path):
+    file = tmp_path / "b.jsonl"
+    file.write_text(GOOD)
+    deny(monkeypatch, "PutObject")
+
+    ended = command.run("put", file, "--model", M2M)
+
+    assert (ended.code, "AWS denied PutObject" in ended.err) == (4, True)
+    assert command.world.objects("inbox/") == ["inbox/a.jsonl"]
+    assert command.run("status", "a.jsonl").code == 0
