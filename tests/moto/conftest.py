@@ -10,6 +10,7 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
+from tests.support.command_line import CommandLine
 from tests.support.resources import WAYS
 from tests.support.world import World, make_world
 
@@ -46,3 +47,9 @@ def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 def world(start: Callable[..., World]) -> World:
     """A Dropbatch with the template's defaults."""
     return start()
+
+
+@pytest.fixture
+def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line on a Dropbatch with the template's defaults."""
+    return CommandLine(world, monkeypatch, capsys)

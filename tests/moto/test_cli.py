@@ -4,17 +4,11 @@ import json
 
 import pytest
 
-from tests.support.command_line import CommandLine
 from tests.support.resources import BUCKET, client
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
-
-
-@pytest.fixture
-def command(world, monkeypatch, capsys):
-    return CommandLine(world, monkeypatch, capsys)
 
 
 @pytest.fixture

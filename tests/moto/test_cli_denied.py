@@ -4,17 +4,11 @@ import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.support.command_line import CommandLine
 from tests.support.translations import M2M
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
 FREE = {"DescribeStacks", "DescribeStackResources"}
 """What every user may call: it finds the stack."""
-
-
-@pytest.fixture
-def command(world, monkeypatch, capsys):
-    return CommandLine(world, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -15,16 +15,10 @@ import click
 import pytest
 
 from dropbatch import bars, cli, downloads, waiting
-from tests.support.command_line import CommandLine
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 CTRL_C = b"\x03"
-
-
-@pytest.fixture
-def command(world, monkeypatch, capsys):
-    return CommandLine(world, monkeypatch, capsys)
 
 
 def on_terminal(monkeypatch, *arguments, columns=100, ctrl_c_after=None):

@@ -1,4 +1,4 @@
-"""A job of each format dies after each write in turn: its files are those of a job that nothing happened to."""
+"""A job of each format dies at each write in turn: its files are those of a job that nothing happened to."""
 
 from __future__ import annotations
 
@@ -94,8 +94,9 @@ def test_nothing_is_lost_at_one_write(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("mode", ["after", "unanswered"])
 @pytest.mark.parametrize("name", UPLOADS)
-def test_nothing_is_lost_after_any_write(name, share):
-    """What else may happen at a call does not depend on the format: `test_crashes.py` plays all of it."""
+def test_nothing_is_lost_at_any_write(name, mode, share):
+    """A death before a write is one after the write before it; what a read may meet does not depend on the format."""
     for number in recorded(name)[0][share::SHARES]:
-        strike(name, number, "after")
+        strike(name, number, mode)

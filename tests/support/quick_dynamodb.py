@@ -15,18 +15,17 @@ from typing import Any
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
-from moto.core import DEFAULT_ACCOUNT_ID, responses, serialize
+from moto.core import DEFAULT_ACCOUNT_ID, responses
 from moto.core.exceptions import HTTPException
 from moto.core.models import botocore_stubber
 from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb import responses as dynamodb_responses
-from moto.dynamodb.models.dynamo_type import DynamoType, Item, LimitedSizeDict
+from moto.dynamodb.models.dynamo_type import DynamoType, Item
 from moto.dynamodb.parsing import validators
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 
 _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
-_put_attribute = LimitedSizeDict.__setitem__
 _project = Item.project
 _parse = UpdateExpressionParser.make
 
@@ -41,24 +40,23 @@ def install() -> None:
     DynamoType.__deepcopy__ = _copy
     Item.size = _item_size
     Item.project = _project_item
-    LimitedSizeDict.__setitem__ = _put
     UpdateExpressionParser.make = _parse_copy
     validators.deepcopy = _copy_tree
     dynamodb_responses.dynamo_to_dict = _plain
-    serialize.camelcase_to_underscores = cache(camelcase_to_underscores)
+    responses.camelcase_to_underscores = cache(camelcase_to_underscores)
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     """What `client` would get over HTTP, where that is moto's DynamoDB."""
-    told = client.meta
-    at_moto = botocore_stubber.enabled and told.endpoint_url.endswith(".amazonaws.com")
-    if not at_moto or told.service_model.service_name != "dynamodb" or operation not in DIRECT:
+    meta = client.meta
+    at_moto = botocore_stubber.enabled and meta.endpoint_url.endswith(".amazonaws.com")
+    if not at_moto or meta.service_model.service_name != "dynamodb" or operation not in DIRECT:
         return _send(client, operation, arguments)
-    validate_parameters(arguments, told.service_model.operation_model(operation).input_shape)
+    validate_parameters(arguments, meta.service_model.operation_model(operation).input_shape)
     handler = dynamodb_responses.DynamoHandler()
-    handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, told.region_name
+    handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, meta.region_name
     handler.body = json.loads(json.dumps(arguments))
     metadata = {"RequestId": "tests", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
     try:
@@ -70,15 +68,15 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
 
 def _refusal(client: Any, operation: str, error: HTTPException, metadata: dict[str, Any]) -> Exception:
     """The exception that botocore would make of moto's."""
-    told = json.loads(error.description or "{}")
-    code = told["__type"].rpartition("#")[2]
-    message = told.get("message") or told.get("Message", "")
+    described = json.loads(error.description or "{}")
+    code = described["__type"].rpartition("#")[2]
+    message = described.get("message") or described.get("Message", "")
     reply = {
         "Error": {"Code": code, "Message": message},
         "ResponseMetadata": {**metadata, "HTTPStatusCode": error.code},
     }
-    if "Item" in told:
-        reply["Item"] = told["Item"]
+    if "Item" in described:
+        reply["Item"] = described["Item"]
     refusal: Exception = client.exceptions.from_code(code)(reply, operation)
     return refusal
 
@@ -121,12 +119,6 @@ def _size(value: Any) -> int:
             return sum(_bytes(name) + _size(member) for name, member in value.value.items())
         case _:
             return _size_of_any_kind(value)
-
-
-def _put(attributes: LimitedSizeDict, name: str, value: Any) -> None:
-    """Add up the item's size, which is limited, only where a value is large."""
-    put = _put_attribute if _size(value) > 1_000 else dict.__setitem__
-    put(attributes, name, value)
 
 
 def _project_item(item: Item, paths: list[list[str]]) -> Item:
