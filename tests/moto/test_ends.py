@@ -293,6 +293,22 @@ def test_a_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_wai
     assert sum(api.calls["poll"].values()) > polled
 
 
+def test_an_answer_that_comes_while_a_batch_waits_to_be_sent_again_is_used_and_nothing_sent(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(
+        Fault(kind="stuck", seconds=HOUR + 100),
+        Fault(kind="3040", on="submit", nth=2),
+        Fault(kind="5035", on="submit", nth=2, times=0),
+    )
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.settle(minutes=120, until=lambda: sum(api.calls["submit"].values()) == 2)
+
+    assert hours_to_end(world, most=2) <= 1
+
+    assert all_good(world, 3)
+    assert sum(api.calls["submit"].values()) == 2
+
+
 # ── pauses stop the clock ────────────────────────────────────────────────────────────────────────────────────────────
 
 
