@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from functions.poll.bisect_batch import give_up, isolate
 from functions.poll.collect import StoredReply, collect
-from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, submit_again
+from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
@@ -322,7 +322,7 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
         updates |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
     if is_overdue(services, batch, now) or job.is_past_deadline(now):
         return submit_again(services, job, batch, LATE, updates)
-    due_at = now + next_poll(services, job, batch)
+    due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch, now) + 1)
     services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **updates)
     return False
 

@@ -53,6 +53,8 @@ BATCHES_PER_MESSAGE = 8
 """Batches in one message of the poll queue."""
 MAX_WAITING = 20
 """Messages that may wait in the poll queue for more to be sent."""
+FULL_SECONDS = 10.0
+"""Seconds to the next look at the batches to poll when as many do wait: a look reads them all."""
 MAX_COUNTED = 20_000
 """Open batches that a tick counts, at most, for its metrics and to stop submits."""
 MAX_JOBS_COUNTED = 2_000
@@ -67,6 +69,8 @@ class _CallsLeft:
 
     submits: int
     polls: int
+    look_at: float = 0.0
+    """No batch to poll is looked for before this time, Unix seconds: the poll queue was full."""
 
 
 def tick(services: Services, remaining: Callable[[], float]) -> None:
@@ -135,7 +139,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
     most = MAX_EXAMINED_IN_A_PAUSE if free.paused else MAX_EXAMINED
     firsts = due(DueKind.FIRST, most if free.first or free.paused else 0, heeds=not free.paused)
     submits = due(DueKind.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
-    polls = due(DueKind.POLL, min(free.polls, left.polls))
+    polls = due(DueKind.POLL, min(free.polls, left.polls) if now >= left.look_at else 0)
     jobs = due(DueKind.JOB, MAX_JOBS)
     pause = free.look_at if free.paused else None
     sent, calls = send_submits(services, firsts, min(free.first, left.submits), pause)
@@ -164,7 +168,11 @@ def _polls(
         in_hand = [one for one in polls if not is_large(one.job)][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
-    handed = _send_polls(services, [one for one in polls if one.due not in held])
+    others = [one for one in polls if one.due not in held]
+    room = max(MAX_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
+    handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
+    if len(others) > room * BATCHES_PER_MESSAGE:
+        left.look_at = services.now() + FULL_SECONDS
 
     def limited() -> float:
         return min(remaining(), over - RESERVE_SECONDS + COLLECT_SECONDS - services.now())
@@ -229,12 +237,8 @@ def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -
     )
 
 
-def _send_polls(services: Services, found: list[DueItem]) -> int:
-    """Send batches to more invocations of this function, unless too many messages wait already; how many."""
-    if not found:
-        return 0
-    room = max(MAX_WAITING - services.queues.waiting(services.queues.poll_url), 0)
-    chosen = found[: room * BATCHES_PER_MESSAGE]
+def _send_polls(services: Services, chosen: list[DueItem]) -> int:
+    """Send batches to more invocations of this function; how many."""
 
     def postponed(one: DueItem) -> bool:
         return services.ledger.postpone(one.batch, services.now() + DISPATCHED_SECONDS) is not None

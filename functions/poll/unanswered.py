@@ -21,8 +21,12 @@ MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this re
 
 def is_overdue(services: Services, batch: Batch, now: float) -> bool:
     """Whether a batch has been pending for longer than the stack's deadline; pauses come off."""
-    accepted = batch.accepted_at or now
-    return now - accepted - batch.paused > services.settings.batch_deadline_hours * 3_600
+    return now > overdue_at(services, batch, now)
+
+
+def overdue_at(services: Services, batch: Batch, now: float) -> float:
+    """When a batch will have been pending for longer than the stack's deadline, Unix seconds."""
+    return (batch.accepted_at or now) + batch.paused + services.settings.batch_deadline_hours * 3_600
 
 
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:

@@ -12,38 +12,36 @@ import random
 
 import pytest
 
-from tests.support.deaths import SUBMIT, WRITES, Boundaries
+from tests.support.deaths import SUBMIT, WRITES, Boundaries, Mode, strike_each
 from tests.support.fault_table import note
 from tests.support.journeys import JOURNEYS, Seen, recorded, run
 
 SHARES = 8
 """A matrix is cut in so many tests, for two processors to share."""
-MODES = ("before", "after", "unanswered")
+MODES: dict[Mode, str] = {
+    "before": "death before a call",
+    "after": "death after a call",
+    "unanswered": "answer of a call lost",
+}
 
 
-def strike(name: str, number: int, mode: str) -> Seen:
-    """One run with one strike; says where when something is lost."""
-    boundaries = Boundaries()
-    boundaries.strike(number, mode)
-    try:
-        seen = run(JOURNEYS[name], boundaries)
-        passed = boundaries.passed
-        # Only a death or a lost answer between the API's yes and the table's may cost a second submit.
-        done = passed[number - 1 - (mode == "before")] if 1 < number <= len(passed) else ""
-        assert seen.extra <= (done == SUBMIT)
-    except Exception as error:
-        raise AssertionError(f"{name}: {mode} call {number}, {boundaries.struck}") from error
-    return seen
+def run_once(name: str, boundaries: Boundaries) -> tuple[str, Seen]:
+    """One run with one strike: its mode, and what the run came to."""
+    seen, passed = run(JOURNEYS[name], boundaries), boundaries.passed
+    # Only a death or a lost answer between the API's yes and the table's may cost a second submit.
+    last = boundaries.struck_at - 1 - (boundaries.mode == "before")
+    assert seen.extra <= (last >= 0 and passed[last] == SUBMIT)
+    return boundaries.mode, seen
 
 
-def strike_all(name: str, chosen: list[tuple[int, str]]) -> None:
+def strike_all(name: str, chosen: list[tuple[int, Mode]]) -> None:
     """One run for each of these strikes; tells the table of faults."""
-    for mode in MODES:
-        seen = [strike(name, number, mode) for number, of in chosen if of == mode]
+    struck = strike_each(chosen, lambda boundaries: run_once(name, boundaries))
+    assert len(struck) == len(chosen)
+    for mode, meaning in MODES.items():
+        seen = [one for of, one in struck if of == mode]
         note(
-            {"before": "death before a call", "after": "death after a call", "unanswered": "answer of a call lost"}[
-                mode
-            ],
+            meaning,
             where="moto",
             injected=len(seen),
             jobs=len(seen),
@@ -75,7 +73,7 @@ def test_nothing_is_lost_at_some_boundary_of_any_job(name):
 @pytest.mark.parametrize("mode", ["after", "unanswered"])
 @pytest.mark.parametrize("name", JOURNEYS)
 def test_nothing_is_lost_at_every_fifth_write_of_any_job(name, mode):
-    strike_all(name, [(number, mode) for number in writes(name)[MODES.index(mode) :: 5]])
+    strike_all(name, [(number, mode) for number in writes(name)[list(MODES).index(mode) :: 5]])
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from functools import cache
 import pytest
 
 from local.workers_ai import Behaviour, Fault, WorkersAI
-from tests.support.deaths import WRITES, Boundaries, mortal_world
+from tests.support.deaths import WRITES, Boundaries, Mode, mortal_world, strike_each
 from tests.support.journeys import check_bill, check_is_quiet
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 M2M = "@cf/meta/m2m100-1.2b"
-MODES = ("before", "after", "unanswered")
+MODES: tuple[Mode, ...] = ("before", "after", "unanswered")
 SHARES = 2
 
 
@@ -72,16 +72,16 @@ def recorded(name: str) -> tuple[list[int], dict[str, str]]:
     return [number for number, call in enumerate(boundaries.passed, 1) if call in WRITES], files
 
 
-def strike(name: str, number: int, mode: str) -> None:
-    """One run with one strike; says where when its files are others."""
-    boundaries = Boundaries()
-    boundaries.strike(number, mode)
-    try:
+def strike_all(name: str, chosen: list[tuple[int, Mode]]) -> None:
+    """One run for each of these strikes, each with the files of a run without."""
+    wanted = recorded(name)[1]
+
+    def run_once(boundaries: Boundaries) -> None:
         found = run(name, boundaries)
-    except Exception as error:
-        raise AssertionError(f"{name}: {mode} call {number}, {boundaries.struck}") from error
-    for file, text in recorded(name)[1].items():
-        assert found[file] == text, f"{name}: {file}, {mode} call {number}, {boundaries.struck}"
+        for file, text in wanted.items():
+            assert found[file] == text, file
+
+    assert len(strike_each(chosen, run_once)) == len(chosen)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def strike(name: str, number: int, mode: str) -> None:
 )
 def test_nothing_is_lost_at_one_write(name):
     generator = random.Random(f"{name}3")
-    strike(name, generator.choice(recorded(name)[0]), generator.choice(MODES))
+    strike_all(name, [(generator.choice(recorded(name)[0]), generator.choice(MODES))])
 
 
 @pytest.mark.slow
@@ -98,5 +98,4 @@ def test_nothing_is_lost_at_one_write(name):
 @pytest.mark.parametrize("name", UPLOADS)
 def test_nothing_is_lost_at_any_write(name, mode, share):
     """A death before a write is one after the write before it; what a read may meet does not depend on the format."""
-    for number in recorded(name)[0][share::SHARES]:
-        strike(name, number, mode)
+    strike_all(name, [(number, mode) for number in recorded(name)[0][share::SHARES]])

@@ -13,13 +13,15 @@ from contextlib import contextmanager
 import pytest
 
 import functions.submit.handler
-from tests.support.deaths import ONE_ROUND_SECONDS, WRITES, Boundaries, Mortal
+from tests.support.deaths import ONE_ROUND_SECONDS, WRITES, Boundaries, Mortal, strike_each
 from tests.support.journeys import JOURNEYS, Journey, greeting, recorded, run
 
 SMALL = Journey((greeting(0), "nonsense", greeting(2)), (None, "invalid_json", None))
 SPLIT_IN_TWO = JOURNEYS["a record refused at submit"]
 M2M = "@cf/meta/m2m100-1.2b"
 LONGER_THAN_ANY_CLAIM = 400.0
+SHARES = 3
+"""A long test is cut in so many, for several processors to share."""
 
 
 def all_others_go_on(world: Mortal) -> None:
@@ -124,14 +126,17 @@ def test_a_message_that_comes_between_reading_a_batch_and_claiming_it_submits_on
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("what", MEANWHILE)
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_whatever_comes_before_any_one_call_a_job_is_whole_and_its_bill_told(name, what):
-    for number in range(1, len(recorded(name)) + 1):
-        boundaries = Boundaries()
-        boundaries.strike(number, "interrupted")
-        try:
-            seen = run(JOURNEYS[name], boundaries, MEANWHILE[what])
-            assert seen.extra == 0 or what == "all others, while it sleeps"
-        except Exception as error:
-            raise AssertionError(f"{name}: {what}, before call {number}, {boundaries.struck}") from error
+def test_whatever_comes_before_any_one_call_a_job_is_whole_and_its_bill_told(name, what, share):
+    """Each comes before each write, and one of them, in turn, before each of the other calls."""
+
+    def run_once(boundaries: Boundaries) -> None:
+        seen = run(JOURNEYS[name], boundaries, MEANWHILE[what])
+        assert seen.extra == 0 or what == "all others, while it sleeps"
+
+    turn = list(MEANWHILE).index(what)
+    calls = enumerate(recorded(name), 1)
+    chosen = [number for number, call in calls if call in WRITES or number % len(MEANWHILE) == turn]
+    strike_each([(number, "interrupted") for number in chosen[share::SHARES]], run_once)

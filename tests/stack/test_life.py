@@ -145,7 +145,8 @@ def test_a_dead_letter_that_is_sent_back_becomes_its_job(stack):
 
 def test_each_finished_job_was_announced(operator, stack):
     """The local AWS enforces the poll function's role, which may put no other event."""
-    paths = [f"{MODEL}/{name}.jsonl" for name in ("flight", "old-token", "new-token", "lost")]
+    uploads = ("flight.jsonl", "flight.csv", "old-token.jsonl", "new-token.jsonl", "lost.jsonl")
+    paths = [f"{MODEL}/{name}" for name in uploads]
 
     assert operator.announced() == {path: stack.wait(path)[1]["job_id"] for path in paths}
 

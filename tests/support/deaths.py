@@ -7,6 +7,7 @@ new call is covered when it is added.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import botocore.client
@@ -17,10 +18,11 @@ from moto import mock_aws
 
 from local.workers_ai import transport
 from shared.errors import StorageError
+from tests.support.forks import Forks
 from tests.support.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from local.workers_ai import WorkersAI
 
@@ -64,11 +66,16 @@ class Boundaries:
         self.mode: Mode = "after"
         self.struck = ""
         """The call that was struck, the last of several."""
+        self.struck_at = 0
+        """Its number."""
         self.watching = False
         self.meanwhile: Callable[[], None] | None = None
         """Called at an interruption."""
         self.interrupted = False
         """Whether it runs now: its own calls are not counted."""
+        self.forks = Forks()
+        self.modes: dict[int, list[Mode]] = {}
+        """Where the run is forked, by number of call: one child is struck there in each mode."""
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
@@ -88,9 +95,14 @@ class Boundaries:
         if not self.watching or self.interrupted:
             return call()
         self.passed.append(name)
+        for mode in self.modes.get(len(self.passed), ()):
+            if self.forks.split():
+                self.mode, self.modes = mode, {}
+                self.strikes = partial(_is_call, len(self.passed))
+                break
         if not self.strikes(len(self.passed), name):
             return call()
-        self.struck = name
+        self.struck, self.struck_at = name, len(self.passed)
         if self.mode == "interrupted":
             self.interrupted = True
             try:
@@ -103,6 +115,30 @@ class Boundaries:
             raise DiedError
         call()
         raise lost() if self.mode == "unanswered" else DiedError
+
+
+def _is_call(wanted: int, number: int, _name: str) -> bool:
+    return number == wanted
+
+
+def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries], T]) -> list[T]:
+    """What `run` returns with each of these strikes (number of call, mode), in the order of the calls.
+
+    Raises:
+        AssertionError: one of the runs failed; says which.
+    """
+    boundaries = Boundaries()
+    for number, mode in strikes:
+        boundaries.modes.setdefault(number, []).append(mode)
+
+    def named() -> T:
+        try:
+            return run(boundaries)
+        except Exception as error:
+            struck = boundaries.struck and f"{boundaries.mode} call {boundaries.struck_at}, {boundaries.struck}"
+            raise AssertionError(struck or "nothing struck") from error
+
+    return boundaries.forks.run(named)
 
 
 class Watched(httpx.BaseTransport):

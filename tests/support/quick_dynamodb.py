@@ -28,6 +28,7 @@ _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
 _project = Item.project
 _parse = UpdateExpressionParser.make
+_snake_case = cache(camelcase_to_underscores)
 
 DIRECT = {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
 """Operations whose values hold no bytes here, so that they can be copied as JSON."""
@@ -43,7 +44,7 @@ def install() -> None:
     UpdateExpressionParser.make = _parse_copy
     validators.deepcopy = _copy_tree
     dynamodb_responses.dynamo_to_dict = _plain
-    responses.camelcase_to_underscores = cache(camelcase_to_underscores)
+    responses.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
 
@@ -60,7 +61,7 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     handler.body = json.loads(json.dumps(arguments))
     metadata = {"RequestId": "tests", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
     try:
-        result = getattr(handler, camelcase_to_underscores(operation))().result
+        result = getattr(handler, _snake_case(operation))().result
     except HTTPException as error:
         raise _refusal(client, operation, error, metadata) from None
     return {**json.loads(json.dumps(result)), "ResponseMetadata": metadata}
