@@ -23,16 +23,19 @@ settings.register_profile(
 settings.load_profile("dropbatch")
 
 SHARED = ("tests/stack/", "tests/faults/", "tests/unit/test_artifact.py")
+TEMPLATE = "tests/unit/template/"
 
 
 class _OneProcessForAStack(LoadScopeScheduling):
-    """Tests go to whichever process is free, but those of a file that shares a stack or an artifact stay together.
+    """Tests go to whichever process is free, but those that share a stack, an artifact or the template stay together.
 
     Told apart by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
+        if path.startswith(TEMPLATE):
+            return TEMPLATE
         return path if path.startswith(SHARED) else nodeid
 
 

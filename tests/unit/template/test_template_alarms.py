@@ -1,0 +1,98 @@
+"""Alarms, the dashboard, and mails about failed jobs."""
+
+import json
+import re
+
+from shared.aws.event_bus import DETAIL_TYPE, SOURCE
+from shared.observability import METRICS
+from tests.support.translated_template import ROOT, target
+
+
+def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type):
+    alarms = of_type("AWS::CloudWatch::Alarm").values()
+    watched = {
+        (alarm["MetricName"], target(alarm["Dimensions"][0]["Value"]))
+        for alarm in alarms
+        if alarm["Namespace"].startswith("AWS/")
+    }
+    dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
+
+    assert len(dead_letters) == 6
+    assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
+    for function in of_type("AWS::Lambda::Function"):
+        assert {("Errors", function), ("Throttles", function)} <= watched
+    counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
+    assert counted == {
+        *("Ticks", "OldestPendingAge", "TokenRefused", "QuotaSpent", "Outage"),
+        *("AmbiguousSubmits", "StuckItems", "LawsBroken", "Errors"),
+    }
+    assert counted < set(METRICS)
+    for alarm in alarms:
+        assert alarm["AlarmActions"]["Fn::If"][0] == "Notifies"
+        assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
+
+
+def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
+    for function in of_type("AWS::Lambda::Function").values():
+        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
+    for alarm in of_type("AWS::CloudWatch::Alarm").values():
+        if alarm["Namespace"] == "Dropbatch":
+            assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
+
+
+def test_missing_data_raises_an_alarm_for_ticks_alone_and_not_on_a_first_deployment(of_type):
+    alarms = of_type("AWS::CloudWatch::Alarm")
+
+    # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With `breaching` it would go to
+    # ALARM before the first tick.
+    assert {name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"} == {"NoTickAlarm"}
+    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {"NoTickAlarm"}
+    no_tick = alarms["NoTickAlarm"]
+    assert no_tick["TreatMissingData"] == "missing"
+    assert no_tick["InsufficientDataActions"] == no_tick["AlarmActions"]
+    assert no_tick["Period"] == {"Fn::If": ["TicksEachMinute", 60, 86_400]}
+    assert no_tick["EvaluationPeriods"] == {"Fn::If": ["TicksEachMinute", 5, 1]}
+
+
+def test_each_alarm_has_its_page_in_the_runbook(of_type):
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
+
+    assert told == set(of_type("AWS::CloudWatch::Alarm"))
+
+
+def test_dashboard_shows_every_alarm_and_no_widget_covers_another(of_type):
+    (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
+    body = dashboard["DashboardBody"]["Fn::Sub"]
+    alarms, *widgets = json.loads(body)["widgets"]
+
+    # An alarm that is there only with some parameters cannot be named in the dashboard's text.
+    always = {name for name in of_type("AWS::CloudWatch::Alarm") if name != "SourceDeadLetterAlarm"}
+    assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == always
+    taken = [
+        (x, y)
+        for widget in (alarms, *widgets)
+        for x in range(widget["x"], widget["x"] + widget["width"])
+        for y in range(widget["y"], widget["y"] + widget["height"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    assert all(widget["properties"]["title"] for widget in widgets)
+
+
+def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template, of_type):
+    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
+    (policy,) = of_type("AWS::SNS::TopicPolicy").values()
+
+    assert rule["EventPattern"] == {
+        "source": [SOURCE],
+        "detail-type": [DETAIL_TYPE],
+        "detail": {"state": ["failed"], "results": {"bucket": [{"Ref": "Bucket"}]}},
+    }
+    assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
+    *allowed, denied = policy["PolicyDocument"]["Statement"]
+    publishers = [statement["Principal"]["Service"] for statement in allowed]
+    assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
+    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
+        assert template["Resources"][name]["Condition"] == "Notifies"

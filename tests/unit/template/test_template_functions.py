@@ -1,0 +1,104 @@
+"""The two functions: runtime, settings, logs, concurrency, disks, and the schedule."""
+
+import json
+import re
+
+from functions.poll.due_items import THREADS
+from functions.poll.tick import BATCHES_PER_MESSAGE
+from shared.settings import ENVIRONMENT
+from shared.spool import MAX_REPLY_BYTES
+from tests.support.translated_template import ROOT, SECRETS, resolved, target
+
+POWERTOOLS = {
+    "POWERTOOLS_SERVICE_NAME",
+    "POWERTOOLS_METRICS_NAMESPACE",
+    "POWERTOOLS_LOG_LEVEL",
+}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+
+
+def test_there_are_two_functions_and_what_they_need(of_type):
+    assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
+    assert len(of_type("AWS::S3::Bucket")) == 1
+    assert len(of_type("AWS::DynamoDB::Table")) == 1
+    assert len(of_type("AWS::SQS::Queue")) == 10
+    assert len(of_type("AWS::Lambda::EventSourceMapping")) == 4
+    assert len(of_type("AWS::Scheduler::Schedule")) == 1
+
+
+def test_functions_get_exactly_the_settings_they_read(of_type):
+    for name, function in of_type("AWS::Lambda::Function").items():
+        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, name
+
+
+def test_no_token_is_in_the_environment(of_type):
+    for function in of_type("AWS::Lambda::Function").values():
+        assert not SECRETS & set(re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"])))
+
+
+def test_functions_are_what_the_makefile_packs_for(template, of_type, source):
+    makefile = (ROOT / "Makefile").read_text()
+    python = re.search(r"^LAMBDA_PYTHON := (.+)$", makefile, re.MULTILINE)[1]
+    processor = re.search(r"^DROPBATCH_BUILD \?= (.+)$", makefile, re.MULTILINE)[1]
+
+    assert source["Parameters"]["Architecture"]["Default"] == processor
+    for name, function in of_type("AWS::Lambda::Function").items():
+        assert function["Runtime"] == f"python{python}"
+        assert function["Architectures"] == [{"Ref": "Architecture"}]
+        assert template["Resources"][name]["Metadata"]["BuildMethod"] == "makefile"
+        room = name.removesuffix("Function").lower()
+        assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
+
+
+def test_functions_keep_their_logs_for_a_while_and_are_traced(of_type):
+    groups = of_type("AWS::Logs::LogGroup")
+    used = set()
+    for function in of_type("AWS::Lambda::Function").values():
+        group = target(function["LoggingConfig"]["LogGroup"])
+        used.add(group)
+        assert groups[group]["RetentionInDays"] > 0
+        assert function["TracingConfig"]["Mode"] == "Active"
+
+    assert used == set(groups)
+
+
+def test_sources_report_each_failure_and_never_flood_the_account(of_type):
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["BatchSize"] == 1
+        assert 2 <= mapping["ScalingConfig"]["MaximumConcurrency"] <= 10
+
+
+def test_a_missed_tick_is_not_made_up_for(of_type):
+    (tick,) = of_type("AWS::Scheduler::Schedule").values()
+    (invoke,) = of_type("AWS::Lambda::EventInvokeConfig").values()
+
+    assert tick["ScheduleExpression"] == {"Ref": "PollSchedule"}
+    assert tick["Target"]["RetryPolicy"]["MaximumRetryAttempts"] == 0
+    assert tick["Target"]["DeadLetterConfig"]
+    assert json.loads(tick["Target"]["Input"]) == {}
+    assert target(tick["Target"]["Arn"]) == target(invoke["FunctionName"]) == "PollFunction"
+    assert invoke["MaximumRetryAttempts"] == 0
+
+
+def test_functions_reserve_what_their_queues_may_use_together(of_type):
+    used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        used[target(mapping["FunctionName"])] += mapping["ScalingConfig"]["MaximumConcurrency"]
+    used["PollFunction"] += 2  # A tick, and one by hand.
+
+    for name, function in of_type("AWS::Lambda::Function").items():
+        reserved = function["ReservedConcurrentExecutions"]
+        assert resolved(reserved, ReservesConcurrency=True) == used[name]
+        assert resolved({"reserved": reserved}, ReservesConcurrency=False) == {}
+
+
+def test_a_loop_of_functions_is_left_for_lambda_to_end(of_type):
+    assert all("RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values())
+
+
+def test_the_disks_hold_the_largest_replies_and_the_parts_made_of_them(source):
+    poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
+    assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
+    assert "EphemeralStorage" not in submit
+    assert MAX_REPLY_BYTES < 512 << 20

@@ -1,0 +1,168 @@
+"""What the template asks for and tells: parameters, their checks, rules and outputs."""
+
+import json
+import re
+
+import pytest
+
+from tests.support.translated_template import SECRETS
+
+
+def test_parameters_are_those_of_the_design(source):
+    told = source["Parameters"]
+
+    assert set(told) == {
+        "CloudflareAccountId",
+        "CloudflareApiToken",
+        "CloudflareApiTokenSecretArn",
+        "WorkersAiBaseUrl",
+        "Transport",
+        "AiGatewayId",
+        "AiGatewayToken",
+        "AiGatewayTokenSecretArn",
+        "AiGatewayBaseUrl",
+        "WorkerUrl",
+        "WorkerSecret",
+        "WorkerSecretArn",
+        "SourceBucketName",
+        "SourcePrefix",
+        "DefaultModel",
+        "BucketName",
+        "MaxRequestsPerBatch",
+        "MaxBatchBytes",
+        "ApiCallsPerMinute",
+        "PollSchedule",
+        "BatchDeadlineHours",
+        "AmbiguousSubmit",
+        "ResultRetentionDays",
+        "InboxRetentionDays",
+        "Architecture",
+        "NotificationEmail",
+        "LogLevel",
+        "KmsKeyArn",
+        "DeletionProtection",
+        "ReserveConcurrency",
+        "PermissionsBoundaryArn",
+        "AccessLogBucketName",
+    }
+    assert {name for name, parameter in told.items() if "Default" not in parameter} == {"CloudflareAccountId"}
+    assert all(parameter["Description"] for parameter in told.values())
+    defaults = [told[name]["Default"] for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")]
+    assert defaults == [5_000, 9_500_000, 200]
+    assert all(told[name]["NoEcho"] is True for name in SECRETS)
+    for name, parameter in told.items():
+        limits = {"AllowedPattern", "AllowedValues"} if parameter["Type"] == "String" else {"MinValue", "MaxValue"}
+        assert limits & set(parameter), f"{name} takes anything"
+
+
+def test_the_console_shows_every_parameter_in_a_group_with_a_label_and_first_those_that_must_be_given(source):
+    shown = source["Metadata"]["AWS::CloudFormation::Interface"]
+    groups = [group["Parameters"] for group in shown["ParameterGroups"]]
+    grouped = [name for group in groups for name in group]
+    assert sorted(grouped) == sorted(source["Parameters"])
+    assert set(shown["ParameterLabels"]) == set(source["Parameters"])
+    assert groups[0] == ["CloudflareAccountId", "CloudflareApiToken"]
+
+
+def test_outputs_are_those_of_the_design(template):
+    assert set(template["Outputs"]) == {
+        "BucketName",
+        "TableName",
+        "SubmitFunctionName",
+        "PollFunctionName",
+        "UploadQueueUrl",
+        "UploadDeadLetterQueueUrl",
+        "SourceDeadLetterQueueUrl",
+        "SubmitQueueUrl",
+        "SubmitDeadLetterQueueUrl",
+        "PollQueueUrl",
+        "PollDeadLetterQueueUrl",
+        "PollTickDeadLetterQueueUrl",
+        "ControlQueueUrl",
+        "ControlDeadLetterQueueUrl",
+        "OperatorPolicyArn",
+        "UserPolicyArn",
+        "DashboardUrl",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("https://api.cloudflare.com/client/v4", True),
+        ("https://gateway.example.com:8443/v1/", True),
+        ("http://127.0.0.1:8787/client/v4", True),
+        ("http://localhost:8787", True),
+        ("http://[::1]:8787/client/v4", True),
+        ("http://169.254.169.254/", False),
+        ("http://api.cloudflare.com/client/v4", False),
+        ("https://api.cloudflare.com@evil.test/", False),
+        ("http://127.0.0.1@evil.test/", False),
+        ("http://localhost.evil.test/", False),
+        ("https://evil.test/?a=b", False),
+        ("ftp://127.0.0.1/", False),
+        ("", False),
+    ],
+)
+def test_the_token_goes_over_https_or_stays_here(source, url, taken):
+    for name in ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"):
+        optional = name == "WorkerUrl" and not url
+        assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (taken or optional), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("CloudflareAccountId", "0123456789abcdef0123456789abcdef", True),
+        ("CloudflareAccountId", "0123456789ABCDEF0123456789ABCDEF", False),
+        ("CloudflareApiToken", "a b", False),
+        (
+            "CloudflareApiTokenSecretArn",
+            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token-AbCdEf",
+            True,
+        ),
+        (
+            "CloudflareApiTokenSecretArn",
+            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token",
+            False,
+        ),
+        ("AiGatewayId", "my-gateway_1", True),
+        ("AiGatewayId", "a/b", False),
+        ("AiGatewayToken", "a b", False),
+        ("WorkerSecret", "a b", False),
+        ("WorkerSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf", True),
+        ("WorkerSecretArn", "worker", False),
+        ("AiGatewayTokenSecretArn", "gateway", False),
+        ("SourceBucketName", "", True),
+        ("SourceBucketName", "team.exports", True),
+        ("SourceBucketName", "arn:aws:s3:::team-exports", False),
+        ("SourcePrefix", "exports/@cf/", True),
+        ("SourcePrefix", "exports/*", False),
+        ("SourcePrefix", "${aws:username}/", False),
+        ("DefaultModel", "", True),
+        ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),
+        ("DefaultModel", "@cf/../../x", False),
+        ("BucketName", "", True),
+        ("BucketName", "My_Bucket", False),
+        ("PollSchedule", "rate(1 minute)", True),
+        ("NotificationEmail", "ops@example.com", True),
+        ("NotificationEmail", "ops", False),
+        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab", True),
+        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:alias/mine", False),
+        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/boundary", True),
+        ("PermissionsBoundaryArn", "boundary", False),
+        ("AccessLogBucketName", "logs.example", True),
+    ],
+)
+def test_parameters_are_checked_before_anything_is_made(source, name, value, taken):
+    assert bool(re.search(source["Parameters"][name]["AllowedPattern"], value)) is taken
+
+
+def test_each_transport_must_be_given_what_it_needs(source):
+    rules = source["Rules"]
+    asked = {name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules}
+    assert asked == {
+        "TokenIsGiven": ["CloudflareApiToken", "CloudflareApiTokenSecretArn", "Transport"],
+        "GatewayIsNamed": ["AiGatewayId", "Transport"],
+        "WorkerIsGiven": ["Transport", "WorkerSecret", "WorkerSecretArn", "WorkerUrl"],
+    }

@@ -1,0 +1,95 @@
+"""The queues: who sends to them, how long they keep messages, where messages go that always fail."""
+
+from tests.support.translated_template import NOT_TLS, as_list, resolved, target
+
+
+def test_queues_give_a_function_its_time_and_keep_what_fails(of_type):
+    queues, functions = of_type("AWS::SQS::Queue"), of_type("AWS::Lambda::Function")
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        queue = queues[target(mapping["EventSourceArn"])]
+        dead_letters = queues[target(queue["RedrivePolicy"]["deadLetterTargetArn"])]
+
+        assert queue["VisibilityTimeout"] >= 6 * functions[target(mapping["FunctionName"])]["Timeout"]
+        assert queue["RedrivePolicy"]["maxReceiveCount"] == 5
+        assert dead_letters["MessageRetentionPeriod"] == 14 * 86400
+        assert queue["MessageRetentionPeriod"] < dead_letters["MessageRetentionPeriod"]
+
+
+def test_queues_are_encrypted_so_that_s3_can_still_send(of_type):
+    for queue in of_type("AWS::SQS::Queue").values():
+        assert resolved(queue["SqsManagedSseEnabled"]) is True
+        assert resolved({"key": queue["KmsMasterKeyId"]}) == {}
+        assert resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
+
+
+def test_commands_have_a_queue_of_their_own(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    notified = {
+        one["Filter"]["S3Key"]["Rules"][0]["Value"]: target(one["Queue"])
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+    }
+
+    assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "ControlQueue"}
+
+
+def test_queues_are_spoken_to_over_tls_only(of_type):
+    covered = []
+    for policy in of_type("AWS::SQS::QueuePolicy").values():
+        covered += [target(queue) for queue in policy["Queues"]]
+        (denied,) = [
+            one for one in resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True) if one["Effect"] == "Deny"
+        ]
+        assert (denied["Principal"], denied["Action"], denied["Condition"]) == ("*", "sqs:*", NOT_TLS)
+
+    assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
+
+
+def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    uploads = [
+        one
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+        if target(one["Queue"]) == "UploadQueue"
+    ]
+    allowed = [
+        (policy["Queues"], statement)
+        for name, policy in of_type("AWS::SQS::QueuePolicy").items()
+        for statement in policy["PolicyDocument"]["Statement"]
+        if statement.get("Effect") == "Allow" and name != "SourceDeadLetterQueuePolicy"
+    ]
+    assert [target(queue) for queues, _ in allowed for queue in queues] == ["UploadQueue", "ControlQueue"]
+    for queues, statement in allowed:
+        assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
+        assert target(statement["Resource"]) == target(*queues)
+        assert "ArnEquals" in statement["Condition"]
+    assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
+    assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
+        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/", "validate/")
+    ]
+    assert bucket["NotificationConfiguration"]["EventBridgeConfiguration"] == {"EventBridgeEnabled": True}
+    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+    assert statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"] == bucket["BucketName"]
+    assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
+
+
+def test_only_the_rule_of_the_source_bucket_sends_to_the_queue_of_uploads(of_type):
+    (rule,) = [one for one in of_type("AWS::Events::Rule").values() if "aws.s3" in one["EventPattern"]["source"]]
+    pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
+    assert pattern == {
+        "source": ["aws.s3"],
+        "detail-type": ["Object Created"],
+        "detail": {"bucket": {"name": ["<SourceBucketName>"]}, "object": {"key": [{"prefix": "<SourcePrefix>"}]}},
+    }
+    assert "object" not in resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
+    (target,) = resolved(rule["Targets"])
+    assert target["Arn"] == "<UploadQueue.Arn>"
+    assert target["DeadLetterConfig"] == {"Arn": "<SourceDeadLetterQueue.Arn>"}
+
+    policies = of_type("AWS::SQS::QueuePolicy")
+    for name, queue in (("UploadQueuePolicy", "UploadQueue"), ("SourceDeadLetterQueuePolicy", "SourceDeadLetterQueue")):
+        statements = resolved(policies[name]["PolicyDocument"]["Statement"], UsesSource=True, NamesBucket=True)
+        (sends,) = [one for one in statements if one["Sid"] == "SourceRuleSends"]
+        assert sends["Resource"] == f"<{queue}.Arn>"
+        assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
+    without = resolved(policies["UploadQueuePolicy"]["PolicyDocument"]["Statement"], NamesBucket=True)
+    assert "SourceRuleSends" not in [one["Sid"] for one in without]

@@ -1,0 +1,108 @@
+"""The bucket and the table: encrypted, private, kept, and cleaned up."""
+
+from tests.support.translated_template import NOT_TLS, resolved
+
+
+def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
+    (bucket,), (table,) = of_type("AWS::S3::Bucket").values(), of_type("AWS::DynamoDB::Table").values()
+    (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    keys = {
+        "bucket": rule["ServerSideEncryptionByDefault"],
+        "table": table["SSESpecification"],
+        **{name: queue["KmsMasterKeyId"] for name, queue in of_type("AWS::SQS::Queue").items()},
+        **{name: topic["KmsMasterKeyId"] for name, topic in of_type("AWS::SNS::Topic").items()},
+        **{name: logs["KmsKeyId"] for name, logs in of_type("AWS::Logs::LogGroup").items()},
+        **{name: secret["KmsKeyId"] for name, secret in of_type("AWS::SecretsManager::Secret").items()},
+    }
+
+    for name, key in keys.items():
+        assert "<KmsKeyArn>" in str(resolved({"key": key}, UsesOwnKey=True)), name
+        assert "<KmsKeyArn>" not in str(resolved({"key": key})), name
+    assert len(keys) == 18
+
+
+def test_bucket_is_private_versioned_encrypted_and_stays(template):
+    bucket = template["Resources"]["Bucket"]
+    properties = bucket["Properties"]
+
+    # A failed first deployment must not keep the name of a bucket that nothing was ever dropped in.
+    assert bucket["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert bucket["UpdateReplacePolicy"] == "Retain"
+    assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    assert len(properties["PublicAccessBlockConfiguration"]) == 4
+    assert properties["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
+    assert properties["BucketEncryption"]
+
+
+def test_bucket_is_spoken_to_over_tls_only(of_type):
+    (policy,) = of_type("AWS::S3::BucketPolicy").values()
+    (statement,) = resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
+
+    assert (statement["Effect"], statement["Principal"], statement["Action"]) == ("Deny", "*", "s3:*")
+    assert statement["Resource"] == ["<Bucket.Arn>", "<Bucket.Arn>/*"]
+    assert statement["Condition"] == NOT_TLS
+
+
+def test_data_is_protected_from_deletion_unless_the_owner_says_no(of_type, source):
+    (policy,), (table,) = of_type("AWS::S3::BucketPolicy").values(), of_type("AWS::DynamoDB::Table").values()
+    kept = [one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"]
+
+    assert source["Parameters"]["DeletionProtection"]["Default"] == "yes"
+    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [("Deny", "*", "s3:DeleteBucket")]
+    assert resolved(table["DeletionProtectionEnabled"]) is True
+    assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
+
+
+def test_access_to_the_bucket_can_be_logged(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+
+    logging = resolved(bucket["LoggingConfiguration"], LogsAccess=True)
+    assert logging["DestinationBucketName"] == "<AccessLogBucketName>"
+
+
+def test_bucket_forgets_what_nobody_needs(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    rules = bucket["LifecycleConfiguration"]["Rules"]
+    plain = {rule["Id"]: rule for rule in rules if "Id" in rule}
+
+    assert plain["remains-of-uploads"]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert "Prefix" not in plain["remains-of-uploads"]
+    assert (plain["staging"]["Prefix"], plain["staging"]["ExpirationInDays"]) == ("staging/", 60)
+    assert plain["staging"]["NoncurrentVersionExpiration"]
+    assert plain["results"]["ExpirationInDays"]["Fn::If"][2] == {"Ref": "ResultRetentionDays"}
+    chosen = [rule["Fn::If"] for rule in rules if "Fn::If" in rule]
+    assert {condition for condition, _, _ in chosen} == {"ExpiresInbox"}
+    assert {rule["Prefix"]: rule["ExpirationInDays"] for _, rule, _ in chosen} == {
+        "inbox/": {"Ref": "InboxRetentionDays"},
+        "validate/": {"Ref": "InboxRetentionDays"},
+    }
+
+
+def test_table_is_kept_and_can_be_put_back(template):
+    table = template["Resources"]["Table"]
+    properties = table["Properties"]
+
+    assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == "Retain"
+    assert properties["BillingMode"] == "PAY_PER_REQUEST"
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert resolved(properties["SSESpecification"]) == {"SSEEnabled": True, "SSEType": "KMS"}
+    assert properties["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
+
+
+def test_table_has_one_sparse_index_of_what_is_due(of_type):
+    (table,) = of_type("AWS::DynamoDB::Table").values()
+    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
+    (index,) = table["GlobalSecondaryIndexes"]
+
+    assert types == {"pk": "S", "sk": "S", "work": "S", "due_at": "N"}
+    assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
+        ("pk", "HASH"),
+        ("sk", "RANGE"),
+    ]
+    assert index["IndexName"] == "due"
+    assert [(key["AttributeName"], key["KeyType"]) for key in index["KeySchema"]] == [
+        ("work", "HASH"),
+        ("due_at", "RANGE"),
+    ]
+    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
