@@ -18,6 +18,11 @@ def greetings(count: int, word: str = "hello") -> list[dict[str, Any]]:
     return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
 
 
+def referenced(count: int) -> list[dict[str, Any]]:
+    """Greetings, each with a reference of its own."""
+    return [{**one, "external_reference": f"r{number}"} for number, one in enumerate(greetings(count))]
+
+
 def all_good(world: World, count: int) -> bool:
     """Whether the only job's output has the answer to each of so many greetings, in order."""
     return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]

@@ -1,0 +1,123 @@
+"""Answers in every form, with items that are odd, missing, contradicting or failed."""
+
+import json
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.translations import M2M, all_good, codes, referenced
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"shapes": {"*": "A"}},
+        {"shapes": {"*": "B"}},
+        {"envelope": False},
+        {"submit_status": 202, "pending_status": 202},
+        {"pending_empty": True},
+        {"empty_array": "responses"},
+        {"empty_array": "results", "envelope": False},
+        {"queued_word": "waiting", "running_word": "cooking"},
+        {"missing_reference": "absent"},
+        {"completed_status": "completed"},
+        {"compress": True},
+        {"error_result": "absent"},
+    ],
+    ids=str,
+)
+def test_every_form_of_a_reply_is_understood(world, api, switches):
+    api.switch(**switches)
+    world.upload_records("a.jsonl", referenced(7), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 7)
+
+
+@pytest.mark.parametrize("kind", ["repeated", "foreign", "null_reference"])
+def test_odd_items_do_not_disturb_the_others(world, api, kind):
+    api.inject(Fault(kind=kind))
+    world.upload_records("a.jsonl", referenced(7), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 7)
+
+
+def test_items_missing_at_first_are_asked_for_again(world, api):
+    api.inject(Fault(kind="missing", items=(1, 3), first=1))
+    world.upload_records("a.jsonl", referenced(7), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 7)
+    assert len(api.accepted) == 1
+
+
+def test_items_missing_for_good_fail_alone(world, api):
+    api.inject(Fault(kind="missing", items=(1, 3)))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "missing_response", None, "missing_response", None]
+    assert [error["request"]["text"] for error in world.lines("errors.jsonl")] == ["hello 1", "hello 3"]
+
+
+@pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])
+def test_answers_that_contradict_each_other_are_never_guessed_at(world, api, kind):
+    api.inject(Fault(kind=kind, items=(1, 3)))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "missing_response", None, "missing_response", None]
+
+
+@pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
+def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
+    api.switch(item_error=form)
+    api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
+    world.upload_records("a.jsonl", referenced(4), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, "inference_failed", None]
+    words = world.lines()[2]["error"]["message"]
+    assert "model says no" in words or form == "none"
+    assert json.loads(world.read(f"{world.only_folder()}/retry.jsonl"))["text"] == "hello 2"
+
+
+@pytest.mark.parametrize("code", [3040, 3007, 3008, 3021, 971])
+def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, api, code):
+    api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 5)
+    assert [one["count"] for one in api.accepted] == [5, 2]
+    assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+def test_records_the_service_stays_short_for_fail_after_two_retries(world, api):
+    api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, None, None, "inference_failed", None]
+    assert "3040" in world.lines()[3]["error"]["message"]
+    assert [one["count"] for one in api.accepted] == [5, 1, 1]
+    assert world.manifest()["usage"]["total_tokens"] > 0
+
+
+def test_a_retry_that_is_refused_leaves_the_first_answers(world, api):
+    api.inject(Fault(kind="item_fails", items=(1,), code=3040), Fault(kind="5006", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "inference_failed", None]
+    assert "3040" in world.lines()[1]["error"]["message"]

@@ -1,0 +1,127 @@
+"""What becomes of each code of the API."""
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.resources import TOKEN
+from tests.support.translations import M2M, all_good, codes, referenced, submits
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+def only_slowly(values):
+    """Parameters that differ from another one only by a row of the table of codes, which unit tests read whole."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "10000", "status": 403},
+        {"kind": "error", "status": 401},
+        {"kind": "redirect"},
+        {"kind": "error", "status": 403},
+        *only_slowly({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003")),
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
+)
+def test_a_refused_token_or_account_pauses_everything_and_goes_on_by_itself(world, api, fault):
+    api.inject(Fault(on="submit", times=3, **fault))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    world.settle(minutes=30)
+
+    assert all_good(world, 3)
+    assert submits(api) == 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"kind": code, "status": 400} for code in ("5007", "7000")),
+        *only_slowly({"kind": code, "status": 400} for code in ("3042", "5016", "5018", "3041", "5035", "5005")),
+        {"kind": "error", "code": 8007, "status": 400, "message": "Model does not support request queuing"},
+        {"kind": "bare", "status": 410},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
+)
+def test_a_model_that_cannot_be_had_fails_its_whole_job_and_no_other(start, api, fault):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(on="submit", model=M2M, times=0, **fault))
+    world.upload_records("a.jsonl", referenced(6), model=M2M)
+    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
+
+    world.settle()
+
+    told = {one["model"]: (one["state"], (one["error"] or {}).get("code")) for one in world.manifests().values()}
+    assert told == {M2M: ("failed", "unknown_model"), BGE: ("completed", None)}
+    assert submits(api) == 2
+
+
+def test_7000_is_believed_of_a_model_only_with_a_good_token(world, api):
+    api.switch(tokens=("new-token",))
+    api.inject(Fault(kind="7000", on="submit", status=400))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    api.switch(tokens=(TOKEN,))
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "5006", "status": 400, "message": "bad"},
+        *only_slowly({"kind": code, "status": 400, "message": "bad"} for code in ("5004", "3003", "3006", "8007")),
+        {"kind": "bare", "status": 413},
+        {"kind": "bare", "status": 400},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault['status']}",
+)
+def test_a_refused_request_fails_alone_whatever_the_code(world, api, fault):
+    api.inject(Fault(on="submit", contains="hello 1", times=0, **fault))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "rejected", None]
+
+
+@pytest.mark.parametrize("fault", [{"kind": "bare", "status": 429}, {"kind": "971", "retry_after": 0}], ids=str)
+def test_a_429_that_does_not_say_how_long_holds_for_a_minute_and_burns_nothing(world, api, fault):
+    api.inject(Fault(on="submit", **fault))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert submits(api) == 2
+    assert world.manifest()["batches"][0]["attempts"] == 1
+
+
+def test_polls_go_on_while_a_spent_quota_pauses_submits(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="4006", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=10, until=lambda: world.status()["counts"]["succeeded"] == 1)
+
+    assert world.status()["waiting_for"]["code"] == "quota_spent"
+
+
+def test_a_pause_that_an_operator_deletes_is_over_within_five_minutes(world, api):
+    api.inject(Fault(kind="3036", on="submit"))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    world.dynamodb.delete_item(TableName="ledger", Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}})
+
+    world.settle(minutes=7)
+
+    assert all_good(world, 3)

@@ -1,0 +1,82 @@
+"""Batches that are halved to find the bad records."""
+
+import json
+
+import pytest
+
+import functions.submit.split
+from local.workers_ai import Fault
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from tests.support.translations import M2M, all_good, codes, referenced, submits
+
+
+def test_bad_records_are_found_by_halving_and_only_they_fail(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=64)
+    records = referenced(100)
+    for bad in (3, 40, 99):
+        records[bad]["target_lang"] = 7
+    world.upload_records("a.jsonl", records, model=M2M)
+
+    world.settle(minutes=120)
+
+    assert [number for number, code in enumerate(codes(world)) if code] == [3, 40, 99]
+    assert set(codes(world)) == {None, "rejected"}
+    assert submits(api) <= 3 * (2 * 7 + 1) + 2
+
+
+def test_a_job_whose_every_lone_record_is_refused_stops_trying(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=64)
+    world.upload_records("a.jsonl", [{"text": "x", "target_lang": 7}] * 64, model=M2M)
+
+    world.settle(minutes=240)
+
+    assert set(codes(world)) == {"rejected"}
+    assert world.manifest()["state"] == "completed"
+    assert submits(api) <= 40
+    assert any("Not" in line["error"]["message"] for line in world.lines())
+
+
+@pytest.mark.faults
+def test_records_that_fail_only_together_are_answered_one_by_one(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=128)
+    api.inject(Fault(kind="batch_fails", contains="},{", times=0, code=3030))
+    world.upload_records("a.jsonl", referenced(128), model=M2M)
+
+    world.settle(minutes=6 * 60)
+
+    assert len(api.accepted) == 1 + 16 + 128
+    assert all_good(world, 128)
+
+
+def test_an_upload_is_read_on_while_its_last_batch_so_far_is_being_halved(start, api, monkeypatch):
+    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    records = referenced(5)
+    records[1]["target_lang"] = 7
+    world.upload_records("a.jsonl", records, model=M2M)
+    world.deliver("UploadQueue")
+    real = Ledger.create_batch
+
+    def only_one_piece(ledger, batch):
+        if len(batch.number) > 8 and any(len(one.number) > 8 for one in ledger.batches(batch.job_id)):
+            raise StorageError("the table is away")
+        return real(ledger, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "create_batch", only_one_piece)
+        world.deliver("SubmitQueue")
+        for _ in range(3):
+            world.tick()
+            world.deliver("PollQueue")
+    assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == ["BATCH#00000000.1"]
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=body)
+    refused = len(world.refused)
+    world.deliver("UploadQueue")
+    assert len(world.refused) == refused
+
+    world.settle()
+
+    assert codes(world) == [None, "rejected", None, None, None]

@@ -1,0 +1,95 @@
+"""What becomes of each reply to a poll without an answer."""
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.translations import M2M, all_good, codes, referenced
+
+
+@pytest.mark.parametrize(
+    "kind", ["html", "reset", "hang", "truncated_json", "truncated_body", "slow_body", "json_500", "refuse"]
+)
+def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kind):
+    api.inject(Fault(kind=kind, on="poll", times=2))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("failure", ["envelope", "error", "failed"])
+def test_a_batch_that_failed_after_acceptance_is_halved_to_the_bad_record(start, api, failure):
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    api.switch(batch_failure=failure)
+    api.inject(Fault(kind="batch_fails", contains="hello 5", times=0, code=3030))
+    world.upload_records("a.jsonl", referenced(8), model=M2M)
+
+    world.settle(minutes=120)
+
+    assert codes(world) == [None] * 5 + ["rejected"] + [None] * 2
+
+
+def test_the_same_server_error_five_polls_running_is_a_failed_batch(world, api):
+    api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=500))
+    world.upload_records("a.jsonl", referenced(2), model=M2M)
+
+    world.settle(minutes=120)
+
+    assert codes(world) == [None, "rejected"]
+
+
+def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=6 * 60)
+
+    assert codes(world) == ["expired"] * 3
+    assert len(api.accepted) == 3
+    assert len(world.lines("retry.jsonl")) == 3
+
+
+def test_an_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
+    api.inject(Fault(kind="stuck", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=6 * 60)
+
+    assert codes(world) == ["expired"] * 3
+    assert len(api.accepted) == 1
+
+
+def test_an_id_the_api_lost_is_submitted_again(world, api):
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=12))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert 1 <= len(api.accepted) <= 3
+
+
+def test_an_id_unknown_only_for_a_moment_is_not_submitted_again(world, api):
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=3))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_of_several_ids_the_first_complete_answer_wins(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", seconds=4_500), Fault(kind="stuck", nth=2, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=120)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+    assert world.manifest()["batches"][0]["attempts"] == 2

@@ -1,0 +1,117 @@
+"""What becomes of each reply to a submit that says what happened."""
+
+import time
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.resources import TOKEN
+from tests.support.translations import M2M, all_good, referenced, submits
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+@pytest.mark.parametrize("kind", ["3040", pytest.param("3021", marks=pytest.mark.slow)])
+def test_a_model_without_capacity_waits_while_one_batch_of_it_tries(start, api, kind):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind=kind, on="submit", model=M2M, times=6))
+    world.upload_records("a.jsonl", referenced(10), model=M2M)
+    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
+
+    world.settle(minutes=120)
+
+    assert {one["counts"]["failed"] for one in world.manifests().values()} == {0}
+    assert len(api.accepted) == 11
+    assert submits(api) <= 11 + 6 + 4
+
+
+def test_too_many_calls_make_every_function_hold_as_long_as_told(world, api):
+    api.inject(Fault(kind="971", on="submit", retry_after=120))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    told = time.time()
+    world.upload_records("b.jsonl", referenced(3), model=M2M)
+    while time.time() < told + 110:
+        world.deliver_all()
+        world.tick()
+        world.pass_time(10)
+
+    assert submits(api) == 1
+
+    world.settle()
+    assert len(api.accepted) == 2
+
+
+def test_a_spent_quota_pauses_submits_until_midnight_and_is_told(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.pass_time(86_400 - time.time() % 86_400 + 20 * 3600)  # 20:00 UTC
+    api.inject(Fault(kind="3036", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    evening = submits(api)
+
+    world.settle(minutes=10 * 60, until=lambda: time.time() % 86_400 > 23 * 3600)
+
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "quota_spent"
+    assert waiting["until"].endswith("T00:00:00Z")
+    assert submits(api) - evening <= 3 * 2 + 1
+    assert world.status()["counts"]["succeeded"] == 1
+
+    api.clear_faults()
+    world.settle(minutes=10 * 60)
+    assert all_good(world, 3)
+
+
+def test_a_refused_token_pauses_everything_until_the_secret_is_changed(world, api):
+    api.switch(tokens=("new-token",))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = time.time()
+    world.settle(minutes=180, until=lambda: time.time() > began + 7_200)
+
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+    assert submits(api) <= 10 + 110 / 5 + 5
+
+    secret = world.secrets.list_secrets()["SecretList"][0]["ARN"]
+    world.secrets.put_secret_value(SecretId=secret, SecretString="new-token")
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.refused == []
+
+
+def test_a_secret_changed_in_mid_job_is_read_at_once(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", referenced(1), model=M2M)
+    world.settle()
+    api.switch(tokens=("new-token",))
+    secret = world.secrets.list_secrets()["SecretList"][0]["ARN"]
+    world.secrets.put_secret_value(SecretId=secret, SecretString="new-token")
+    assert TOKEN != "new-token"
+
+    world.upload_records("b.jsonl", referenced(3), model=M2M)
+    world.settle()
+
+    assert api.calls["submit"].get("401", 0) == 1
+
+
+@pytest.mark.parametrize("kind", ["refuse", "json_500", "10013"])
+def test_a_submit_surely_not_taken_is_tried_again_and_billed_once(world, api, kind):
+    api.inject(Fault(kind=kind, on="submit", times=3))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_an_answer_that_comes_at_once_is_used(world, api):
+    api.inject(Fault(kind="sync_answer"))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert sum(api.calls.get("poll", {}).values()) == 0

@@ -1,0 +1,197 @@
+"""Submits of which nobody can know whether they were accepted: a lost reply, a death before the receipt."""
+
+import json
+import time
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+
+from local.workers_ai import Fault
+from shared.aws.object_store import ObjectStore
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from tests.support.deaths import SUBMIT, Boundaries, mortal_world
+from tests.support.translations import M2M, all_good, codes, referenced
+
+
+@pytest.fixture
+def mortal(api):
+    """A world in which a function can die; starts as `start` does."""
+    with ExitStack() as kept:
+        yield lambda **settings: kept.enter_context(mortal_world(api, Boundaries(), **settings))
+
+
+def die_after_the_submit(world, mode="after"):
+    """Upload, and let the function die between the API's yes and the table's."""
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver("UploadQueue")
+    world.boundaries.strike_first(SUBMIT, mode)
+    world.deliver("SubmitQueue", most=1)
+    assert world.boundaries.struck == SUBMIT
+
+
+def message_of_the_batch(world):
+    """A message for the first batch, as a duplicate or a tick would send it."""
+    (batch,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
+    body = {"do": "submit", "job_id": batch["job_id"]["S"], "number": "00000000"}
+    world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(body))
+    return float(batch["fence"]["N"])
+
+
+def test_nobody_tries_a_batch_again_before_its_fence_and_the_next_message_behind_it_does_at_once(mortal, api):
+    world = mortal()
+    die_after_the_submit(world)
+    fence = message_of_the_batch(world)
+    while time.time() < fence - 20:
+        world.deliver_all()
+        world.tick()
+        world.pass_time(5)
+    assert len(api.accepted) == 1
+    assert fence - world.now() < 400
+
+    world.pass_time(fence - world.now())
+    message_of_the_batch(world)
+    world.deliver("SubmitQueue")
+
+    assert len(api.accepted) == 2, "settled and sent again by the same message"
+    world.settle()
+    assert all_good(world, 3)
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 1
+
+
+def test_a_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
+    world = mortal()
+    die_after_the_submit(world, "before")
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+def test_a_request_id_that_the_table_refuses_is_found_in_its_receipt(world, api, monkeypatch):
+    def refuses(*_):
+        raise StorageError("the table is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "accept", refuses)
+        world.upload_records("a.jsonl", referenced(3), model=M2M)
+        world.deliver("UploadQueue")
+        world.deliver("SubmitQueue")
+    assert [key.rpartition("/")[2] for key in world.objects("staging/") if "receipt" in key] == ["receipt-1"]
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+    assert world.manifest()["batches"][0]["request_id"] == api.accepted[0]["request_id"]
+
+
+def test_an_answer_at_once_whose_function_died_is_found_and_used(world, api, monkeypatch):
+    def refuses(*_):
+        raise StorageError("the table is away")
+
+    api.inject(Fault(kind="sync_answer"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "accept", refuses)
+        patch.setattr(ObjectStore, "put_if_absent", once_then_refuse(ObjectStore.put_if_absent))
+        world.upload_records("a.jsonl", referenced(3), model=M2M)
+        world.deliver("UploadQueue")
+        world.deliver("SubmitQueue")
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+
+
+def once_then_refuse(real):
+    """Receipts are refused: only the raw answer is there to tell of the submit."""
+
+    def put(store, key, body, metadata=None, kind=""):
+        if "receipt" in key:
+            raise StorageError("S3 is away")
+        return real(store, key, body, metadata, kind)
+
+    return put
+
+
+def test_an_answer_at_once_larger_than_memory_should_hold_is_used(world, api):
+    api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert [line["success"] for line in world.lines()] == [True] * 3
+    assert len(world.read(f"{world.only_folder()}/output.jsonl")) > 1 << 20
+
+
+@pytest.mark.parametrize(
+    "kind", ["accept_then_reset", "accept_then_close", "accept_then_html", "accept_then_truncate", "accept_then_hang"]
+)
+def test_a_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
+    api.inject(Fault(kind=kind))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 2
+    assert world.manifest()["batches"][0]["unknowable_submits"] == 1
+    assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+def test_a_second_unknowable_submit_ends_the_batch(world, api):
+    api.inject(Fault(kind="accept_then_reset", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == ["submit_unknown"] * 3
+    assert len(api.accepted) == 2
+    assert len(world.lines("retry.jsonl")) == 3
+
+
+def test_the_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
+    world = start(AMBIGUOUS_SUBMIT="fail")
+    api.inject(Fault(kind="accept_then_reset"))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == ["submit_unknown"] * 3
+    assert len(api.accepted) == 1
+
+
+def test_an_outage_does_not_spend_everyones_second_try(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="accept_then_reset", times=4))
+    world.upload_records("a.jsonl", referenced(12), model=M2M)
+
+    world.settle(minutes=240)
+
+    assert len(api.accepted) <= 12 + 4
+    assert codes(world).count("submit_unknown") <= 2
+
+
+@pytest.mark.faults
+def test_while_submits_are_unknowable_one_batch_at_a_time_is_tried_backing_off_to_five_minutes(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind="accept_then_reset", times=0))
+    world.upload_records("a.jsonl", referenced(40), model=M2M)
+    seen = []
+    until = world.now() + 3_600
+    while world.now() < until:
+        world.deliver_all()
+        world.tick()
+        seen += [world.now()] * (len(api.accepted) - len(seen))
+        world.pass_time(20)
+
+    pauses = [later - earlier for earlier, later in pairwise(seen)]
+    assert len(seen) <= 6 + 3_600 / 300
+    assert max(pauses) <= 420
+    assert pauses[-1] >= 270
+    assert world.status()["waiting_for"]["code"] == "outage"
