@@ -1,0 +1,194 @@
+"""The cut of JSON Lines: every record is in exactly one batch, in order, as the user wrote it, within the limits."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from functions.submit.batch_limits import max_records
+from functions.submit.records import cut as module
+from functions.submit.records import framing as windows
+from functions.submit.records.detect_form import detect_form
+from tests.support.uploads import (
+    EXCERPT,
+    LARGEST,
+    LIMIT,
+    WRAPPING,
+    blocks_of,
+    check_law,
+    cuts_of,
+    limits,
+    plan_of,
+    record_of,
+    records_in,
+    seen,
+    small_limits,
+    sound,
+    uploads,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_limits():
+    with small_limits():
+        yield
+
+
+def joined(upload, *, last_line_ends):
+    data = b"".join(content + ending for (content, _), ending in upload)
+    return data if last_line_ends or not upload else data.removesuffix(upload[-1][1])
+
+
+@given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
+@settings(max_examples=150)
+def test_every_line_becomes_one_row_in_order_and_every_sound_one_is_sent_as_written(
+    upload, last_line_ends, limits, size
+):
+    data = joined(upload, last_line_ends=last_line_ends)
+    plan = plan_of(limits)
+    cuts = cuts_of(plan, data, size)
+    check_law(cuts, plan)
+    expected = [
+        (number, code, content if not code else None)
+        for number, ((content, code), _) in enumerate(upload, 1)
+        if code != "blank"
+    ]
+    rows = [pair for one in cuts for pair in records_in(one)]
+    assert [(row.line, row.code, record) for row, record in rows] == expected
+
+
+@given(upload=uploads, limits=limits, size=blocks_of)
+def test_where_lines_are_cut_does_not_depend_on_the_blocks(upload, limits, size):
+    data = joined(upload, last_line_ends=True)
+    plan = plan_of(limits)
+    assert seen(cuts_of(plan, data, size)) == seen(cuts_of(plan, data))
+
+
+@given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
+def test_lines_cut_on_from_any_end_give_the_same_remaining_cuts(upload, last_line_ends, limits, size):
+    data = joined(upload, last_line_ends=last_line_ends)
+    plan = plan_of(limits)
+    cuts = cuts_of(plan, data)
+    for done, one in enumerate(cuts, 1):
+        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
+
+
+@given(first=sound, rest=st.lists(sound, max_size=3))
+def test_a_byte_order_mark_belongs_to_no_record(first, rest):
+    data = b"\xef\xbb\xbf" + b"\n".join([first, *rest])
+    form, start = detect_form(data, complete=True)
+    (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
+    assert [record for _, record in records_in(one)] == [first, *rest]
+
+
+@given(upload=uploads, limits=limits)
+def test_a_batch_is_filled_as_far_as_the_limits_allow(upload, limits):
+    plan = plan_of(limits)
+    cuts = cuts_of(plan, joined(upload, last_line_ends=True))
+    for number, (one, following) in enumerate(pairwise(cuts)):
+        if not one.body or any(row.code for row in (*one.rows, *following.rows)):
+            continue
+        full = len(one.rows) == max_records(plan, number)
+        assert full or len(one.body) + 1 + following.rows[0].length > plan.max_bytes
+
+
+def test_batches_grow_with_their_number_up_to_the_most_that_the_plan_allows():
+    data = b"\n".join([record_of(11)] * 50)
+    assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [4] * 4 + [5] * 4 + [2]
+
+
+def test_batches_of_a_plan_from_before_they_grew_keep_their_size():
+    data = b"\n".join([record_of(11)] * 50)
+    assert [len(one.rows) for one in cuts_of(plan_of((5, 399)), data)] == [5] * 10
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize(("size", "code"), [(LARGEST, ""), (LARGEST + 1, "too_large")])
+@pytest.mark.parametrize("block", [1, 13, LARGEST, 1 << 20])
+def test_a_record_is_too_large_exactly_when_its_body_would_reach_the_limit(size, code, ending, block):
+    ((row,),) = [one.rows for one in cuts_of(plan_of((10, 200)), record_of(size) + ending, block)]
+    assert row.code == code
+
+
+def test_a_body_at_the_byte_limit_is_one_batch_and_one_byte_more_makes_two():
+    data = record_of(40) + b"\n" + record_of(50)
+    whole = WRAPPING + 40 + 1 + 50
+    assert len(cuts_of(plan_of((10, whole)), data)) == 1
+    assert len(cuts_of(plan_of((10, whole - 1)), data)) == 2
+
+
+def test_a_record_above_the_batch_limit_travels_alone():
+    cuts = cuts_of(plan_of((10, 100)), b"\n".join([record_of(20), record_of(200), record_of(20)]))
+    assert [len(one.rows) for one in cuts] == [1, 1, 1]
+    assert len(cuts[1].body) == 200 + WRAPPING
+
+
+def test_the_beginning_of_an_unreadable_line_is_kept_as_text():
+    (one,) = cuts_of(plan_of((10, 300)), b'{"a":"\xff' + b"b" * 300)
+    assert json.loads(bytes(one.rows[0].request)) == '{"a":"�' + "b" * (EXCERPT - 7)
+
+
+@pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
+@pytest.mark.parametrize("size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT])
+def test_the_beginning_of_a_line_too_large_is_kept_whatever_the_blocks(size, block):
+    data = record_of(30) + b"\n" + record_of(size) + b"\n" + record_of(30)
+    rows = [row for one in cuts_of(plan_of((10, 300)), data, block) for row in one.rows]
+    assert [row.code for row in rows] == ["", "too_large", ""]
+    assert json.loads(bytes(rows[1].request)) == record_of(size)[:EXCERPT].decode()
+    assert f"{size:,} bytes" in rows[1].message
+
+
+def test_a_message_names_the_line_counted_from_1_with_blank_ones():
+    (one,) = cuts_of(plan_of((10, 300)), b"\n\r\n{}\nwrong\n")
+    assert [row.line for row in one.rows] == [3, 4]
+    assert one.rows[1].message.startswith("Line 4: ")
+
+
+@pytest.mark.parametrize("depth", [900, 5_000, 200_000])
+def test_deep_nesting_is_an_answer_and_no_crash(depth):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
+        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
+        line = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+        (one,) = cuts_of(plan_of((10, 9_500_000)), line + b"\n{}\n")
+    assert [row.code for row in one.rows] == ["" if depth < 1_000 else "invalid_json", ""]
+
+
+def test_thousands_of_digits_make_one_bad_record_and_no_crash():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
+        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
+        (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % (b"7" * 6_000))
+    assert [row.code for row in one.rows] == ["invalid_json", ""]
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (b'"row-1"', b'"row-1"'),
+        (b"null", b"null"),
+        (b"17", b"17"),
+        (b"1.50", b"1.50"),
+        (b'{"b": 1}', b'{"b": 1}'),
+        (b"[1,\r2]", b"[1,2]"),
+        ('"Ü\\u00dc"'.encode(), '"ÜÜ"'.encode()),
+    ],
+)
+def test_a_record_keeps_its_own_external_reference_on_one_line(written, kept):
+    (one,) = cuts_of(plan_of((10, 300)), b'{"external_reference":%b,"text":"x"}' % written)
+    assert bytes(one.rows[0].reference) == kept
+
+
+@pytest.mark.parametrize(
+    "key", [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"]
+)
+def test_an_external_reference_is_found_however_its_key_is_spelt(key):
+    (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)
+    assert [bytes(row.reference) for row in one.rows] == [b"null", b'"row-2"']
+
+
+def test_an_upload_without_records_has_no_batches():
+    assert cuts_of(plan_of((10, 300)), b"") == []
+    assert cuts_of(plan_of((10, 300)), b"\n \n\r\n\t") == []

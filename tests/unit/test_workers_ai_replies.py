@@ -1,0 +1,264 @@
+"""The client of the API: what each reply is taken for."""
+
+import json
+
+import httpx
+import pytest
+import time_machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.workers_ai.replies import (
+    MAX_CODE,
+    MAX_REQUEST_ID_CHARACTERS,
+    MAX_RETRY_AFTER_SECONDS,
+    Accepted,
+    Failed,
+    OutcomeUnknown,
+    Pending,
+    Rejected,
+    parse_reply,
+)
+from shared.workers_ai.results import Answer
+from tests.support.api_client import ITEMS, Api, ask, enveloped, refusal, submit
+
+DONE = [
+    enveloped({"responses": ITEMS}),
+    enveloped({"responses": ITEMS, "status": "completed", "usage": {"total_tokens": 1}}),
+    enveloped({"results": ITEMS, "status": "queued"}),
+    {"responses": ITEMS},
+    {"results": []},
+    enveloped({"results": [], "status": "completed"}),
+    {"success": True, "responses": ITEMS},
+    {"result": {"responses": ITEMS}},
+]
+
+
+@pytest.mark.parametrize("content", DONE)
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_results_of_either_shape_with_or_without_envelope_are_an_answer(content, indent, status):
+    body = json.dumps(content, indent=indent).encode()
+    assert ask(Api(httpx.Response(status, content=body))) == body
+
+
+@pytest.mark.parametrize("content", DONE)
+def test_results_at_once_are_the_answer_of_a_submit(content):
+    assert isinstance(submit(Api(httpx.Response(200, json=content))), Answer)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (enveloped({"status": "queued", "request_id": "id-1"}), "queued"),
+        (enveloped({"status": "Running"}), "running"),
+        ({"status": "in_progress"}, "in_progress"),
+        (enveloped({"status": "a word nobody knows"}), "a word nobody knows"),
+        (enveloped({"request_id": "id-1"}), ""),
+        (enveloped({}), ""),
+        (enveloped({"status": "queued", "responses": None}), "queued"),
+        (enveloped(None), ""),
+        ({"success": True}, ""),
+        ({"status": "queued", "request_id": "id-1"}, "queued"),
+        (enveloped({"status": "running", "request_id": "id-1", "responses": []}), "running"),
+        (enveloped({"status": "queued", "results": []}), "queued"),
+        ({"status": "a word nobody knows", "results": []}, "a word nobody knows"),
+    ],
+)
+def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word):
+    assert ask(Api(httpx.Response(200, json=content))) == Pending(word)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+@pytest.mark.parametrize(
+    "content",
+    [
+        enveloped({"request_id": "id-1"}),
+        {"request_id": "id-1"},
+        enveloped({"status": "x", "request_id": "id-1"}),
+        enveloped({"status": "queued", "request_id": "id-1", "results": []}),
+        enveloped({"request_id": "id-1", "responses": []}),
+    ],
+)
+def test_a_request_id_accepts_a_submit(status, content):
+    assert submit(Api(httpx.Response(status, json=content))) == Accepted("id-1")
+
+
+@pytest.mark.parametrize("word", ["failed", "FAILED", "error", "errored", "cancelled", "canceled"])
+def test_a_failed_batch_is_told_with_code_and_words(word):
+    inner = {"status": word, "errors": [{"code": 3030, "message": "batch failed"}]}
+    assert ask(Api(httpx.Response(200, json=enveloped(inner)))) == Failed(3030, "batch failed")
+    named = {"status": word, "request_id": "id-1"}
+    assert ask(Api(httpx.Response(200, json=named))) == Failed(None, "")
+
+
+@pytest.mark.parametrize("word", ["failed", "error"])
+def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
+    answer = httpx.Response(200, json={"status": word, "message": "upstream"})
+    assert ask(Api(answer)) == Failed(None, "upstream", enveloped=False)
+    assert isinstance(submit(Api(answer)), OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (refusal(3040), 3040, "words"),
+        (refusal("3040"), 3040, "words"),
+        (refusal("²"), None, "words"),
+        (refusal("9" * 5_000), None, "words"),
+        (refusal("AiError"), None, "words"),
+        (refusal(MAX_CODE), MAX_CODE, "words"),
+        *((refusal(odd), None, "words") for odd in (MAX_CODE + 1, 0, "0", -1, 10**400, True, 1.5, [1], {"a": 1})),
+        ({"success": False, "errors": []}, None, ""),
+        ({"errors": [{"message": "only words"}]}, None, "only words"),
+        ({"error": {"code": 5007, "message": "no model"}}, 5007, "no model"),
+        ({"code": 10000, "message": "auth"}, 10000, "auth"),
+        ({"internalCode": 3030, "message": "m"}, 3030, "m"),
+        ({"errors": [{"code": None, "internalCode": 3030}]}, 3030, ""),
+        ({"errors": ["text first"]}, None, "text first"),
+    ],
+)
+@pytest.mark.parametrize("submitting", [True, False])
+def test_a_4xx_is_a_refusal_with_code_and_words_wherever_they_stand(content, code, words, submitting):
+    reply = (submit if submitting else ask)(Api(httpx.Response(400, json=content)))
+    assert reply == Rejected(400, code, words, None, enveloped=True)
+
+
+@pytest.mark.parametrize("status", [200, 500, 503])
+def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(status):
+    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>no</html>", b"{", b"\xff", b"{}", b'{"message":"Forbidden"}', b'{"error":"no"}', b'{"errors":{}}'],
+)
+@pytest.mark.parametrize("submitting", [True, False])
+def test_any_3xx_or_4xx_page_is_a_refusal(status, content, submitting):
+    reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
+    assert isinstance(reply, Rejected)
+    assert (reply.status, reply.code, reply.enveloped) == (status, None, False)
+
+
+@pytest.mark.parametrize("submitting", [True, False])
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        *(
+            (status, page)
+            for status in (500, 502, 503, 504, 520, 524)
+            for page in (b"", b"<html>bad gateway</html>", b"{}", b"[]")
+        ),
+        *(
+            (200, page)
+            for page in (b"", b"<html>ok</html>", b'{"result":{"request_id":"id', b"[]", b"null", b"\xff\xfe")
+        ),
+    ],
+)
+def test_what_is_not_the_apis_is_lost(status, content, submitting):
+    assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        enveloped({}),
+        enveloped(None),
+        enveloped({"request_id": ""}),
+        enveloped({"request_id": 7}),
+        enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
+        enveloped({"status": "queued", "results": []}),
+        enveloped({"status": "queued"}),
+        {},
+    ],
+)
+def test_a_good_submit_without_id_or_results_is_lost(content):
+    assert isinstance(submit(Api(httpx.Response(200, json=content))), OutcomeUnknown)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("1.5", 1.5),
+        ("900", 900.0),
+        ("901", MAX_RETRY_AFTER_SECONDS),
+        ("999999999", MAX_RETRY_AFTER_SECONDS),
+        ("9" * 400, MAX_RETRY_AFTER_SECONDS),
+        ("Sat, 21 Nov 2026 09:30:40 GMT", 40.0),
+        ("Sat, 21 Nov 2099 09:30:40 GMT", MAX_RETRY_AFTER_SECONDS),
+        *((odd, None) for odd in ("0", "-1", "soon", "", "²", "1e3", "inf", "nan", "Sat, 21 Nov 2026 09:29:00 GMT")),
+    ],
+)
+@time_machine.travel("2026-11-21T09:30:00Z", tick=False)
+def test_retry_after_is_a_bounded_number_of_seconds_or_says_nothing(header, seconds):
+    reply = parse_reply(429, header, b"", submitting=True)
+    assert reply.retry_after == seconds
+
+
+@given(header=st.text(max_size=40))
+def test_any_retry_after_is_bounded(header):
+    seconds = parse_reply(429, header, b"", submitting=True).retry_after
+    assert seconds is None or 0 < seconds <= MAX_RETRY_AFTER_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (b"cut \\ud83d", b"cut \\ufffd"),
+        (b"cut \\ud83d too", b"cut \\ufffd too"),
+        (b"\\uDE00", b"\\ufffd"),
+        (b"\\ud83d\\ude00", b"\\ud83d\\ude00"),
+        (b"\\ud83d\\ud83d\\ude00", b"\\ufffd\\ud83d\\ude00"),
+        (b"\\\\ud83d \\ud83d", b"\\\\ud83d \\ufffd"),
+    ],
+)
+def test_half_a_surrogate_pair_does_not_lose_the_answer(written, kept):
+    template = b'{"result":{"responses":[{"id":0,"success":true,"result":{"response":"%b"}}]},"success":true}'
+    assert ask(Api(httpx.Response(200, content=template % written))) == template % kept
+
+
+@given(content=st.binary(max_size=80), status=st.integers(200, 599), submitting=st.booleans())
+def test_any_bytes_are_taken_for_something(content, status, submitting):
+    reply = parse_reply(status, None, content, submitting=submitting)
+    assert isinstance(
+        reply, Rejected if 300 <= status < 500 else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown)
+    )
+
+
+@given(
+    content=st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.dictionaries(
+                st.sampled_from(
+                    [
+                        "result",
+                        "success",
+                        "errors",
+                        "error",
+                        "code",
+                        "message",
+                        "status",
+                        "request_id",
+                        "responses",
+                        "results",
+                    ]
+                ),
+                inner,
+                max_size=5,
+            ),
+        ),
+        max_leaves=12,
+    ),
+    status=st.sampled_from([200, 302, 400, 500]),
+    submitting=st.booleans(),
+)
+def test_any_json_of_the_apis_words_is_taken_for_something(content, status, submitting):
+    reply = parse_reply(status, None, json.dumps(content).encode(), submitting=submitting)
+    if isinstance(reply, Accepted):
+        assert submitting
+        assert reply.request_id
+    assert not (submitting and isinstance(reply, Pending))
