@@ -96,6 +96,11 @@ def name_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
 def only_for_types(tree):
     """Nodes below `if TYPE_CHECKING:`: nothing of them is imported when the code runs."""
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
@@ -105,7 +110,7 @@ def only_for_types(tree):
 @cache
 def imports_of(path, *, types=True):
     """Names of the modules that a file imports anywhere."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = tree_of(path)
     left_out = set() if types else only_for_types(tree)
     found = set()
     for node in ast.walk(tree):
@@ -124,7 +129,10 @@ def is_in(module, package):
     return module == package or module.startswith(f"{package}.")
 
 
-shipped = pytest.mark.parametrize("path", SHIPPED, ids=name_of)
+def breaches(rule):
+    """What of each module breaks a rule; a rule is given the module's name and path."""
+    found = {name_of(path): rule(name_of(path), path) for path in SHIPPED}
+    return {name: what for name, what in found.items() if what}
 
 
 def test_there_is_something_to_look_at():
@@ -133,46 +141,50 @@ def test_there_is_something_to_look_at():
     assert {room for rooms in ROOMS.values() for room in rooms} < names
 
 
-@shipped
-def test_shared_imports_no_function(path):
-    if name_of(path).startswith("shared"):
-        assert not [module for module in imports_of(path) if is_in(module, "functions")]
+def test_shared_imports_no_function():
+    def rule(name, path):
+        return is_in(name, "shared") and [module for module in imports_of(path) if is_in(module, "functions")]
+
+    assert breaches(rule) == {}
 
 
-@shipped
-def test_a_function_imports_no_other_function(path):
-    own = ".".join(name_of(path).split(".")[:2])
-    others = [module for module in imports_of(path) if is_in(module, "functions") and not is_in(module, own)]
-    assert name_of(path).startswith("shared") or not others
+def test_a_function_imports_no_other_function():
+    def rule(name, path):
+        own = ".".join(name.split(".")[:2])
+        others = [module for module in imports_of(path) if is_in(module, "functions") and not is_in(module, own)]
+        return is_in(name, "functions") and others
+
+    assert breaches(rule) == {}
 
 
-@shipped
-def test_nothing_shipped_imports_what_is_not(path):
-    foreign = [
-        m for m in imports_of(path) if any(is_in(m, room) for room in ("tests", "local", "bench", "moto", "pytest"))
-    ]
-    assert not foreign
+def test_nothing_shipped_imports_what_is_not():
+    def rule(_, path):
+        foreign = ("tests", "local", "bench", "moto", "pytest")
+        return [module for module in imports_of(path) if any(is_in(module, room) for room in foreign)]
+
+    assert breaches(rule) == {}
 
 
-@shipped
 @pytest.mark.parametrize("library", ROOMS)
-def test_a_library_is_imported_only_in_its_room(path, library):
-    if any(is_in(module, library) for module in imports_of(path)):
-        assert name_of(path) in ROOMS[library]
+def test_a_library_is_imported_only_in_its_room(library):
+    importing = breaches(lambda _, path: any(is_in(module, library) for module in imports_of(path)))
+    assert set(importing) <= ROOMS[library]
 
 
-@shipped
-def test_pure_modules_know_no_service(path):
-    if name_of(path) in PURE:
-        assert not [m for m in imports_of(path, types=False) if m in IMPURE or m.partition(".")[0] in IMPURE]
+def test_pure_modules_know_no_service():
+    def rule(name, path):
+        known = imports_of(path, types=False)
+        return name in PURE and [one for one in known if one in IMPURE or one.partition(".")[0] in IMPURE]
+
+    assert breaches(rule) == {}
 
 
-@shipped
-def test_adapters_of_aws_know_no_job(path):
-    known = {"shared.errors", "shared.spool"}
-    if is_in(name_of(path), "shared.aws"):
-        ours = {m for m in imports_of(path) if is_in(m, "shared") and not is_in(m, "shared.aws")}
-        assert ours - {"shared"} <= known
+def test_adapters_of_aws_know_no_job():
+    def rule(name, path):
+        ours = {module for module in imports_of(path) if is_in(module, "shared") and not is_in(module, "shared.aws")}
+        return is_in(name, "shared.aws") and ours - {"shared", "shared.errors", "shared.spool"}
+
+    assert breaches(rule) == {}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -183,26 +195,24 @@ def test_no_modules_import_each_other_in_a_circle():
     order.prepare()
 
 
-@shipped
-def test_no_module_is_longer_than_400_lines(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 400
+def test_no_module_is_longer_than_400_lines():
+    assert breaches(lambda _, path: max(len(path.read_text("utf-8").splitlines()) - 400, 0)) == {}
 
 
-@shipped
-def test_the_environment_is_read_in_one_place(path):
-    tree = ast.parse(path.read_text("utf-8"))
-    reads = [
-        ast.unparse(node)
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
-        or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
-    ]
-    assert reads == (["os.environ"] if name_of(path) == "shared.bootstrap" else [])
+def test_the_environment_is_read_in_one_place():
+    def rule(_, path):
+        return [
+            ast.unparse(node)
+            for node in ast.walk(tree_of(path))
+            if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
+            or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
+        ]
+
+    assert breaches(rule) == {"shared.bootstrap": ["os.environ"]}
 
 
-@shipped
-def test_every_module_says_first_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+def test_every_module_says_first_what_it_is():
+    assert breaches(lambda _, path: not ast.get_docstring(tree_of(path))) == {}
 
 
 @pytest.mark.parametrize("function", ["submit", "poll"])
