@@ -38,9 +38,9 @@ EVERY = [(code, verdict) for verdict, codes in CODES.items() for code in sorted(
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302])
-def test_on_a_submit_the_code_decides_whatever_the_status(code, verdict, status):
-    assert classify_error(status, code, "words") is verdict
+def test_on_a_submit_the_code_decides_whatever_the_status(code, verdict):
+    statuses = (400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302)
+    assert {status: classify_error(status, code, "words") for status in statuses} == dict.fromkeys(statuses, verdict)
 
 
 def test_no_other_code_has_a_verdict():
@@ -48,9 +48,9 @@ def test_no_other_code_has_a_verdict():
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 410, 500])
-def test_on_a_poll_the_code_decides_likewise(code, verdict, status):
-    assert classify_error(status, code, "words", polling=True) is verdict
+def test_on_a_poll_the_code_decides_likewise(code, verdict):
+    for status in (200, 400, 401, 403, 404, 410, 500):
+        assert classify_error(status, code, "words", polling=True) is verdict, status
 
 
 # Status, then what it means on a submit and on a poll: without a code in the API's own JSON, with an unknown code

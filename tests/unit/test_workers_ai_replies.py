@@ -129,16 +129,16 @@ def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(stat
     assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
 
 
-@pytest.mark.parametrize("status", [300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429])
 @pytest.mark.parametrize(
     "content",
     [b"", b"<html>no</html>", b"{", b"\xff", b"{}", b'{"message":"Forbidden"}', b'{"error":"no"}', b'{"errors":{}}'],
 )
 @pytest.mark.parametrize("submitting", [True, False])
-def test_any_3xx_or_4xx_page_is_a_refusal(status, content, submitting):
-    reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
-    assert isinstance(reply, Rejected)
-    assert (reply.status, reply.code, reply.enveloped) == (status, None, False)
+def test_any_3xx_or_4xx_page_is_a_refusal(content, submitting):
+    for status in (300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429):
+        reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
+        assert isinstance(reply, Rejected), status
+        assert (reply.status, reply.code, reply.enveloped) == (status, None, False)
 
 
 @pytest.mark.parametrize("submitting", [True, False])
