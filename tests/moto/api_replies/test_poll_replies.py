@@ -52,6 +52,17 @@ def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(
     assert len(world.lines("retry.jsonl")) == 3
 
 
+def test_a_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_become(start, api):
+    world = start(BATCH_DEADLINE_HOURS=1)
+    api.inject(Fault(kind="stuck", times=0))
+    world.upload_records("a.jsonl", referenced(1), model=M2M)
+    began = world.now()
+
+    world.settle(minutes=90, until=lambda: len(api.accepted) == 2)
+
+    assert 3_600 < world.now() - began < 3_600 + 120
+
+
 def test_an_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
     world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="stuck", times=0))
