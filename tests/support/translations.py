@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from local.workers_ai import expected_result
 
 if TYPE_CHECKING:
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
     from tests.support.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
+
+
+def only_slowly(*values: object) -> list[Any]:
+    """Parameters that differ from an everyday one only in what unit tests show: how a reply is read, a code's row."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def greetings(count: int, word: str = "hello") -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.translations import M2M, all_good, codes, referenced
+from tests.support.translations import M2M, all_good, codes, only_slowly, referenced
 
 
 @pytest.mark.parametrize(
@@ -14,15 +14,17 @@ from tests.support.translations import M2M, all_good, codes, referenced
         {"shapes": {"*": "A"}},
         {"shapes": {"*": "B"}},
         {"envelope": False},
-        {"submit_status": 202, "pending_status": 202},
         {"pending_empty": True},
-        {"empty_array": "responses"},
-        {"empty_array": "results", "envelope": False},
-        {"queued_word": "waiting", "running_word": "cooking"},
-        {"missing_reference": "absent"},
-        {"completed_status": "completed"},
-        {"compress": True},
-        {"error_result": "absent"},
+        *only_slowly(
+            {"submit_status": 202, "pending_status": 202},
+            {"empty_array": "responses"},
+            {"empty_array": "results", "envelope": False},
+            {"queued_word": "waiting", "running_word": "cooking"},
+            {"missing_reference": "absent"},
+            {"completed_status": "completed"},
+            {"compress": True},
+            {"error_result": "absent"},
+        ),
     ],
     ids=str,
 )
@@ -75,7 +77,7 @@ def test_answers_that_contradict_each_other_are_never_guessed_at(world, api, kin
     assert codes(world) == [None, "missing_response", None, "missing_response", None]
 
 
-@pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
+@pytest.mark.parametrize("form", ["object", "none", *only_slowly("message", "string", "errors", "text")])
 def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
     api.switch(item_error=form)
     api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
@@ -89,7 +91,7 @@ def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
     assert json.loads(world.read(f"{world.only_folder()}/retry.jsonl"))["text"] == "hello 2"
 
 
-@pytest.mark.parametrize("code", [3040, 3007, 3008, 3021, 971])
+@pytest.mark.parametrize("code", [3040, *only_slowly(3007, 3008, 3021, 971)])
 def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, api, code):
     api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
     world.upload_records("a.jsonl", referenced(5), model=M2M)

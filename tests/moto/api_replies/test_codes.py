@@ -4,14 +4,9 @@ import pytest
 
 from local.workers_ai import Fault
 from tests.support.resources import TOKEN
-from tests.support.translations import M2M, all_good, codes, referenced, submits
+from tests.support.translations import M2M, all_good, codes, only_slowly, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-
-
-def only_slowly(values):
-    """Parameters that differ from another one only by a row of the table of codes, which unit tests read whole."""
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +16,7 @@ def only_slowly(values):
         {"kind": "error", "status": 401},
         {"kind": "redirect"},
         {"kind": "error", "status": 403},
-        *only_slowly({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003")),
+        *only_slowly(*({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003"))),
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
 )
@@ -42,7 +37,7 @@ def test_a_refused_token_or_account_pauses_everything_and_goes_on_by_itself(worl
     "fault",
     [
         *({"kind": code, "status": 400} for code in ("5007", "7000")),
-        *only_slowly({"kind": code, "status": 400} for code in ("3042", "5016", "5018", "3041", "5035", "5005")),
+        *only_slowly(*({"kind": code, "status": 400} for code in ("3042", "5016", "5018", "3041", "5035", "5005"))),
         {"kind": "error", "code": 8007, "status": 400, "message": "Model does not support request queuing"},
         {"kind": "bare", "status": 410},
     ],
@@ -79,7 +74,7 @@ def test_7000_is_believed_of_a_model_only_with_a_good_token(world, api):
     "fault",
     [
         {"kind": "5006", "status": 400, "message": "bad"},
-        *only_slowly({"kind": code, "status": 400, "message": "bad"} for code in ("5004", "3003", "3006", "8007")),
+        *only_slowly(*({"kind": code, "status": 400, "message": "bad"} for code in ("5004", "3003", "3006", "8007"))),
         {"kind": "bare", "status": 413},
         {"kind": "bare", "status": 400},
     ],

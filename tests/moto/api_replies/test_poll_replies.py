@@ -3,11 +3,15 @@
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.translations import M2M, all_good, codes, referenced
+from tests.support.translations import M2M, all_good, codes, only_slowly, referenced
 
 
 @pytest.mark.parametrize(
-    "kind", ["html", "reset", "hang", "truncated_json", "truncated_body", "slow_body", "json_500", "refuse"]
+    "kind",
+    [
+        *("html", "truncated_body", "json_500"),
+        *only_slowly("reset", "hang", "truncated_json", "slow_body", "refuse"),
+    ],
 )
 def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
@@ -19,7 +23,7 @@ def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kin
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("failure", ["envelope", "error", "failed"])
+@pytest.mark.parametrize("failure", ["failed", *only_slowly("envelope", "error")])
 def test_a_batch_that_failed_after_acceptance_is_halved_to_the_bad_record(start, api, failure):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.switch(batch_failure=failure)

@@ -6,7 +6,7 @@ import pytest
 
 from local.workers_ai import Fault
 from tests.support.resources import TOKEN
-from tests.support.translations import M2M, all_good, referenced, submits
+from tests.support.translations import M2M, all_good, only_slowly, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
@@ -95,7 +95,7 @@ def test_a_secret_changed_in_mid_job_is_read_at_once(start, api):
     assert api.calls["submit"].get("401", 0) == 1
 
 
-@pytest.mark.parametrize("kind", ["refuse", "json_500", "10013"])
+@pytest.mark.parametrize("kind", ["refuse", *only_slowly("json_500", "10013")])
 def test_a_submit_surely_not_taken_is_tried_again_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="submit", times=3))
     world.upload_records("a.jsonl", referenced(3), model=M2M)

@@ -12,7 +12,7 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from tests.support.deaths import SUBMIT, Boundaries, mortal_world
-from tests.support.translations import M2M, all_good, codes, referenced
+from tests.support.translations import M2M, all_good, codes, only_slowly, referenced
 
 
 @pytest.fixture
@@ -130,7 +130,11 @@ def test_an_answer_at_once_larger_than_memory_should_hold_is_used(world, api):
 
 
 @pytest.mark.parametrize(
-    "kind", ["accept_then_reset", "accept_then_close", "accept_then_html", "accept_then_truncate", "accept_then_hang"]
+    "kind",
+    [
+        *("accept_then_reset", "accept_then_html"),
+        *only_slowly("accept_then_close", "accept_then_truncate", "accept_then_hang"),
+    ],
 )
 def test_a_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
     api.inject(Fault(kind=kind))
