@@ -26,14 +26,12 @@ class Forks:
 
     def __init__(self) -> None:
         self.results: list[Any] = []
+        self.failures: list[str] = []
+        """Tracebacks of children that failed; raised at the end, because the code at work may catch what is raised."""
         self._to_parent: int | None = None
 
     def split(self) -> bool:
-        """Fork: true in the child. In the parent, which waits for the child's end, false.
-
-        Raises:
-            AssertionError: the child failed; with its traceback.
-        """
+        """Fork: true in the child. In the parent, which waits for the child's end, false."""
         from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # From 3.12 on Python warns of forks beside threads. Those of pytest-xdist hold nothing that a child needs.
@@ -55,12 +53,18 @@ class Forks:
         finally:
             os.waitpid(child, 0)
         result, failure = pickle.loads(told) if told else (None, "the child died")
-        assert not failure, failure
-        self.results.append(result)
+        if failure:
+            self.failures.append(failure)
+        else:
+            self.results.append(result)
         return False
 
     def run(self, work: Callable[[], Any]) -> list[Any]:
-        """Do the work here and, from each split on, in children, which end with it; what each child returned."""
+        """Do the work here and, from each split on, in children, which end with it; what each child returned.
+
+        Raises:
+            AssertionError: a child failed; with its traceback.
+        """
         try:
             result, failure = work(), ""
         except BaseException:
@@ -68,6 +72,7 @@ class Forks:
                 raise
             result, failure = None, traceback.format_exc()
         if self._to_parent is None:
+            assert not self.failures, "\n".join(self.failures)
             return self.results
         with os.fdopen(self._to_parent, "wb") as pipe:
             pickle.dump((result, failure), pipe)

@@ -38,6 +38,7 @@ class Journey:
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
         commands: what its user writes under `control/` once it is there, one after another.
+        answers_once: whether the API no longer knows an id that it has answered. An answer that is lost is paid again.
     """
 
     upload: tuple[Any, ...]
@@ -45,6 +46,7 @@ class Journey:
     faults: tuple[Fault, ...] = ()
     packed: bool = False
     commands: tuple[str, ...] = ()
+    answers_once: bool = False
 
     @property
     def is_cancelled(self) -> bool:
@@ -72,8 +74,9 @@ JOURNEYS = {
         (None,) * 3,
         (
             Fault(kind="missing", marker="hello 1", first=1),
-            Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=0),
+            Fault(kind="error", on="poll", code=10404, status=404, contains="hello 0", nth=2, times=5),
         ),
+        answers_once=True,
     ),
     "an answer in the reply to the submit": Journey(FOUR[:2], (None,) * 2, (Fault(kind="sync_answer", times=0),)),
     "an empty upload": Journey((), ()),
