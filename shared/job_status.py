@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shared import s3_keys as keys
 from shared.models import FINAL_JOB_STATES, JobState
 
 if TYPE_CHECKING:
+    from shared.bootstrap import Services
     from shared.models import Job
 
 JSON_TYPE = "application/json"
@@ -70,9 +72,28 @@ def build_status(
     }
 
 
+def final_status(job: Job) -> dict[str, Any]:
+    """The status of a job whose result files are complete."""
+    return build_status(replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None)
+
+
 def encode_status(status: dict[str, Any], now: float) -> bytes:
     """The bytes of `status.json`."""
     return msgspec.json.format(msgspec.json.encode({**status, "updated_at": iso_time(now)}), indent=1) + b"\n"
+
+
+def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
+    """Write the `status.json` of a leased job.
+
+    If the lease ended before the write did, others may have ended the job, and their status is written again.
+    """
+    key = keys.result(job.upload.key, job.job_id, "status.json")
+    services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)
+    if services.now() < job.lease_until:
+        return
+    ended = services.ledger.job(job.job_id)
+    if ended and ended.ended_at is not None:
+        services.store.put(key, encode_status(final_status(ended), services.now()), kind=JSON_TYPE)
 
 
 def status_digest(status: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError
-from shared.job_status import JSON_TYPE, build_status, encode_status, status_digest
+from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, ErrorDetail, Job, JobState
 from shared.observability import count, logger
 from shared.retry import exponential
@@ -192,10 +192,7 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     if job.retry_of:
         _put_retry_record(services, job, manifest)
-    status = build_status(replace(job, state=job.final_state), job.sums.succeeded, job.sums.failed, None)
-    services.store.put(
-        keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
-    )
+    write_status(services, job, final_status(job))
     services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
     if services.ledger.end_job(job, job.final_state, now):
@@ -292,9 +289,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     digest = status_digest(status)
     changed = digest != job.status_sha
     if changed:
-        services.store.put(
-            keys.result(job.upload.key, job.job_id, "status.json"), encode_status(status, now), kind=JSON_TYPE
-        )
+        write_status(services, job, status)
     quiet = 0 if changed else job.quiet + 1
     due = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS)
     if (sweep_at := next_sweep(job)) is not None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.create_job import LEASE_SECONDS
@@ -25,7 +25,7 @@ from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError, StorageError, UploadError
-from shared.job_status import JSON_TYPE, build_status, encode_status
+from shared.job_status import build_status, write_status
 from shared.models import Checkpoint, ErrorDetail, Job, JobState
 from shared.observability import logger
 from shared.settings import is_model
@@ -114,7 +114,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
             put_job_record(services, job)
     elif services.now() < job.lease_until:
         # Without it a small job would seem to be unread until its first visit.
-        _put_status(services, replace(job, state=JobState.IN_PROGRESS, total=place.record), services.now())
+        write_status(services, job, _status(replace(job, state=JobState.IN_PROGRESS, total=place.record)))
     if services.ledger.end_split(job, place.record, error, services.now(), read_to_end=is_read):
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
 
@@ -282,14 +282,12 @@ def _write_status(services: Services, job: Job, status_at: float) -> float:
     now = services.now()
     if now < status_at + STATUS_EVERY_SECONDS:
         return status_at
-    _put_status(services, job, now)
+    write_status(services, job, _status(job))
     return now
 
 
-def _put_status(services: Services, job: Job, now: float) -> None:
-    status = build_status(job, job.told_succeeded, job.told_failed, None)
-    key = keys.result(job.upload.key, job.job_id, "status.json")
-    services.store.put(key, encode_status(status, now), kind=JSON_TYPE)
+def _status(job: Job) -> dict[str, Any]:
+    return build_status(job, job.told_succeeded, job.told_failed, None)
 
 
 def _gap_error(job: Job) -> UploadError:

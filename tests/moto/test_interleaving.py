@@ -125,6 +125,28 @@ def test_a_message_that_comes_between_reading_a_batch_and_claiming_it_submits_on
     assert len(api.accepted) == 1
 
 
+def test_a_status_that_is_written_late_does_not_stay_over_the_final_one(world, monkeypatch):
+    store = type(functions.submit.handler.services().store)
+    put, written = store.put, []
+
+    def late(self, key, *arguments, **named):
+        written.append(key)
+        if len(written) == 1:
+            role, world.permissions.role = world.permissions.role, ""
+            all_others_go_on(world)
+            world.permissions.role = role
+        return put(self, key, *arguments, **named)
+
+    monkeypatch.setattr(store, "put", late)
+    world.upload_records("a.jsonl", records(3), model=M2M)
+
+    world.settle()
+
+    assert written[0].endswith("/status.json")
+    assert len(world.manifests()) == 1
+    assert (world.status()["state"], world.status()["counts"]["succeeded"]) == ("completed", 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("what", MEANWHILE)
