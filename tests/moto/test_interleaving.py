@@ -156,7 +156,8 @@ def test_whatever_comes_before_any_one_call_a_job_is_whole_and_its_bill_told(nam
 
     def run_once(boundaries: Boundaries) -> None:
         seen = run(JOURNEYS[name], boundaries, MEANWHILE[what])
-        assert seen.extra == 0 or what == "all others, while it sleeps"
+        # Who sleeps for longer than its claim loses an answer that the API gives only once.
+        assert seen.extra == 0 or what == "all others, while it sleeps" or JOURNEYS[name].answers_once
 
     turn = list(MEANWHILE).index(what)
     calls = enumerate(recorded(name), 1)
