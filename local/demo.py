@@ -148,9 +148,12 @@ class Stack:
         self.functions.invoke(FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}")
 
     def folder(self) -> str:
-        """The folder of the only job's results; empty until it has one."""
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"results/{PATH}/", MaxKeys=1)
-        return found["Contents"][0]["Key"].rpartition("/")[0] if found["KeyCount"] else ""
+        """The folder of the only job's results; empty until it has a status, which is not its first object."""
+        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"results/{PATH}/").get("Contents", [])
+        folders = (
+            entry["Key"].removesuffix("/status.json") for entry in found if entry["Key"].endswith("/status.json")
+        )
+        return next(folders, "")
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder."""
