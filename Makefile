@@ -41,7 +41,7 @@ coverage: .venv/.stamp ## line and branch coverage of functions/ and shared/ by 
 	@mkdir -p .local/coverage
 	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
 
-mutants: coverage ## change each condition in turn (20 minutes): a test must fail
+mutants: coverage ## change each condition in turn (an hour): a test must fail
 	$(DEV) -m tests.mutants
 
 soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and killed functions on a stack; checks every line

@@ -81,7 +81,7 @@ def strike_all(name: str, chosen: list[tuple[int, Mode]]) -> None:
         for file, text in wanted.items():
             assert found[file] == text, file
 
-    assert len(strike_each(chosen, run_once)) == len(chosen)
+    strike_each(chosen, run_once)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
+import functions.poll.tick
 from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_JOBS, TICK_SECONDS, advance_batches, tick
 from shared.aws.queues import decode_message
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
@@ -102,6 +103,20 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
     assert calls["SendMessageBatch"] <= allowed / BATCHES_PER_MESSAGE + TICK_SECONDS / 4
     longest_due = sorted((item for item in before.values()), key=lambda item: float(item["due_at"]["N"]))
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
+
+
+def test_while_the_poll_queue_is_full_a_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
+    monkeypatch.setattr(functions.poll.tick, "LARGE_RECORDS", 0)
+    monkeypatch.setattr(functions.poll.tick, "MAX_WAITING", 2)
+    _, services = pending(400, 200)  # More are due than one look reads.
+    queues, looks = type(services.queues), []
+    waiting = queues.waiting
+    monkeypatch.setattr(queues, "waiting", lambda *arguments: looks.append(1) or waiting(*arguments))
+    began = services.now()
+
+    tick(services, lambda: TIMEOUT - (services.now() - began))
+
+    assert 1 < len(looks) <= TICK_SECONDS / 10 + 1
 
 
 def test_what_a_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_more(pending):

@@ -79,7 +79,7 @@ class Boundaries:
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
-        self.strike_where(lambda at, name: at == number, mode)
+        self.strike_where(partial(_is_call, number), mode)
 
     def strike_first(self, name: str, mode: Mode) -> None:
         """Strike the first call of this name."""
@@ -125,10 +125,10 @@ def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries],
     """What `run` returns with each of these strikes (number of call, mode), in the order of the calls.
 
     Raises:
-        AssertionError: one of the runs failed; says which.
+        AssertionError: one of the runs failed, says which; or a call was never made.
     """
-    boundaries = Boundaries()
-    for number, mode in strikes:
+    boundaries, wanted = Boundaries(), list(strikes)
+    for number, mode in wanted:
         boundaries.modes.setdefault(number, []).append(mode)
 
     def named() -> T:
@@ -138,7 +138,9 @@ def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries],
             struck = boundaries.struck and f"{boundaries.mode} call {boundaries.struck_at}, {boundaries.struck}"
             raise AssertionError(struck or "nothing struck") from error
 
-    return boundaries.forks.run(named)
+    returned = boundaries.forks.run(named)
+    assert len(returned) == len(wanted), "a call was never made"
+    return returned
 
 
 class Watched(httpx.BaseTransport):

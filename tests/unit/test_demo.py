@@ -47,3 +47,16 @@ def test_the_demo_over_the_worker_says_so_where_there_is_no_node(monkeypatch, tm
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)
+
+
+@pytest.mark.parametrize(
+    ("names", "folder"),
+    [([], ""), (["options.json"], ""), (["options.json", "status.json"], f"results/{demo.PATH}/job")],
+)
+def test_the_demo_waits_for_a_status_which_is_not_the_first_object_of_a_job(names, folder):
+    class Listing:
+        def list_objects_v2(self, Bucket, Prefix, **_):  # noqa: N803 - boto3's names
+            found = [{"Key": f"{Prefix}job/{name}"} for name in names]
+            return {"Contents": found, "KeyCount": len(found)} if found else {"KeyCount": 0}
+
+    assert demo.Stack("bucket", "", Listing(), None, "", None).folder() == folder
