@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 export SAM_CLI_TELEMETRY := 0
+# Some machines forbid Python to keep byte code: every process of a test run would compile all tests, which takes 3 s.
+export PYTHONDONTWRITEBYTECODE :=
 
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp

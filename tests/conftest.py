@@ -22,7 +22,7 @@ settings.register_profile(
 )
 settings.load_profile("dropbatch")
 
-SHARED = ("tests/stack/", "tests/faults/", "tests/unit/test_artifact.py")
+SHARED = ("tests/stack/", "tests/faults/", "tests/unit/test_artifact.py", "tests/unit/test_release.py")
 TEMPLATE = "tests/unit/template/"
 
 
@@ -41,7 +41,8 @@ class _OneProcessForAStack(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)  # there are no such hooks under `-p no:xdist`
 def pytest_xdist_auto_num_workers(config):
-    return (os.cpu_count() or 1) + 1  # The tests of a stack mostly wait.
+    waits = "not stack" not in config.option.markexpr  # The tests of a stack mostly wait.
+    return (os.cpu_count() or 1) + waits
 
 
 @pytest.hookimpl(optionalhook=True)

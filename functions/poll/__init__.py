@@ -1,1 +1,1 @@
-"""Lambda 2, on a schedule: asks after pending batches, collects finished ones, finishes jobs."""
+"""Lambda 2, on a schedule: polls pending batches, collects finished ones, finishes jobs."""

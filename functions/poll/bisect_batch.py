@@ -242,7 +242,7 @@ def _split(services: Services, batch: Batch) -> None:
             originals_size=size,
         )
         ledger.create_batch(piece)
-    if ledger.halve(batch, services.now()):
+    if ledger.finish_split(batch, services.now()):
         count("BatchesHalved")
         logger.info("batch split", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]
@@ -255,7 +255,7 @@ def give_up(services: Services, batch: Batch) -> None:
     Nobody creates a piece meanwhile: the claims before this one were an hour long, and no function runs for so long.
     """
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
-        services.ledger.halve(batch, services.now())
+        services.ledger.finish_split(batch, services.now())
     else:
         reason = _not_tried(batch, "because the batch could not be split, see the poll function's log")
         services.ledger.undo_split(batch, reason, services.now())

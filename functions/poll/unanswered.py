@@ -78,7 +78,7 @@ def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None,
     if batch.sendable == 1 or batch.round:
         services.ledger.end_without_answer(batch, reason, now, cause=cause_of(code))
     else:
-        services.ledger.begin_halving(batch, reason, cause_of(code), now)
+        services.ledger.begin_isolation(batch, reason, cause_of(code), now)
 
 
 def next_poll(services: Services, job: Job, batch: Batch) -> float:

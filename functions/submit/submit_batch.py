@@ -93,8 +93,8 @@ def _advance_batch(services: Services, job_id: str, number: str, remaining: Call
         return
     if batch.halving:
         if batch.work is DueKind.SUBMIT:
-            # Left by an earlier version, which may have created one of the two halves that it decided on.
-            services.ledger.begin_halving(batch, batch.halving, batch.cause, now, pieces=2)
+            # Left by an earlier version, which may have created one of the two pieces that it decided on.
+            services.ledger.begin_isolation(batch, batch.halving, batch.cause, now, pieces=2)
         return
     if (ending := _reason_to_end(job, batch, now)) is not None:
         _end(services, batch, ending)
@@ -300,7 +300,7 @@ def _isolate_or_end(services: Services, batch: Batch, code: int | None, message:
     elif batch.sendable == 1:
         services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
     else:
-        services.ledger.begin_halving(batch, reason, cause_of(code), services.now())
+        services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
 
 
 def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:

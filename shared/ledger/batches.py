@@ -238,7 +238,9 @@ class Batches(Table):
             },
         )
 
-    def begin_halving(self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0) -> Batch | None:
+    def begin_isolation(
+        self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0
+    ) -> Batch | None:
         """Back to `ready`, but to isolate bad records instead of being submitted: the poll function continues."""
         return self._change_batch(
             batch,
@@ -270,7 +272,7 @@ class Batches(Table):
             {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
         )
 
-    def halve(self, batch: Batch, now: float) -> Batch | None:
+    def finish_split(self, batch: Batch, now: float) -> Batch | None:
         """To `halved`, once all pieces exist."""
         return self._change_batch(
             batch,

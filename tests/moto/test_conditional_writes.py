@@ -98,9 +98,9 @@ TRANSITIONS = {
         lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
         ("isolation", "completed_at"),
     ),
-    "begin_halving": (
+    "begin_isolation": (
         BATCH,
-        lambda at, seen: at.begin_halving(seen, REASON, "5006", T),
+        lambda at, seen: at.begin_isolation(seen, REASON, "5006", T),
         ("state", "attempt", "due_at"),
     ),
     "claim_isolation": (SPLIT, lambda at, seen: at.claim_isolation(seen, T + 9), ("state", "attempt", "due_at")),
@@ -114,7 +114,11 @@ TRANSITIONS = {
         lambda at, seen: at.undo_split(seen, REASON, T),
         ("state", "attempt", "due_at", "pieces"),
     ),
-    "halve": (replace(SPLIT, pieces=4), lambda at, seen: at.halve(seen, T), ("state", "attempt", "due_at")),
+    "finish_split": (
+        replace(SPLIT, pieces=4),
+        lambda at, seen: at.finish_split(seen, T),
+        ("state", "attempt", "due_at"),
+    ),
     "hold": (READY, lambda at, seen: at.hold(seen, T + 9), ("state", "attempt", "due_at")),
     "release": (
         replace(READY, held=True),

@@ -1,6 +1,6 @@
 """The process dies at each boundary in turn, or an answer is lost there: nothing is lost, nothing paid twice unseen.
 
-Small jobs of every kind pass by: what is read, halved, tried again, answered at once. In the everyday run the plain job
+Small jobs of every kind pass by: what is read, split, tried again, answered at once. In the everyday run the plain job
 dies after every eighth write, and of everything else a thin sample is taken; `-m faults` takes every fifth write of
 each job, `-m slow` every boundary there is. A death before a call is one after the call before it, and a death
 after a read is one after the last write: neither is played twice.

@@ -366,7 +366,7 @@ def test_a_split_that_was_decided_is_carried_out_whatever_changes_then(mortal, a
     assert seen[True, False] > 0
 
 
-def test_a_halving_that_an_earlier_version_began_is_carried_out_in_halves(start, api, monkeypatch):
+def test_a_split_in_two_that_an_earlier_version_began_is_carried_out(start, api, monkeypatch):
     world = start()
     records = greetings(4, 0)
     world.upload_records("a.jsonl", records, model=M2M)
@@ -376,7 +376,7 @@ def test_a_halving_that_an_earlier_version_began_is_carried_out_in_halves(start,
     marked = batches(world)["00000000"]
     real = Ledger.create_batch
     with monkeypatch.context() as patch:
-        # What that version had written when it died between its two halves.
+        # What that version had written when it died between its two pieces.
         decided = services.ledger.decide_split(marked, 2)
         patch.setattr(Ledger, "create_batch", lambda ledger, batch: real(ledger, batch) if died.append(1) else died[1])
         died = []

@@ -1,4 +1,4 @@
-"""Replies larger than can be held: the batch is halved, and only a record whose own answer is too large fails."""
+"""Replies larger than can be held: the batch is split, and only a record whose own answer is too large fails."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def small_limit(monkeypatch):
     monkeypatch.setattr(workers_ai, "MAX_REPLY_BYTES", 5 * VECTOR)
 
 
-def test_a_batch_whose_reply_is_too_large_is_halved_until_its_halves_fit(start, api, small_limit):
+def test_a_batch_whose_reply_is_too_large_is_split_until_its_pieces_fit(start, api, small_limit):
     world = start()
     world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(8)], model=BGE)
 

@@ -12,7 +12,7 @@ from botocore.retries.quota import RetryQuota
 from moto.core.botocore_stubber import BotocoreStubber
 
 from local.workers_ai import expected_result
-from tests.support import quick_dynamodb
+from tests.support import quick_moto
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(6)]
@@ -38,7 +38,7 @@ def lost(monkeypatch):
         return answer
 
     def begin():
-        monkeypatch.setattr(quick_dynamodb, "DIRECT", set())
+        monkeypatch.setattr(quick_moto, "DIRECT", set())
         monkeypatch.setattr(BotocoreStubber, "__call__", lose_the_first)
         monkeypatch.setattr(RetryQuota, "acquire", lambda quota, amount: True)
         monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))

@@ -85,7 +85,7 @@ def pause_and_resume(world: World) -> None:
 def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
-    # A large job with a record that is found by halving; its output is there already when it would be written.
+    # A large job with a bad record that is isolated; its output is there already when it would be written.
     bad = greetings("large", 12)
     bad[7]["target_lang"] = 7
     world.upload_records("large.jsonl", bad, model=M2M)
@@ -114,7 +114,7 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.s3.put_object(Bucket=BUCKET, Key="validate/valid.jsonl", Body=rows, Metadata={"model": M2M})
     world.settle(minutes=240)
 
-    # More batches due at once than one run asks after.
+    # More batches due at once than one run polls.
     for name in ("one", "two", "three"):
         world.upload_records(f"{name}.jsonl", greetings(name, 2), model=M2M)
     world.deliver("UploadQueue")

@@ -28,7 +28,7 @@ import functions.submit.handler
 from local.template import template
 from shared import bootstrap as composition
 from shared.workers_ai.client import http_client
-from tests.support import quick_dynamodb
+from tests.support import quick_moto
 from tests.support.resources import (
     AWS_ACCOUNT,
     BUCKET,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from tests.support.iam import Permissions
 
-quick_dynamodb.install()
+quick_moto.install()
 
 TIMEOUT_SECONDS = template()["Globals"]["Function"]["Timeout"]
 START = datetime(2026, 11, 21, 9, 30, 7, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""When to ask after a batch: one rule on what is remembered, and what is assumed of a model never seen."""
+"""When to poll a batch: one rule on what is remembered, and what is assumed of a model never seen."""
 
 import random
 from itertools import pairwise

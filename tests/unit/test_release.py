@@ -60,6 +60,7 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.build
 def test_two_builds_give_the_same_bytes(folder, tmp_path):
     build_release("arm64", "arm64", tmp_path / "again")

@@ -24,7 +24,7 @@ def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kin
 
 
 @pytest.mark.parametrize("failure", ["failed", *only_slowly("envelope", "error")])
-def test_a_batch_that_failed_after_acceptance_is_halved_to_the_bad_record(start, api, failure):
+def test_a_batch_that_failed_after_acceptance_is_split_down_to_the_bad_record(start, api, failure):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.switch(batch_failure=failure)
     api.inject(Fault(kind="batch_fails", contains="hello 5", times=0, code=3030))

@@ -1,4 +1,4 @@
-"""Batches that are halved to find the bad records."""
+"""Batches that are split, again and again, until only the bad records fail."""
 
 import json
 
@@ -11,7 +11,7 @@ from shared.ledger import Ledger
 from tests.support.translations import M2M, all_good, codes, referenced, submits
 
 
-def test_bad_records_are_found_by_halving_and_only_they_fail(start, api):
+def test_bad_records_are_isolated_and_only_they_fail(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=64)
     records = referenced(100)
     for bad in (3, 40, 99):
@@ -49,7 +49,7 @@ def test_records_that_fail_only_together_are_answered_one_by_one(start, api):
     assert all_good(world, 128)
 
 
-def test_an_upload_is_read_on_while_its_last_batch_so_far_is_being_halved(start, api, monkeypatch):
+def test_an_upload_is_read_on_while_its_last_batch_so_far_is_being_split(start, api, monkeypatch):
     monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     records = referenced(5)

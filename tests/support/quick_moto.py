@@ -1,8 +1,9 @@
-"""Makes moto's DynamoDB faster in this process. What it stores, replies and refuses stays the same.
+"""Makes moto faster in this process, DynamoDB above all. What it stores, replies and refuses stays the same.
 
-A call goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The request is
-still checked against the service's model. And moto makes objects only to measure their sizes, copies each value and
-each parsed expression with `copy.deepcopy`, and parses an expression anew at each call.
+A call of DynamoDB goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
+request is still checked against the service's model. And moto makes objects only to measure their sizes, copies each
+item and each parsed expression with `copy.deepcopy`, parses an expression anew at each call, asks each of its nodes
+what is wanted of it, and compares an address with those of 150 services before that of SQS.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ from __future__ import annotations
 import json
 import pickle
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
+from moto import backend_index
 from moto.core import DEFAULT_ACCOUNT_ID, responses
 from moto.core.exceptions import HTTPException
 from moto.core.models import botocore_stubber
 from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb import responses as dynamodb_responses
-from moto.dynamodb.models.dynamo_type import DynamoType, Item
+from moto.dynamodb.models.dynamo_type import DynamoType, Item, LimitedSizeDict
 from moto.dynamodb.parsing import validators
+from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser, Node
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+from moto.sqs import models as sqs_models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
@@ -39,14 +46,17 @@ def install() -> None:
     BaseClient._make_api_call = _call
     DynamoType.size = _size
     DynamoType.__deepcopy__ = _copy
+    DepthFirstTraverser.traverse = _traverse
+    Item.__deepcopy__ = _copy_item
     Item.size = _item_size
     Item.project = _project_item
     UpdateExpressionParser.make = _parse_copy
     validators.deepcopy = _copy_tree
     dynamodb_responses.dynamo_to_dict = _plain
-    responses.camelcase_to_underscores = _snake_case
+    responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
+    backend_index.backend_url_patterns.sort(key=lambda service: service[0] not in {"s3", "sqs"})
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -96,6 +106,29 @@ def _parsed(expression: str) -> bytes:
     return pickle.dumps(_parse(expression))
 
 
+def _traverse(traverser: Any, root: Any) -> Any:
+    wanted = traverser.nodes_to_be_processed()
+
+    def visit(node: Any, place: int = -1) -> Any:
+        if not _is_one(type(node), Node):
+            return node
+        parent = node.parent
+        for number, child in enumerate(node.children or ()):
+            traverser.pre_processing_of_child(node, number)
+            visit(child, number)
+        if _is_one(type(node), wanted):
+            node = traverser.process(node)
+            node.parent = parent
+            if parent:
+                parent.children[place] = node
+        return node
+
+    return visit(root)
+
+
+_is_one: Callable[[Any, Any], bool] = cache(issubclass)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, DynamoType):
         return {value.type: _plain(value.value)}
@@ -142,6 +175,14 @@ def _copy(value: DynamoType, _memo: object = None) -> DynamoType:
     copied = DynamoType.__new__(DynamoType)
     copied.type = value.type
     copied.value = _copy_of(value.value)
+    return copied
+
+
+def _copy_item(item: Item, _memo: object = None) -> Item:
+    copied: Item = object.__new__(Item)
+    copied.hash_key, copied.range_key = _copy_of(item.hash_key), _copy_of(item.range_key)
+    copied.attrs = LimitedSizeDict()
+    dict.update(copied.attrs, {name: _copy_of(value) for name, value in item.attrs.items()})
     return copied
 
 
