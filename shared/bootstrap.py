@@ -15,6 +15,7 @@ from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.pacing.budget import Budget
 from shared.pacing.completion_times import CompletionTimes
+from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
 from shared.workers_ai.transports import Credentials, transport_of
@@ -30,7 +31,11 @@ SECRET_SECONDS = 300
 
 
 class Waits(NamedTuple):
-    """How long one kind of AWS call may take: seconds to connect, seconds without data, and tries."""
+    """How long one kind of AWS call may take: seconds to connect, seconds without data, and tries.
+
+    The tries are few, because a service that hangs must be given up in time. One that answers, but is busy, is tried
+    again after each of `BUSY_PAUSES`.
+    """
 
     connect: float
     read: float
@@ -39,7 +44,30 @@ class Waits(NamedTuple):
     @property
     def longest(self) -> float:
         """Seconds after which a call without an answer fails; botocore waits up to 1, 2, 4 … seconds between tries."""
-        return self.tries * (self.connect + self.read) + float((1 << self.tries - 1) - 1)
+        between = float((1 << self.tries - 1) - 1)
+        return self.tries * (self.connect + self.read) + between + sum(map(longest_jittered, BUSY_PAUSES))
+
+    def after_busy(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object) -> float | None:
+        """Seconds until a call is tried again that botocore would give up, None if that is right.
+
+        A handler of botocore's event `needs-retry`; `response` is None if there was no answer.
+        """
+        further = attempts - self.tries
+        if response is None or not 0 <= further < len(BUSY_PAUSES):
+            return None
+        http, parsed = response
+        is_busy = http.status_code >= SERVER_ERROR or parsed.get("Error", {}).get("Code") in THROTTLED
+        return jittered(BUSY_PAUSES[further]) if is_busy else None
+
+
+BUSY_PAUSES = (0.1, 0.2, 0.4)
+"""Seconds before each further try. Where 30 % of all calls are refused so, 1 in 1,000 fails in the end."""
+SERVER_ERROR = 500
+"""The least HTTP status of a service that failed, S3's `SlowDown` (503) among them."""
+THROTTLED = frozenset(
+    {"ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "ThrottlingException"}
+)
+"""Codes of busy services that come with another status."""
 
 
 QUICK = Waits(connect=2, read=3, tries=3)
@@ -86,7 +114,9 @@ def services() -> Services:
             retries={"mode": "standard", "total_max_attempts": waits.tries},
             max_pool_connections=32,
         )
-        return session.client(name, config=config)  # type: ignore[call-overload]
+        made = session.client(name, config=config)  # type: ignore[call-overload]
+        made.meta.events.register("needs-retry", waits.after_busy)
+        return made
 
     dynamodb = client("dynamodb", QUICK)
     return Services(

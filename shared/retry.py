@@ -37,6 +37,11 @@ def jittered(seconds: float, fraction: float = 0.2) -> float:
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311 - spreads load, guards nothing
 
 
+def longest_jittered(seconds: float, fraction: float = 0.2) -> float:
+    """The longest wait that `jittered` makes of it."""
+    return seconds * (1 + fraction)
+
+
 def soon_after(moment: float, within: float) -> float:
     """A time after a moment, by up to `within` seconds, so that not all who wait for it come together."""
     return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing

@@ -1,6 +1,6 @@
-"""AWS services that accept a connection and never answer, after the API has accepted a batch.
+"""AWS services that accept a connection and never answer, after the API has accepted a batch; and busy ones.
 
-On sockets of this machine, with the functions' own clients, whose waits are cut to tenths of a second.
+With the functions' own clients, whose waits are cut to tenths of a second, on sockets of this machine.
 """
 
 import dataclasses
@@ -12,10 +12,11 @@ import types
 import botocore.endpoint
 import msgspec
 import pytest
+from botocore.awsrequest import AWSResponse
 
 from functions.submit import submit_batch as send
 from shared import bootstrap as composition
-from shared.bootstrap import Waits
+from shared.bootstrap import BUSY_PAUSES, Waits
 from shared.errors import StorageError
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 
@@ -157,3 +158,59 @@ def test_a_secret_that_hangs_is_given_up(begin, black_hole):
         services.api.credentials(True)  # noqa: FBT003
 
     assert len(black_hole.held) == TRIES
+
+
+BUSY = {
+    "S3": (503, b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"),
+    "S3 within": (500, b"<Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"),
+    "DynamoDB": (400, b'{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}'),
+}
+
+
+def answer_from(client, answers):
+    """Have each call of a client answered by the next of these pairs of status and body; the number of calls."""
+    made = []
+
+    def answer(request, **_):
+        status, body = answers[len(made)]
+        made.append(request)
+        raw = types.SimpleNamespace(stream=lambda: iter([body]), read=lambda *_: body)
+        return AWSResponse(request.url, status, {}, raw)
+
+    client.meta.events.register("before-send", answer)
+    return made
+
+
+@pytest.mark.parametrize("service", BUSY)
+def test_a_busy_service_is_tried_twice_as_often_as_one_that_hangs(begin, service):
+    services = begin()
+    client = services.ledger.client if service == "DynamoDB" else services.store.client
+    good = (200, b'{"Item": {}}' if service == "DynamoDB" else b"")
+    made = answer_from(client, [BUSY[service]] * (TRIES + len(BUSY_PAUSES) - 1) + [good])
+
+    if service == "DynamoDB":
+        client.get_item(TableName="table", Key={"pk": {"S": "a"}})
+    else:
+        services.store.put("a", b"content")
+
+    assert len(made) == TRIES + len(BUSY_PAUSES)
+
+
+def test_a_service_that_stays_busy_is_given_up(begin):
+    services = begin()
+    made = answer_from(services.store.client, [BUSY["S3"]] * 20)
+
+    with pytest.raises(StorageError, match="SlowDown"):
+        services.store.put("a", b"content")
+
+    assert len(made) == TRIES + len(BUSY_PAUSES)
+
+
+def test_a_call_that_is_wrong_is_made_once(begin):
+    services = begin()
+    made = answer_from(services.store.client, [(403, b"<Error><Code>AccessDenied</Code></Error>")] * 20)
+
+    with pytest.raises(StorageError, match="AccessDenied"):
+        services.store.put("a", b"content")
+
+    assert len(made) == 1

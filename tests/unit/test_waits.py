@@ -30,9 +30,9 @@ def test_a_finished_reply_is_stored_in_time_by_one_call_that_hangs_to_its_last_t
 
 
 def test_the_longest_wait_counts_every_try_and_every_pause():
-    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2."""
+    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2, and after a busy answer up to 0.12, 0.24 and 0.48."""
     assert (QUICK.connect, QUICK.read, QUICK.tries) == (2, 3, 3)
-    assert QUICK.longest == 18
+    assert QUICK.longest == pytest.approx(18.84)
 
 
 class Clock:
