@@ -123,7 +123,8 @@ Public tools: none was found on PyPI that cuts a request file under a record and
 writes request bodies, or joins a shuffled reply to its records. Looked at: gpt-batch-manager (splits by an estimate of
 tokens), json-file-split (into a number of files), bespokelabs-curator, openai-batch and openbatch (build requests from
 Python objects and send them), filesplit (lines alone; measured above). API calls per batch
-([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here."""
+([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here.
+Other formats are measured beside native records in [formats.md](formats.md)."""
 
 _NONE = "-"
 

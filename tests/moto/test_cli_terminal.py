@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import termios
 import time
@@ -35,6 +36,8 @@ def on_terminal(monkeypatch, *arguments, columns=100, ctrl_c_after=None):
     if pid == 0:
         code = 1
         try:
+            # A shell that runs the tests in the background has it ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             out, err = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
             monkeypatch.setattr("sys.stdout", out)
@@ -56,6 +59,8 @@ def on_terminal(monkeypatch, *arguments, columns=100, ctrl_c_after=None):
         if ctrl_c_after is not None and ctrl_c_after in shown:
             os.write(terminal, CTRL_C)
             ctrl_c_after = None
+    else:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), shown.decode()
