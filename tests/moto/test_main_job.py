@@ -20,6 +20,12 @@ def texts(count, **more):
     return [{"text": f"text {number}", "external_reference": f"row-{number}", **more} for number in range(count)]
 
 
+def folders(world):
+    """The folder of each job that is over, by its upload's key below `inbox/`."""
+    found = world.manifests().items()
+    return {manifest["source"]["key"].removeprefix("inbox/"): folder for folder, manifest in found}
+
+
 def test_every_record_gets_its_own_answer_in_input_order(start):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     records = texts(205)
@@ -99,25 +105,27 @@ def test_the_model_is_taken_from_metadata_then_path_then_the_stacks_default(star
     assert world.only_folder().startswith(f"results/{path}/")
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "with space.jsonl",
-        "a+b.jsonl",
-        "100%.jsonl",
-        "a%2Fb.jsonl",
-        "müller/漢字.jsonl",
-        "mail@example.jsonl",
-        "a&b=c?d#e.jsonl",
-    ],
-)
-def test_odd_keys_are_taken_as_they_are(world, key):
-    world.upload_records(key, greetings(2), model=M2M)
+ODD_KEYS = {
+    "with space.jsonl",
+    "a+b.jsonl",
+    "100%.jsonl",
+    "a%2Fb.jsonl",
+    "müller/漢字.jsonl",
+    "mail@example.jsonl",
+    "a&b=c?d#e.jsonl",
+}
+
+
+def test_odd_keys_are_taken_as_they_are(world):
+    for key in ODD_KEYS:
+        world.upload_records(key, greetings(2), model=M2M)
 
     world.settle()
 
-    assert world.only_folder().startswith(f"results/{key}/")
-    assert len(world.lines()) == 2
+    assert set(folders(world)) == ODD_KEYS
+    for key, folder in folders(world).items():
+        assert folder.startswith(f"results/{key}/")
+        assert len(world.lines(folder=folder)) == 2
 
 
 @pytest.mark.parametrize("key", ["folder/", "_temporary/part-0.jsonl", "a/_SUCCESS", ".hidden.jsonl", "a/.b/c.jsonl"])
@@ -165,39 +173,46 @@ def test_an_overwritten_upload_is_two_jobs_each_with_its_own_answers(world):
     assert answers == {one["translated_text"] for one in wanted}
 
 
-@pytest.mark.parametrize(
-    "pack", [gzip.compress, zstd.compress, lambda body: gzip.compress(body[:20]) + gzip.compress(body[20:])]
-)
-def test_packed_uploads_are_unpacked(world, pack):
+def test_packed_uploads_are_unpacked(world):
     body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
-    world.upload("a.jsonl.gz", pack(body), model=M2M)
+    world.upload("a.jsonl.gz", gzip.compress(body), model=M2M)
+    world.upload("a.jsonl.zst", zstd.compress(body), model=M2M)
+    world.upload("two members.gz", gzip.compress(body[:20]) + gzip.compress(body[20:]), model=M2M)
 
     world.settle()
 
-    assert len(world.lines()) == 5
+    assert {key: len(world.lines(folder=folder)) for key, folder in folders(world).items()} == {
+        "a.jsonl.gz": 5,
+        "a.jsonl.zst": 5,
+        "two members.gz": 5,
+    }
 
 
-@pytest.mark.parametrize("form", ['{"requests": %s, "note": 1}', "%s", '\n {"note": [1], "requests":\n%s}\n\n'])
-def test_the_apis_own_document_is_taken(world, form):
-    world.upload("a.json", form % json.dumps(greetings(5), indent=2), model=M2M)
+def test_the_apis_own_document_is_taken(world):
+    forms = ['{"requests": %s, "note": 1}', "%s", '\n {"note": [1], "requests":\n%s}\n\n']
+    for number, form in enumerate(forms):
+        world.upload(f"{number}.json", form % json.dumps(greetings(5), indent=2), model=M2M)
 
     world.settle()
 
     wanted = [expected_result(M2M, record) for record in greetings(5)]
-    assert [line["result"] for line in world.lines()] == wanted
+    assert set(folders(world)) == {"0.json", "1.json", "2.json"}
+    for folder in folders(world).values():
+        assert [line["result"] for line in world.lines(folder=folder)] == wanted
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)]
-)
-def test_an_empty_upload_is_completed_with_no_records_and_needs_no_model(world, body):
-    world.upload("a.jsonl", body)
+def test_an_empty_upload_is_completed_with_no_records_and_needs_no_model(world):
+    bodies = [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)]
+    for number, body in enumerate(bodies):
+        world.upload(f"{number}.jsonl", body)
 
     world.settle()
 
-    assert world.manifest()["counts"] == {"total": 0, "succeeded": 0, "failed": 0}
-    assert world.manifest()["state"] == "completed"
-    assert world.read(f"{world.only_folder()}/output.jsonl") == b""
+    assert len(world.manifests()) == len(bodies)
+    for folder, manifest in world.manifests().items():
+        assert manifest["counts"] == {"total": 0, "succeeded": 0, "failed": 0}
+        assert manifest["state"] == "completed"
+        assert world.read(f"{folder}/output.jsonl") == b""
 
 
 GOOD = b'{"text":"good","target_lang":"es"}'
@@ -256,27 +271,32 @@ def test_a_request_the_api_refuses_fails_alone_and_can_be_tried_again(start, api
     assert max(billed.values()) == 1
 
 
-@pytest.mark.parametrize(
-    ("body", "metadata", "code"),
-    [
-        (GOOD, {}, "no_model"),
-        (GOOD, {"model": "bge"}, "bad_model"),
-        (GOOD, {"model": "@cf/nobody/nothing"}, "unknown_model"),
-        (b"PK\x03\x04rest", {"model": M2M}, "unknown_format"),
-        (b"PAR1rest", {"model": M2M}, "unknown_format"),
-        ('{"text":"x"}'.encode("utf-16"), {"model": M2M}, "unknown_format"),
-        (gzip.compress(GOOD, mtime=0)[:-4], {"model": M2M}, "broken_archive"),
-        (b'{"requests":[' + GOOD, {"model": M2M}, "broken_document"),
-    ],
-)
-def test_a_fault_of_the_whole_upload_is_told_in_a_failed_manifest(world, body, metadata, code):
-    world.upload("a.jsonl", body, **metadata)
+FAULTS = {
+    "none": (GOOD, {}, "no_model"),
+    "short": (GOOD, {"model": "bge"}, "bad_model"),
+    "nobody's": (GOOD, {"model": "@cf/nobody/nothing"}, "unknown_model"),
+    "zip": (b"PK\x03\x04rest", {"model": M2M}, "unknown_format"),
+    "parquet": (b"PAR1rest", {"model": M2M}, "unknown_format"),
+    "utf-16": ('{"text":"x"}'.encode("utf-16"), {"model": M2M}, "unknown_format"),
+    "half an archive": (gzip.compress(GOOD, mtime=0)[:-4], {"model": M2M}, "broken_archive"),
+    "half a document": (b'{"requests":[' + GOOD, {"model": M2M}, "broken_document"),
+}
+"""Upload and metadata by key, and the code of the manifest."""
+
+
+def test_a_fault_of_the_whole_upload_is_told_in_a_failed_manifest(world):
+    for key, (body, metadata, _) in FAULTS.items():
+        world.upload(key, body, **metadata)
 
     world.settle()
 
-    manifest = world.manifest()
-    assert (manifest["state"], manifest["error"]["code"]) == ("failed", code)
-    assert manifest["error"]["message"].endswith(".")
+    manifests = {key: world.manifest(folder) for key, folder in folders(world).items()}
+    assert {key: manifest["error"]["code"] for key, manifest in manifests.items()} == {
+        key: code for key, (_, _, code) in FAULTS.items()
+    }
+    for manifest in manifests.values():
+        assert manifest["state"] == "failed"
+        assert manifest["error"]["message"].endswith(".")
 
 
 def test_records_read_before_a_fault_keep_their_lines(start):
