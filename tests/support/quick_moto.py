@@ -2,8 +2,7 @@
 
 A call of DynamoDB goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
 request is still checked against the service's model. And moto makes objects only to measure their sizes, copies each
-item and each parsed expression with `copy.deepcopy`, parses an expression anew at each call, asks each of its nodes
-what is wanted of it, and compares an address with those of 150 services before that of SQS.
+value and each parsed expression with `copy.deepcopy`, and parses expressions and names anew at each call.
 """
 
 from __future__ import annotations
@@ -11,25 +10,20 @@ from __future__ import annotations
 import json
 import pickle
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
-from moto import backend_index
 from moto.core import DEFAULT_ACCOUNT_ID, responses
 from moto.core.exceptions import HTTPException
 from moto.core.models import botocore_stubber
 from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb import responses as dynamodb_responses
-from moto.dynamodb.models.dynamo_type import DynamoType, Item, LimitedSizeDict
+from moto.dynamodb.models.dynamo_type import DynamoType, Item
 from moto.dynamodb.parsing import validators
-from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser, Node
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.sqs import models as sqs_models
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
@@ -46,8 +40,6 @@ def install() -> None:
     BaseClient._make_api_call = _call
     DynamoType.size = _size
     DynamoType.__deepcopy__ = _copy
-    DepthFirstTraverser.traverse = _traverse
-    Item.__deepcopy__ = _copy_item
     Item.size = _item_size
     Item.project = _project_item
     UpdateExpressionParser.make = _parse_copy
@@ -56,7 +48,6 @@ def install() -> None:
     responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
-    backend_index.backend_url_patterns.sort(key=lambda service: service[0] not in {"s3", "sqs"})
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -106,29 +97,6 @@ def _parsed(expression: str) -> bytes:
     return pickle.dumps(_parse(expression))
 
 
-def _traverse(traverser: Any, root: Any) -> Any:
-    wanted = traverser.nodes_to_be_processed()
-
-    def visit(node: Any, place: int = -1) -> Any:
-        if not _is_one(type(node), Node):
-            return node
-        parent = node.parent
-        for number, child in enumerate(node.children or ()):
-            traverser.pre_processing_of_child(node, number)
-            visit(child, number)
-        if _is_one(type(node), wanted):
-            node = traverser.process(node)
-            node.parent = parent
-            if parent:
-                parent.children[place] = node
-        return node
-
-    return visit(root)
-
-
-_is_one: Callable[[Any, Any], bool] = cache(issubclass)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, DynamoType):
         return {value.type: _plain(value.value)}
@@ -175,14 +143,6 @@ def _copy(value: DynamoType, _memo: object = None) -> DynamoType:
     copied = DynamoType.__new__(DynamoType)
     copied.type = value.type
     copied.value = _copy_of(value.value)
-    return copied
-
-
-def _copy_item(item: Item, _memo: object = None) -> Item:
-    copied: Item = object.__new__(Item)
-    copied.hash_key, copied.range_key = _copy_of(item.hash_key), _copy_of(item.range_key)
-    copied.attrs = LimitedSizeDict()
-    dict.update(copied.attrs, {name: _copy_of(value) for name, value in item.attrs.items()})
     return copied
 
 
