@@ -131,7 +131,7 @@ class ObjectStore:
         """An object's bytes, or a section of them; meant for what fits in memory.
 
         Raises:
-            NotThereError: nothing is stored under the key.
+            ObjectNotFoundError: nothing is stored under the key.
         """
         if length == 0:
             return b""
@@ -143,7 +143,7 @@ class ObjectStore:
         """A whole object, in memory while it is small, else on disk as long as the given stack lives.
 
         Raises:
-            NotThereError: nothing is stored under the key.
+            ObjectNotFoundError: nothing is stored under the key.
         """
         stored = self.head(key)
         if stored is None:
@@ -238,7 +238,7 @@ class ObjectStore:
         """The pieces copied so far, in order.
 
         Raises:
-            NotThereError: the upload is no more: completed, or removed after some days.
+            ObjectNotFoundError: the upload is no more: completed, or removed after some days.
         """
         found: list[MultipartPart] = []
         position: dict[str, int] = {}

@@ -66,8 +66,8 @@ DECIDING = (
 
 Of all others only conditions of writes and rows of tables are.
 """
-TURNS = (15.0, 90.0)
-"""Seconds of tests that a defect is given at first, and if it survives them."""
+TURNS = ((10.0, False), (60.0, True))
+"""Seconds of tests that a defect is given at first, the quickest; if it survives them, the quickest of each file."""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
@@ -124,12 +124,25 @@ class Reach:
         found = {one.rpartition("|")[0] for one in contexts}
         return sorted((one for one in found if one in self.seconds), key=lambda one: self.seconds[one])
 
-    def within(self, tests: list[str], seconds: float) -> list[str]:
-        """The first of these tests that take so many seconds together; at least one."""
+    def within(self, tests: list[str], seconds: float, *, spread: bool) -> list[str]:
+        """The first of these tests that take so many seconds together; at least one.
+
+        Args:
+            tests: the quickest first.
+            seconds: what they may take.
+            spread: whether to take the quickest of each file first, then the second of each, and so on.
+        """
+        if spread:
+            places = Counter[str]()
+            ranks = {}
+            for test in tests:
+                ranks[test] = places[path := test.partition("::")[0]]
+                places[path] += 1
+            tests = sorted(tests, key=lambda one: (ranks[one], self.seconds.get(one, 0.0)))
         chosen = []
         for test in tests:
             chosen.append(test)
-            seconds -= self.seconds[test]
+            seconds -= self.seconds.get(test, 0.0)
             if seconds < 0:
                 break
         return chosen
@@ -183,7 +196,7 @@ def begin(mutant: Mutant, tests: list[str], log: Path) -> int:
     os._exit(code)
 
 
-def run(mutants: list[Mutant], reach: Reach, seconds: float) -> None:
+def run(mutants: list[Mutant], reach: Reach, seconds: float, *, spread: bool) -> None:
     """Run tests with each of these defects, on every processor; say what came of each."""
     left, at_work = list(reversed(mutants)), dict[int, tuple[Mutant, float]]()
     with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +206,7 @@ def run(mutants: list[Mutant], reach: Reach, seconds: float) -> None:
                 if not mutant.tests:
                     mutant.outcome = "not reached"
                     continue
-                tests = reach.within(mutant.tests, seconds)
+                tests = reach.within(mutant.tests, seconds, spread=spread)
                 log = Path(folder) / f"{len(left)}.log"
                 at_work[begin(mutant, tests, log)] = mutant, time.monotonic() + 10 * seconds + 2 * HANGS_AFTER
             for process, (mutant, ends) in list(at_work.items()):
@@ -252,6 +265,7 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="parts of names of defects; all others are left as they were")
     parser.add_argument("--list", action="store_true", help="only name the defects")
     parser.add_argument("--survivors", action="store_true", help="only those that were not noticed last time")
+    parser.add_argument("--also", action="append", default=[], help="a file of tests that the coverage does not know")
     wanted = parser.parse_args()
     mutants = all_mutants()
     before: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
@@ -265,10 +279,10 @@ def main() -> int:
         importlib.import_module(name)
     reach = Reach()
     for one in chosen:
-        one.tests = reach.tests(one.path, one.mutation.line)
+        one.tests = [*wanted.also, *reach.tests(one.path, one.mutation.line)]
     began = time.monotonic()
-    for seconds in TURNS:
-        run([one for one in chosen if one.outcome in {"", "survived"}], reach, seconds)
+    for seconds, spread in TURNS:
+        run([one for one in chosen if one.outcome in {"", "survived"}], reach, seconds, spread=spread)
     for one in mutants:
         one.outcome = one.outcome or before.get(one.name, "")
     OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))

@@ -1,0 +1,115 @@
+"""A conditional write that the SDK sent twice: is what stands in the table its own first delivery, or somebody else's?
+
+DynamoDB itself is botocore's stub, which answers what a test says and refuses a call that it did not expect.
+"""
+
+from dataclasses import dataclass
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from shared.aws.dynamodb import Table
+from shared.errors import StorageError
+
+KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
+ITEM = {**KEY, "claims": {"N": "2"}, "due_at": {"N": "9.5"}}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some item of a table."""
+
+    claims: int
+    due_at: float = 0.0
+
+
+@pytest.fixture
+def dynamodb():
+    client = boto3.client("dynamodb", region_name="eu-west-1", aws_access_key_id="test", aws_secret_access_key="test")
+    with Stubber(client) as stub:
+        yield stub
+        stub.assert_no_pending_responses()
+
+
+@pytest.fixture
+def table(dynamodb):
+    return Table(dynamodb.client, "table")
+
+
+def fails_its_condition(dynamodb, operation, *, tries):
+    code = "ConditionalCheckFailedException"
+    dynamodb.add_client_error(operation, code, "The request failed", 400, response_meta={"RetryAttempts": tries - 1})
+
+
+def holds(dynamodb, item):
+    dynamodb.add_response("get_item", {"Item": item} if item else {})
+
+
+def test_a_new_item_is_created(table, dynamodb):
+    dynamodb.add_response("put_item", {})
+
+    assert table.create(ITEM)
+
+
+def test_an_item_that_met_another_at_its_first_try_is_not_its_own(table, dynamodb):
+    fails_its_condition(dynamodb, "put_item", tries=1)
+
+    assert not table.create(ITEM)
+
+
+@pytest.mark.parametrize(
+    ("held", "is_own"),
+    [
+        (ITEM, True),
+        ({**ITEM, "due_at": {"N": "9.50"}, "added_later": {"S": ""}}, True),
+        ({**ITEM, "claims": {"N": "3"}}, False),
+        ({**KEY, "claims": {"N": "2"}}, False),
+        (None, False),
+    ],
+    ids=["as it was sent", "a number written otherwise", "another value", "an attribute is absent", "gone"],
+)
+def test_an_item_sent_twice_is_its_own_if_it_stands_as_it_was_sent(table, dynamodb, held, is_own):
+    fails_its_condition(dynamodb, "put_item", tries=2)
+    holds(dynamodb, held)
+
+    assert table.create(ITEM) is is_own
+
+
+def test_a_change_whose_condition_failed_at_its_first_try_is_not_its_own(table, dynamodb):
+    fails_its_condition(dynamodb, "update_item", tries=1)
+
+    assert table.update(KEY, {"claims": 1}, {"claims": 2}, Turn) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "found"),
+    [
+        (ITEM, Turn(2, 9.5)),
+        ({**ITEM, "claims": {"N": "3"}}, None),
+        ({**ITEM, "error": {"S": "still there"}}, None),
+        (None, None),
+    ],
+    ids=["as it was sent", "another value", "what it removed is there", "gone"],
+)
+@pytest.mark.parametrize("removing", ["by name", "by None"])
+def test_a_change_sent_twice_is_its_own_if_the_item_is_as_it_leaves_it(table, dynamodb, held, found, removing):
+    fails_its_condition(dynamodb, "update_item", tries=2)
+    holds(dynamodb, held)
+    changes = {"claims": 2, "due_at": 9.5} | ({"error": None} if removing == "by None" else {})
+
+    assert table.update(KEY, {"claims": 1}, changes, Turn, ["error"] if removing == "by name" else []) == found
+
+
+def test_a_change_that_only_removes_counts_as_somebody_elses(table, dynamodb):
+    fails_its_condition(dynamodb, "update_item", tries=2)
+    holds(dynamodb, ITEM)
+
+    assert table.update(KEY, {"claims": 2}, {"error": None}, Turn) is None
+
+
+def test_another_error_of_the_service_is_no_failed_condition(table, dynamodb):
+    dynamodb.add_client_error("put_item", "AccessDeniedException", "not allowed", 400)
+
+    with pytest.raises(StorageError, match=r"DynamoDB put_item: .*AccessDenied"):
+        table.create(ITEM)

@@ -1,0 +1,104 @@
+"""What the object store makes of S3's answers. S3 itself is botocore's stub, which refuses a call it did not expect."""
+
+from contextlib import ExitStack
+
+import boto3
+import pytest
+from botocore.stub import ANY, Stubber
+
+from shared.aws.object_store import BLOCK_BYTES, ObjectNotFoundError, ObjectStore, WriteConflictError
+from shared.errors import StorageError
+
+KEY = "results/a/output.jsonl"
+
+
+@pytest.fixture
+def s3():
+    client = boto3.client("s3", region_name="eu-west-1", aws_access_key_id="test", aws_secret_access_key="test")
+    with Stubber(client) as stub:
+        yield stub
+        stub.assert_no_pending_responses()
+
+
+@pytest.fixture
+def store(s3):
+    return ObjectStore(s3.client, "bucket")
+
+
+def refuse(s3, operation, code, times=1):
+    for _ in range(times):
+        s3.add_client_error(operation, code, "", 400)
+
+
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "409"])
+def test_a_write_that_met_another_is_tried_again(store, s3, code):
+    refuse(s3, "put_object", code, 2)
+    s3.add_response("put_object", {})
+
+    assert store.put_if_absent(KEY, b"")
+
+
+def test_a_write_that_meets_another_three_times_fails(store, s3):
+    refuse(s3, "put_object", "ConditionalRequestConflict", 3)
+
+    with pytest.raises(WriteConflictError):
+        store.put_if_absent(KEY, b"")
+
+
+@pytest.mark.parametrize("code", ["PreconditionFailed", "412"])
+def test_what_is_there_already_is_not_written(store, s3, code):
+    refuse(s3, "put_object", code)
+
+    assert not store.put_if_absent(KEY, b"")
+
+
+def test_a_refused_write_is_no_object_that_is_there_already(store, s3):
+    refuse(s3, "put_object", "AccessDenied")
+
+    with pytest.raises(StorageError, match="AccessDenied"):
+        store.put_if_absent(KEY, b"")
+
+
+def test_an_object_is_replaced_only_if_it_is_the_one_that_was_read(store, s3):
+    expected = {"Bucket": "bucket", "Key": KEY, "Body": b"new", "IfMatch": '"etag"', "Metadata": {"end": "7"}}
+    s3.add_response("put_object", {}, expected)
+
+    store.replace(KEY, b"new", "etag", {"end": "7"})
+
+
+def test_an_object_that_another_replaced_is_not_found(store, s3):
+    refuse(s3, "put_object", "PreconditionFailed")
+
+    with pytest.raises(ObjectNotFoundError):
+        store.replace(KEY, b"new", "etag", {})
+
+
+def test_to_spool_what_is_not_there_fails(store, s3):
+    refuse(s3, "head_object", "404")
+
+    with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} is not there"):
+        store.spool(KEY, kept)
+
+
+def test_a_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypatch):
+    asked = []
+    monkeypatch.setattr(store, "get", lambda key, start, length: asked.append((start, length)) or b"")
+
+    list(store.blocks(KEY, 5, BLOCK_BYTES + 1))
+
+    assert asked == [(5, BLOCK_BYTES), (5 + BLOCK_BYTES, 1)]
+
+
+def test_a_copy_is_made_by_the_client_that_waits_longer(s3):
+    store = ObjectStore(object(), "bucket", copying=lambda: s3.client)
+    s3.add_response(
+        "upload_part_copy", {}, dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY)
+    )
+
+    store.upload_part_copy(KEY, "upload", 1, "staging/a")
+
+
+def test_a_copy_is_made_by_the_only_client_there_is(store, s3):
+    s3.add_response("upload_part_copy", {})
+
+    store.upload_part_copy(KEY, "upload", 1, "staging/a")
