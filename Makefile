@@ -22,11 +22,11 @@ try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=…: one job on this machine agains
 	$(DEV) -m local.try_api "$(FILE)" "$(MODEL)"
 
 EVERYDAY := not slow and not faults and not stack and not build
-check: .venv/.stamp ## the everyday checks: style, types, unit tests and the main job on moto
+check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer examples, the main job on moto
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	$(DEV) -m pytest -m "$(EVERYDAY)" tests/unit tests/moto/test_main_job.py
+	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick tests/unit tests/moto/test_main_job.py
 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from local.template import powertools_variables
+from tests.support.examples import FEWER, QUICK
 
 os.environ |= powertools_variables()
 settings.register_profile(
@@ -21,6 +22,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile(QUICK, settings.get_profile("dropbatch"), max_examples=60 // FEWER)
 settings.load_profile("dropbatch")
 
 SHARED = ("tests/stack/", "tests/faults/", "tests/unit/test_artifact.py", "tests/unit/test_release.py")

@@ -70,7 +70,7 @@ def pending(start):
     return make
 
 
-@pytest.mark.parametrize(("count", "rate"), [(300, 40), pytest.param(10_000, 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "rate"), [(150, 20), pytest.param(10_000, 200, marks=pytest.mark.slow)])
 def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_else(pending, monkeypatch, count, rate):
     world, services = pending(count, rate)
     before, calls = items_of(world), Counter()
@@ -108,7 +108,7 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
 def test_while_the_poll_queue_is_full_a_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
     monkeypatch.setattr(functions.poll.tick, "LARGE_RECORDS", 0)
     monkeypatch.setattr(functions.poll.tick, "MAX_WAITING", 2)
-    _, services = pending(400, 200)  # More are due than one look reads.
+    _, services = pending(150, 60)  # More are due than one look reads.
     queues, looks = type(services.queues), []
     waiting = queues.waiting
     monkeypatch.setattr(queues, "waiting", lambda *arguments: looks.append(1) or waiting(*arguments))

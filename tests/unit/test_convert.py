@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.poll.join import sort_answers
@@ -19,6 +19,7 @@ from shared.formats.registry import Form, describer_of, reader_of, target_of, wr
 from shared.models import Checkpoint, SplitPlan
 from shared.staged_batch import decode_index, encode_index, original_spans, record_spans
 from shared.workers_ai.results import parse_answer
+from tests.support.examples import examples
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", BGE, "request", 1_795_253_400.0)
@@ -105,7 +106,7 @@ def tables(draw):
     return content.getvalue().encode(), rows
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(table=tables(), size=sizes, block=st.integers(1, 40), bom=st.booleans(), data=st.data())
 def test_any_table_comes_back_row_for_row_and_its_failed_rows_can_be_cut_again(table, size, block, bom, data):
     content, rows = table
@@ -144,7 +145,7 @@ lines = st.one_of(
 
 
 @pytest.mark.parametrize("format_", ["openai", "bedrock", "native"])
-@settings(max_examples=60)
+@examples(60)
 @given(upload=st.lists(lines, max_size=9), size=sizes, block=st.integers(1, 60), crlf=st.booleans())
 def test_any_json_lines_have_a_line_for_each_record_and_what_failed_byte_for_byte(format_, upload, size, block, crlf):
     content = ("\r\n" if crlf else "\n").join(upload).encode()
@@ -166,7 +167,7 @@ def test_any_json_lines_have_a_line_for_each_record_and_what_failed_byte_for_byt
     assert [one["line"] for one in errors] == sorted(one["line"] for one in errors)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(upload=st.lists(texts.filter(lambda text: "\n" not in text), max_size=9), size=sizes, block=st.integers(1, 40))
 def test_any_text_has_a_line_for_each_line_that_is_not_blank(upload, size, block):
     form = Form("text")

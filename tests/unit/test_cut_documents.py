@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from functions.submit.records import framing as windows
@@ -11,6 +11,7 @@ from functions.submit.records.cut import cut
 from functions.submit.records.detect_form import detect_form
 from shared.errors import UploadError
 from shared.models import Checkpoint
+from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
     LARGEST,
@@ -116,7 +117,7 @@ def start_of(data, form):
 
 
 @given(document=documents(), limits=limits, size=blocks_of)
-@settings(max_examples=150)
+@examples(150)
 def test_every_element_becomes_one_row_in_order_and_every_sound_one_is_sent_byte_for_byte(document, limits, size):
     data, elements, form = document
     plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
@@ -157,7 +158,7 @@ def alike(draw):
 
 
 @given(data=alike(), limits=limits, size=blocks_of)
-@settings(max_examples=200)
+@examples(200)
 def test_elements_found_together_are_those_that_their_tokens_tell(data, limits, size):
     plan = plan_of(limits, "array", 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -246,7 +247,7 @@ def test_damage_anywhere_ends_and_never_depends_on_the_blocks(document, at, junk
 
 @given(content=st.binary(max_size=60), size=st.integers(1, 9), form=st.sampled_from(["jsonl", "array", "object"]))
 @example(content=b'"\\', size=1, form="array")
-@settings(max_examples=200)
+@examples(200)
 def test_any_bytes_at_all_are_cut_or_told_broken(content, size, form):
     plan = plan_of((3, 300), form)
     assert told(plan, content, size) == told(plan, content, 1 << 20)

@@ -4,13 +4,14 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.submit.batch_limits import max_records
 from functions.submit.records import cut as module
 from functions.submit.records import framing as windows
 from functions.submit.records.detect_form import detect_form
+from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
     LARGEST,
@@ -42,7 +43,7 @@ def joined(upload, *, last_line_ends):
 
 
 @given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
-@settings(max_examples=150)
+@examples(150)
 def test_every_line_becomes_one_row_in_order_and_every_sound_one_is_sent_as_written(
     upload, last_line_ends, limits, size
 ):

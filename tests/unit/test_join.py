@@ -4,13 +4,14 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from functions.poll.join import Failure, add_reply, join, sort_answers
 from shared.models import Usage
 from shared.staged_batch import RecordEntry, index_of
 from shared.workers_ai.results import parse_answer
+from tests.support.examples import examples
 
 ENDING = ("expired", "Workers AI did not finish it in time.")
 
@@ -148,7 +149,7 @@ def written(draw, items):
 
 
 @given(batch=batches(), first_id=st.integers(0, 10**12))
-@settings(max_examples=300)
+@examples(300)
 def test_each_record_has_exactly_one_line_in_order_with_its_answer_or_the_right_error(batch, first_id):
     rows, body, expected = batch
     lines = lines_of(rows, answers_of(rows, body), first_id)
@@ -204,7 +205,7 @@ def test_a_reply_is_joined_alike_whether_it_is_pretty_or_not(batch):
     at=0.92,
     junk=b"\xff",
 )
-@settings(max_examples=200)
+@examples(200)
 def test_a_damaged_reply_is_refused_as_a_whole_or_joined_to_valid_lines(batch, at, junk):
     rows, body, _ = batch
     place = int(at * len(body))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from functions.submit import create_batches
@@ -20,6 +20,7 @@ from functions.submit.split import split
 from shared.errors import StorageError
 from shared.models import Checkpoint, Job, JobState, SplitPlan, Upload
 from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
+from tests.support.examples import examples
 
 RECORDS = [json.dumps({"text": f"record {number}"}).encode() for number in range(23)]
 UPLOAD = b"".join(record + b"\n" for record in RECORDS)
@@ -193,7 +194,7 @@ def test_a_death_at_any_call_leaves_no_gap_and_the_same_batches_come_of_it(mode)
 
 
 @given(deaths=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["before", "after", "unanswered"])), max_size=6))
-@settings(max_examples=60)
+@examples(60)
 def test_deaths_one_after_another_leave_the_same_batches(deaths):
     fake = Fake()
     for at, mode in deaths:
@@ -270,7 +271,7 @@ def foreign(begin, end):
     at=st.integers(0, 60),
     mode=st.sampled_from(["before", "after", "unanswered"]),
 )
-@settings(max_examples=150)
+@examples(150)
 def test_objects_that_another_version_cut_otherwise_never_mix_with_ours(there, at, mode):
     """Wherever they begin and end, and wherever the process dies: the batches cover the upload once."""
     fake = Fake()

@@ -1,0 +1,12 @@
+"""How many examples a property test tries: all of them in `make test`, some of them in `make check`."""
+
+from hypothesis import settings
+
+QUICK = "quick"
+"""Name of Hypothesis's profile in which every property test tries few examples."""
+FEWER = 4
+
+
+def examples(count: int) -> settings:
+    """Decorates a property test that tries so many examples, or in the quick profile a quarter of them."""
+    return settings(max_examples=count // FEWER if settings.get_current_profile_name() == QUICK else count)
