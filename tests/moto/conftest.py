@@ -9,9 +9,10 @@ import httpx
 import pytest
 from moto import mock_aws
 
+from local.template import properties
 from local.workers_ai import Behaviour, WorkersAI, transport
 from tests.support.command_line import CommandLine
-from tests.support.resources import WAYS
+from tests.support.resources import WAYS, client
 from tests.support.world import World, make_world
 
 
@@ -53,3 +54,17 @@ def world(start: Callable[..., World]) -> World:
 def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """The command line on a Dropbatch with the template's defaults."""
     return CommandLine(world, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Any]:
+    """DynamoDB with the template's table and an empty bucket; for tests of the ledger and the store alone."""
+    with mock_aws(), pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+        wanted = properties("Table")
+        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
+        client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
+        client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        yield client("dynamodb")

@@ -5,49 +5,19 @@ A transition gives None then and leaves the item as it is; a write that counts l
 
 from dataclasses import replace
 
-import moto
 import pytest
 
-from local.template import properties
-from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.errors import UploadError
-from shared.ledger import Ledger
-from shared.models import (
-    Batch,
-    BatchState,
-    DueKind,
-    ErrorDetail,
-    Isolation,
-    Job,
-    JobControl,
-    JobState,
-    Part,
-    SplitPlan,
-    Submission,
-    Upload,
-)
+from shared.models import Isolation, JobControl, JobState, LastingError, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
+from tests.support.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 from tests.support.resources import client
-
-M2M = "@cf/meta/m2m100-1.2b"
-
 
 # ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
 
-T = 1_795_253_400.0
-UPLOAD = Upload("bucket", "inbox/a.jsonl", "v", "e", 100)
-JOB = Job(
-    "20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, SplitPlan(M2M, 500, 9_500_000, "account"), T, due_at=T
-)
-BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=DueKind.POLL)
-READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
-SPLIT = replace(READY, halving=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
-SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
-REASON = ErrorDetail("rejected", "the reason")
-PART = Part("part", 1, 0, 0, 0, 1, 0)
 
 CHANGED: dict[str, object] = {
     "state": "done",
@@ -74,12 +44,12 @@ TRANSITIONS = {
     "end_without_answer": (
         READY,
         lambda at, seen: at.end_without_answer(seen, REASON, T),
-        ("state", "attempt", "due_at"),
+        ("state", "attempt", "due_at", "pieces"),
     ),
     "claim_poll": (BATCH, lambda at, seen: at.claim_poll(seen, T + 9), ("state", "attempt", "due_at")),
     "schedule_poll": (BATCH, lambda at, seen: at.schedule_poll(seen, T + 9), ("state", "attempt", "due_at")),
     "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 1, 9, T, T), ("state", "attempt", "due_at")),
-    "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt")),
+    "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt", "pieces")),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
     "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
@@ -91,6 +61,12 @@ TRANSITIONS = {
         replace(JOB, state=JobState.FINALIZING),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
         ("state",),
+    ),
+    "end_validation": (JOB, lambda at, seen: at.end_validation(seen, JobState.COMPLETED, 3, T), ("state",)),
+    "note_lasting_error": (
+        JOB,
+        lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
+        ("completed_at",),
     ),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen.job_id, REASON, T + 9), ("error", "completed_at")),
     "note_isolation": (
@@ -140,50 +116,10 @@ TRANSITIONS = {
 """For each transition: an item it may change, the call, and the attributes of which each must stop it if it changed."""
 
 
-@pytest.fixture(scope="module")
-def table():
-    with moto.mock_aws(), pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-        wanted = properties("Table")
-        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
-        client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
-        client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-        yield client("dynamodb")
-
-
-class Items:
-    """A ledger of one item, which others may change."""
-
-    def __init__(self, dynamodb, held):
-        self.dynamodb, self.ledger = dynamodb, Ledger(dynamodb, "table")
-        number = f"BATCH#{held.number}" if isinstance(held, Batch) else "META"
-        self.key = {"pk": {"S": f"JOB#{held.job_id}"}, "sk": {"S": number}}
-        self.remove()
-        create = self.ledger.create_batch if isinstance(held, Batch) else self.ledger.create_job
-        assert create(held) == held
-
-    def remove(self):
-        self.dynamodb.delete_item(TableName="table", Key=self.key)
-
-    def read(self):
-        return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get("Item")
-
-    def change(self, name):
-        self.dynamodb.update_item(
-            TableName="table",
-            Key=self.key,
-            UpdateExpression="SET #name = :new",
-            ExpressionAttributeNames={"#name": name},
-            ExpressionAttributeValues={":new": attribute(CHANGED[name])},
-        )
-
-
 @pytest.mark.parametrize("transition", TRANSITIONS)
 def test_an_item_that_is_as_it_was_read_is_changed(table, transition):
     held, change, _ = TRANSITIONS[transition]
-    items = Items(table, held)
+    items = OneItem(table, held)
     before = items.read()
 
     change(items.ledger, held)
@@ -196,8 +132,8 @@ def test_an_item_that_is_as_it_was_read_is_changed(table, transition):
 )
 def test_an_item_that_somebody_changed_is_left_alone(table, transition, name):
     held, change, _ = TRANSITIONS[transition]
-    items = Items(table, held)
-    items.change(name)
+    items = OneItem(table, held)
+    items.change(name, CHANGED[name])
     before = items.read()
 
     assert change(items.ledger, held) is None
@@ -208,7 +144,7 @@ def test_an_item_that_somebody_changed_is_left_alone(table, transition, name):
 @pytest.mark.parametrize("transition", TRANSITIONS)
 def test_an_item_that_is_gone_does_not_come_back(table, transition):
     held, change, _ = TRANSITIONS[transition]
-    items = Items(table, held)
+    items = OneItem(table, held)
     items.remove()
 
     assert change(items.ledger, held) is None
@@ -218,7 +154,7 @@ def test_an_item_that_is_gone_does_not_come_back(table, transition):
 
 @pytest.mark.parametrize("held", [JOB, BATCH], ids=["job", "batch"])
 def test_an_item_is_created_once(table, held):
-    items = Items(table, held)
+    items = OneItem(table, held)
     before = items.read()
     create = items.ledger.create_batch if held is BATCH else items.ledger.create_job
 
@@ -230,7 +166,7 @@ def test_an_item_is_created_once(table, held):
 @pytest.mark.parametrize(("until", "is_free"), [(T - 1, True), (T, True), (T + 1, False)])
 def test_a_lease_ends_at_its_time(table, until, is_free):
     held = replace(JOB, lease_until=until)
-    items = Items(table, held)
+    items = OneItem(table, held)
 
     assert (items.ledger.lease_job(held, T, T + 90) is not None) == is_free
 

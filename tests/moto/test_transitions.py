@@ -1,0 +1,442 @@
+"""What each transition of the ledger writes, attribute by attribute, and what the ledger reads of the `due` index."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from shared.aws.attribute_values import attribute, attributes, plain
+from shared.errors import InvariantError
+from shared.ledger import Ledger
+from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
+from shared.models import (
+    BatchState,
+    DueKind,
+    Isolation,
+    JobControl,
+    JobState,
+    LastingError,
+    Submission,
+)
+from tests.support.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+
+GONE = object()
+"""As what an attribute holds afterwards: it is not there."""
+DAY = 86_400
+ID = Submission("id", 1, T)
+FIRST = replace(SUBMITTING, ordinal=0)
+WAITED = replace(READY, paused=10.0, due_at=T - 60)
+END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
+
+WRITES = {
+    "begin_submit": (
+        replace(READY, claims=2, held=True),
+        lambda at, seen: at.begin_submit(seen, T + 90),
+        {"state": "submitting", "attempt": 2, "fence": T + 90, "due_at": T + 90, "claims": 3}
+        | {"work": "v1#poll", "held": GONE},
+    ),
+    "accept": (
+        replace(SUBMITTING, claims=2, refusals=1, misses=1, failures=1, vain_since=T, paused=9.0),
+        lambda at, seen: at.accept(seen, ID, T + 5),
+        {"state": "queued", "submissions": [plain(attribute(ID))], "work": "v1#poll", "due_at": T + 5}
+        | {"claims": 0, "refusals": 0, "misses": 0, "failures": 0, "vain_since": 0.0, "paused": 0.0},
+    ),
+    "accept once more": (
+        replace(SUBMITTING, submissions=(ID,)),
+        lambda at, seen: at.accept(seen, replace(ID, attempt=2), T),
+        {"state": "queued", "work": "v1#poll"}
+        | {"submissions": [plain(attribute(ID)), plain(attribute(replace(ID, attempt=2)))]},
+    ),
+    "keep_polling": (
+        replace(READY, claims=2),
+        lambda at, seen: at.keep_polling(seen, REASON, T + 9, misses=4),
+        {"state": "queued", "last_word": plain(attribute(REASON)), "work": "v1#poll", "due_at": T + 9}
+        | {"claims": 0, "misses": 4},
+    ),
+    "refuse": (
+        replace(SUBMITTING, claims=2, vain_since=T, work=DueKind.POLL),
+        lambda at, seen: at.refuse(seen, T + 9, refusals=1),
+        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "vain_since": 0.0, "refusals": 1},
+    ),
+    "refuse a job's first batch": (
+        replace(FIRST, work=DueKind.POLL),
+        lambda at, seen: at.refuse(seen, T + 9),
+        {"state": "ready", "work": "v1#first", "due_at": T + 9},
+    ),
+    "refuse a batch that has an id": (
+        replace(SUBMITTING, submissions=(ID,)),
+        lambda at, seen: at.refuse(seen, T + 9),
+        {"state": "queued", "work": "v1#poll", "due_at": T + 9},
+    ),
+    "poll_on": (
+        replace(READY, submissions=(ID,), claims=2),
+        lambda at, seen: at.poll_on(seen, T + 9),
+        {"state": "queued", "work": "v1#poll", "due_at": T + 9, "claims": 0},
+    ),
+    "postpone": (
+        replace(READY, claims=2),
+        lambda at, seen: at.postpone(seen, T + 9, paused=5.0),
+        {"due_at": T + 9, "paused": 5.0},
+    ),
+    "hold for a day": (
+        WAITED,
+        lambda at, seen: at.hold(seen, T),
+        {"due_at": T + DAY, "paused": 10.0 + DAY + 60, "held": True},
+    ),
+    "hold until the deadline": (
+        WAITED,
+        lambda at, seen: at.hold(seen, T, T + 100),
+        {"due_at": T + 100, "paused": 10.0 + 160, "held": True},
+    ),
+    "hold after the deadline": (
+        WAITED,
+        lambda at, seen: at.hold(seen, T, T - 100),
+        {"due_at": T, "paused": 10.0 + 60, "held": True},
+    ),
+    "release": (
+        replace(READY, held=True, paused=float(DAY), due_at=T + DAY),
+        lambda at, seen: at.release(seen, T + 100),
+        {"due_at": T + 100, "paused": 100.0, "held": GONE},
+    ),
+    "release what waited less than it is moved back": (
+        replace(READY, held=True, paused=5.0, due_at=T + DAY),
+        lambda at, seen: at.release(seen, T + 100),
+        {"due_at": T + 100, "paused": 0.0, "held": GONE},
+    ),
+    "end_without_answer": (
+        replace(BATCH, claims=2),
+        lambda at, seen: at.end_without_answer(seen, REASON, T + 9, unknowable=1),
+        {"state": "ready", "ending": plain(attribute(REASON)), "due_at": T + 9, "claims": 0, "unknowable": 1},
+    ),
+    "claim_poll": (
+        replace(BATCH, claims=2, polls=5),
+        lambda at, seen: at.claim_poll(seen, T + 90),
+        {"due_at": T + 90, "claims": 3, "polls": 6},
+    ),
+    "schedule_poll": (
+        replace(BATCH, claims=2, polls=5, vain_since=T),
+        lambda at, seen: at.schedule_poll(seen, T + 9, misses=1),
+        {"due_at": T + 9, "claims": 0, "polls_settled": 5, "vain_since": 0.0, "misses": 1},
+    ),
+    "begin_round": (
+        replace(BATCH, claims=2, polls=5, answered=("a",), missing_asks=1, misses=1, failures=1, paused=9.0),
+        lambda at, seen: at.begin_round(seen, "b", 2, 70, T, T + 9),
+        {"state": "ready", "round": 1, "round_requests": 2, "round_size": 70, "answered": ["a", "b"]}
+        | {"work": "v1#submit", "due_at": T + 9, "claims": 0, "missing_asks": 0, "misses": 0, "failures": 0}
+        | {"ready_at": T, "paused": 0.0, "polls_settled": 5},
+    ),
+    "resubmit": (
+        replace(BATCH, claims=2, polls=5, misses=1, failures=1, paused=9.0, submissions=(ID,)),
+        lambda at, seen: at.resubmit(seen, T + 9),
+        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 0, "misses": 0, "failures": 0}
+        | {"polls_settled": 5, "ready_at": T + 9, "paused": 0.0},
+    ),
+    "resubmit what waits already": (
+        replace(BATCH, submissions=(ID,), ready_at=T + 1, paused=9.0),
+        lambda at, seen: at.resubmit(seen, T + 9),
+        {"state": "ready", "work": "v1#submit", "due_at": T + 9},
+    ),
+    "begin_isolation": (
+        replace(BATCH, claims=2),
+        lambda at, seen: at.begin_isolation(seen, REASON, "5006", T + 9, pieces=2),
+        {"state": "ready", "halving": plain(attribute(REASON)), "cause": "5006", "pieces": 2}
+        | {"due_at": T + 9, "claims": 0},
+    ),
+    "claim_isolation": (
+        replace(SPLIT, claims=2),
+        lambda at, seen: at.claim_isolation(seen, T + 90),
+        {"due_at": T + 90, "claims": 3},
+    ),
+    "decide_split": (SPLIT, lambda at, seen: at.decide_split(seen, 4), {"pieces": 4}),
+    "undo_split": (
+        replace(SPLIT, pieces=4, claims=2),
+        lambda at, seen: at.undo_split(seen, REASON, T + 9),
+        {"pieces": 0, "ending": plain(attribute(REASON)), "due_at": T + 9, "claims": 0},
+    ),
+    "finish_split": (
+        replace(SPLIT, pieces=4),
+        lambda at, seen: at.finish_split(seen, T),
+        {"state": "halved", **END},
+    ),
+    "finish_batch": (
+        BATCH,
+        lambda at, seen: at.finish_batch(seen, PART, T),
+        {"state": "done", "part": plain(attribute(PART)), **END},
+    ),
+    "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), {"state": "done", **END}),
+    "lease_job": (
+        replace(JOB, claims=2),
+        lambda at, seen: at.lease_job(seen, T, T + 90),
+        {"lease_until": T + 90, "due_at": T + 90, "claims": 3},
+    ),
+    "release_job": (
+        replace(JOB, claims=2, lease_until=T + 90),
+        lambda at, seen: at.release_job(seen, T + 9, quiet=1),
+        {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "quiet": 1},
+    ),
+    "postpone_job": (replace(JOB, claims=2), lambda at, seen: at.postpone_job(seen, T + 9), {"due_at": T + 9}),
+    "pin_plan": (
+        JOB,
+        lambda at, seen: at.pin_plan(replace(seen, plan=replace(seen.plan, form="jsonl"), schema="v2")),
+        {"plan": plain(attribute(replace(JOB.plan, form="jsonl"))), "schema": "v2", "work": "v2#job"},
+    ),
+    "end_split": (
+        replace(JOB, claims=2, lease_until=T + 90),
+        lambda at, seen: at.end_split(seen, 7, None, T + 9),
+        {"state": "in_progress", "total": 7, "lease_until": 0.0, "due_at": T + 9, "claims": 0},
+    ),
+    "end_split with an error": (
+        replace(JOB, lease_until=T + 90),
+        lambda at, seen: at.end_split(seen, 7, REASON, T, read_to_end=False),
+        {"state": "in_progress", "total": 7, "read_to_end": False, "lease_until": 0.0}
+        | {"error": plain(attribute(REASON))},
+    ),
+    "end_split with a second error": (
+        replace(JOB, error=replace(REASON, message="the first"), lease_until=T + 90),
+        lambda at, seen: at.end_split(seen, 7, REASON, T, read_to_end=False),
+        {"state": "in_progress", "total": 7, "read_to_end": False, "lease_until": 0.0},
+    ),
+    "fail_job": (
+        JOB,
+        lambda at, seen: at.fail_job(seen.job_id, REASON, T + 9),
+        {"error": plain(attribute(REASON)), "due_at": T + 9},
+    ),
+    "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), {"seen_accepted": True}),
+    "note_isolation": (
+        JOB,
+        lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
+        {"isolation": plain(attribute(Isolation(submits=2)))},
+    ),
+    "note_isolation again": (
+        replace(JOB, isolation=Isolation(submits=2)),
+        lambda at, seen: at.note_isolation(seen, Isolation(submits=3)),
+        {"isolation": plain(attribute(Isolation(submits=3)))},
+    ),
+    "note_control": (
+        JOB,
+        lambda at, seen: at.note_control(seen, JobControl("v", held_since=T)),
+        {"control": plain(attribute(JobControl("v", held_since=T)))},
+    ),
+    "note_control and make it due": (
+        JOB,
+        lambda at, seen: at.note_control(seen, JobControl("v"), T + 9),
+        {"control": plain(attribute(JobControl("v"))), "due_at": T + 9},
+    ),
+    "note_lasting_error": (
+        JOB,
+        lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=True)),
+        {"trouble": plain(attribute(LastingError(500, T, T, polling=True)))},
+    ),
+    "note the end of a lasting error": (
+        replace(JOB, trouble=LastingError(500, T, T, polling=True)),
+        lambda at, seen: at.note_lasting_error(seen.job_id, None),
+        {"trouble": GONE},
+    ),
+    "end_job": (
+        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
+        {"state": "completed", "lease_until": GONE, **END},
+    ),
+    "end_validation": (
+        replace(JOB, lease_until=T + 90),
+        lambda at, seen: at.end_validation(seen, JobState.FAILED, 7, T),
+        {"state": "failed", "total": 7, "lease_until": GONE, **END},
+    ),
+    "set_aside": (
+        replace(READY, claims=2),
+        lambda at, seen: at.set_aside(due_entry(seen), 3, T + 9),
+        {"due_at": int(T + 9), "claims": 3},
+    ),
+    "retire a batch": (
+        READY,
+        lambda at, seen: at.retire(due_entry(seen), T),
+        {"state": "done", **END},
+    ),
+    "retire a job": (
+        replace(JOB, lease_until=T + 90),
+        lambda at, seen: at.retire(due_entry(seen), T),
+        {"state": "failed", "lease_until": GONE, **END},
+    ),
+}
+"""For each transition: an item, the call, and the attributes that are different afterwards."""
+
+
+def due_entry(held):
+    return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at)
+
+
+@pytest.mark.parametrize("transition", WRITES)
+def test_a_transition_writes_this_and_leaves_everything_else(table, transition):
+    held, change, expected = WRITES[transition]
+    item = OneItem(table, held)
+    before = {name: plain(value) for name, value in item.read().items()}
+
+    change(item.ledger, held)
+
+    after = {name: plain(value) for name, value in item.read().items()}
+    changed = {name for name in before | after if before.get(name, GONE) != after.get(name, GONE)}
+    assert {name: after.get(name, GONE) for name in changed} == expected
+
+
+@pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
+def test_an_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
+    item = OneItem(table, READY)
+    before = item.read()
+    arguments = (3, T + 9) if change is Ledger.set_aside else (T,)
+
+    assert not change(item.ledger, replace(due_entry(READY), due_at=T - 1), *arguments)
+
+    assert item.read() == before
+
+
+def test_a_batch_that_is_over_takes_no_transition(table):
+    with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open and has no due_at"):
+        Ledger(table, "table").claim_poll(replace(BATCH, due_at=None), T)
+
+
+# ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def five_polls(table):
+    """Batches 0 to 4, due at T-2, T-1, T, T+1 and T+2; the middle one is of schema `v2`."""
+    at = Ledger(table, "table")
+    batches = [
+        replace(BATCH, job_id=f"job-{number % 2}", number=f"{number:08d}", due_at=T - 2 + number) for number in range(5)
+    ]
+    batches[2] = replace(batches[2], schema="v2")
+    for batch in batches:
+        at.create_batch(batch)
+    yield at
+    for batch in batches:
+        table.delete_item(
+            TableName="table", Key={"pk": {"S": f"JOB#{batch.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "following"),
+    [(0, 0, T - 2), (1, 1, T - 1), (2, 2, T), (3, 3, T + 1), (4, 3, T + 1), (5, 3, T + 1), (9, 3, T + 1)],
+)
+def test_what_is_due_comes_oldest_first_of_both_schemas_and_with_the_time_of_the_next(
+    five_polls, limit, found, following
+):
+    entries, next_at = five_polls.due(DueKind.POLL, T, limit)
+
+    assert [(entry.job_id, entry.number, entry.due_at) for entry in entries] == [
+        (f"job-{number % 2}", f"{number:08d}", T - 2 + number) for number in range(found)
+    ]
+    assert next_at == following
+
+
+def test_when_all_is_due_nothing_follows(five_polls):
+    entries, next_at = five_polls.due(DueKind.POLL, T + 2, 5)
+
+    assert (len(entries), next_at) == (5, None)
+
+
+def test_a_job_among_what_is_due_has_no_number(table):
+    ledger = OneItem(table, JOB).ledger
+
+    assert ledger.due(DueKind.JOB, T, 9) == ([DueEntry(JOB.job_id, "", T)], None)
+
+
+@pytest.mark.parametrize(("most", "pages"), [(1, 1), (4, 1), (5, 2), (9, 2)])
+def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, monkeypatch, most, pages):
+    """Each schema is a page of its own: four items of `v1`, one of `v2`."""
+    asked = []
+    real = five_polls.call
+    monkeypatch.setattr(five_polls, "call", lambda *names, **arguments: asked.append(1) or real(*names, **arguments))
+
+    assert five_polls.count_open(DueKind.POLL, most) == (4 if pages == 1 else 5)
+    assert len(asked) == pages
+    asked.clear()
+    assert five_polls.count_by_job(DueKind.POLL, most) == ({"job-0": 2 if pages == 1 else 3, "job-1": 2})
+    assert len(asked) == pages
+
+
+@pytest.mark.parametrize(
+    ("held", "found"),
+    [
+        (replace(READY, claims=2), (DueEntry(READY.job_id, READY.number, T), 2)),
+        (SUBMITTING, None),
+        (replace(READY, state=BatchState.DONE, due_at=None, work=None), None),
+        (replace(JOB, lease_until=T + 1), None),
+        (replace(JOB, lease_until=T), (DueEntry(JOB.job_id, "", T), 0)),
+        (JOB, (DueEntry(JOB.job_id, "", T), 0)),
+    ],
+    ids=["open", "being submitted", "over", "leased", "its lease is over", "never leased"],
+)
+def test_an_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
+    ledger = OneItem(table, held).ledger
+
+    assert ledger.unclaimed(held.job_id, getattr(held, "number", ""), T) == found
+
+
+def test_an_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
+    ledger = Ledger(table, "table")
+
+    assert ledger.unclaimed("no-job", "", T) is None
+    assert ledger.claims_of(DueEntry("no-job", "", T)) == 0
+
+
+@pytest.mark.parametrize(("claims", "counted"), [(3, 3), ("three", 0)])
+def test_claims_are_read_of_an_item_that_cannot_be_read_otherwise(table, claims, counted):
+    item = OneItem(table, JOB)
+    item.change("plan", "broken")
+    item.change("claims", claims)
+
+    assert item.ledger.claims_of(due_entry(JOB)) == counted
+
+
+# ── batches of a job ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ten_batches(table):
+    at = Ledger(table, "table")
+    for number in range(10):
+        at.create_batch(replace(BATCH, job_id="ten", number=f"{number:08d}"))
+    at.create_batch(replace(BATCH, job_id="ten", number="00000003.1"))
+    return at
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        ({}, ["0", "1", "2", "3", "3.1", "4", "5", "6", "7", "8", "9"]),
+        ({"after": "00000006"}, ["7", "8", "9"]),
+        ({"limit": 3}, ["0", "1", "2"]),
+        ({"limit": 3, "page_size": 2}, ["0", "1", "2"]),
+        ({"limit": 4, "page_size": 2}, ["0", "1", "2", "3"]),
+        ({"limit": 2, "page_size": 9, "after": "00000007"}, ["8", "9"]),
+        ({"prefix": "00000003."}, ["3.1"]),
+    ],
+)
+def test_batches_are_read_in_order_and_no_further_than_wanted(ten_batches, monkeypatch, wanted, numbers):
+    asked = []
+    real = ten_batches.call
+    monkeypatch.setattr(
+        ten_batches, "call", lambda *names, **given: asked.append(given.get("Limit")) or real(*names, **given)
+    )
+
+    found = [batch.number.lstrip("0") or "0" for batch in ten_batches.batches("ten", **wanted)]
+
+    assert found == numbers
+    limit, size = wanted.get("limit"), wanted.get("page_size")
+    if limit:
+        assert sum(asked) <= max(limit, size or 0)
+        assert len(asked) == math.ceil(limit / min(limit, size or limit))
+
+
+def test_the_last_batch_is_the_one_with_the_highest_number(ten_batches):
+    assert ten_batches.last_batch("ten").number == "00000009"
+    assert ten_batches.last_batch("none") is None
+
+
+def test_a_batch_is_stored_with_all_it_holds(table):
+    held = replace(BATCH, submissions=(ID,), last_word=REASON)
+
+    item = OneItem(table, held).read()
+
+    assert item == attributes(held) | {"work": {"S": "v1#poll"}, "pk": item["pk"], "sk": {"S": "BATCH#00000000"}}

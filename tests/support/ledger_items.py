@@ -1,0 +1,59 @@
+"""A ledger of one item on moto, and the job and the batches that tests of the ledger begin with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from shared.aws.attribute_values import attribute
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, Part, SplitPlan, Upload
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+M2M = "@cf/meta/m2m100-1.2b"
+T = 1_795_253_400.0
+"""Now, in Unix seconds."""
+UPLOAD = Upload("bucket", "inbox/a.jsonl", "v", "e", 100)
+JOB = Job(
+    "20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, SplitPlan(M2M, 500, 9_500_000, "account"), T, due_at=T
+)
+BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=DueKind.POLL)
+READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
+SPLIT = replace(READY, halving=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
+SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
+REASON = ErrorDetail("rejected", "the reason")
+PART = Part("part", 1, 0, 0, 0, 1, 0)
+
+
+class OneItem:
+    """A ledger of one item, which others may change."""
+
+    def __init__(self, dynamodb: DynamoDBClient, held: Job | Batch) -> None:
+        self.dynamodb, self.ledger = dynamodb, Ledger(dynamodb, "table")
+        number = f"BATCH#{held.number}" if isinstance(held, Batch) else "META"
+        self.key = {"pk": {"S": f"JOB#{held.job_id}"}, "sk": {"S": number}}
+        self.remove()
+        if isinstance(held, Batch):
+            assert self.ledger.create_batch(held) == held
+        else:
+            assert self.ledger.create_job(held) == held
+
+    def remove(self) -> None:
+        """Delete the item."""
+        self.dynamodb.delete_item(TableName="table", Key=self.key)
+
+    def read(self) -> dict[str, Any] | None:
+        """The item in wire form."""
+        return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get("Item")
+
+    def change(self, name: str, value: object) -> None:
+        """Set one attribute, as somebody else would."""
+        self.dynamodb.update_item(
+            TableName="table",
+            Key=self.key,
+            UpdateExpression="SET #name = :new",
+            ExpressionAttributeNames={"#name": name},
+            ExpressionAttributeValues={":new": attribute(value)},
+        )
