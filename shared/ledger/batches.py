@@ -320,11 +320,20 @@ def _waiting(batch: Batch) -> dict[str, object]:
 
 def _moved(batch: Batch, due_at: float) -> dict[str, object]:
     """A turn moved by a pause, and with it the clock that says how long the batch has waited."""
-    return {"due_at": due_at, "paused": max(batch.paused + due_at - (batch.due_at or due_at), 0.0)}
+    return {"due_at": due_at, "paused": max(batch.paused + due_at - _due_at(batch), 0.0)}
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:
     """The condition that the batch is unchanged since it was read: its state, attempt and `due_at`."""
+    return {"state": batch.state, "attempt": batch.attempt, "due_at": _due_at(batch)}
+
+
+def _due_at(batch: Batch) -> float:
+    """When an open batch is due.
+
+    Raises:
+        InvariantError: it has no `due_at`.
+    """
     if batch.due_at is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
-    return {"state": batch.state, "attempt": batch.attempt, "due_at": batch.due_at}
+    return batch.due_at

@@ -1,9 +1,11 @@
 """What the object store makes of S3's answers. S3 itself is botocore's stub, which refuses a call it did not expect."""
 
+import io
 from contextlib import ExitStack
 
 import boto3
 import pytest
+from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
 from shared.aws.object_store import BLOCK_BYTES, ObjectNotFoundError, ObjectStore, WriteConflictError
@@ -78,6 +80,22 @@ def test_to_spool_what_is_not_there_fails(store, s3):
 
     with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} is not there"):
         store.spool(KEY, kept)
+
+
+@pytest.mark.parametrize(
+    ("section", "asked"),
+    [((), {}), ((5,), {"Range": "bytes=5-"}), ((0, 3), {"Range": "bytes=0-2"}), ((5, 3), {"Range": "bytes=5-7"})],
+    ids=["all", "from a place on", "the beginning", "a section"],
+)
+def test_of_an_object_only_what_is_wanted_is_read(store, s3, section, asked):
+    answer = {"Body": StreamingBody(io.BytesIO(b"content"), 7)}
+    s3.add_response("get_object", answer, {"Bucket": "bucket", "Key": KEY, **asked})
+
+    assert store.get(KEY, *section) == b"content"
+
+
+def test_nothing_is_read_of_an_object_of_which_nothing_is_wanted(store):
+    assert store.get(KEY, 5, 0) == b""
 
 
 def test_a_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypatch):
