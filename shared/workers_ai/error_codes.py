@@ -143,7 +143,7 @@ def classify_error(
         return _classify_page(status, polling=polling)
     if QUEUE_UNSUPPORTED in message.lower():
         return ErrorClass.MODEL
-    if code is not None and code in _CODES:
+    if code in _CODES:
         return _CODES[code]
     if code is None and status in _BARE:
         return _BARE[status]

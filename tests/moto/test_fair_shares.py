@@ -22,7 +22,7 @@ import functions.submit.submit_batch
 from functions.poll.dispatch_submits import MAX_WAITING
 from functions.poll.tick import tick
 from shared.aws.attribute_values import attributes
-from shared.claims import MAX_CLAIMS, claim_seconds
+from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, SplitPlan, Submission, Upload
 from shared.pacing import budget as budget_module
@@ -471,11 +471,6 @@ def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeyp
     assert world.deliver("UploadQueue") == 0
     world.pass_time(51)
     assert world.deliver("UploadQueue") == 1
-
-
-@pytest.mark.parametrize(("claims", "usual", "waits"), [(0, 900, 180), (9, 900, 180), (10, 900, 900), (0, 30, 30)])
-def test_the_first_claims_wait_three_minutes_at_most(claims, usual, waits):
-    assert claim_seconds(claims, usual) == waits
 
 
 def test_forty_deaths_within_a_minute_are_made_up_for_within_five(api):

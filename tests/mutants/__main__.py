@@ -117,11 +117,12 @@ class Reach:
             self.lines[path] = self.data.contexts_by_lineno(str(path.relative_to(ROOT)))
         by_line = self.lines[path]
         for near in range(line, line - LINES_BACK, -1):
-            if contexts := [one for one in by_line.get(near, ()) if one]:
+            if found := {one.rpartition("|")[0] for one in by_line.get(near, ()) if one}:
                 break
-        else:  # done once, at import: whatever uses the module may show it
-            contexts = [one for found in by_line.values() for one in found if one]
-        found = {one.rpartition("|")[0] for one in contexts}
+        else:  # done once, at import: whatever uses the module may show it, and what only looks at a table of it
+            found = {one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one}
+            files = {one.partition("::")[0] for one in found}
+            found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
         return sorted((one for one in found if one in self.seconds), key=lambda one: self.seconds[one])
 
     def within(self, tests: list[str], seconds: float, *, spread: bool) -> list[str]:

@@ -81,3 +81,14 @@ def test_a_step_that_hangs_leaves_the_caller_its_reserve():
     with pytest.raises(StorageError):
         retry_until_deadline(fails(100, clock, seconds=30), clock.sleep, clock.remaining)
     assert clock.left >= RESERVE_SECONDS
+
+
+@pytest.mark.parametrize(("spare", "is_tried_again"), [(0.2, True), (0.19, False)])
+def test_a_step_is_tried_again_while_there_is_time_for_its_wait_and_the_reserve(spare, is_tried_again):
+    clock = Clock(RESERVE_SECONDS + spare)
+    step = fails(1, clock)
+    if is_tried_again:
+        assert retry_until_deadline(step, clock.sleep, clock.remaining) == 2
+    else:
+        with pytest.raises(StorageError):
+            retry_until_deadline(step, clock.sleep, clock.remaining)
