@@ -58,6 +58,7 @@ def test_on_a_poll_the_code_decides_likewise(code, verdict):
 STATUSES = {
     0: ("try_later try_later", "try_later request", "try_later try_later"),
     200: ("try_later try_later", "try_later request", "try_later try_later"),
+    300: ("account account", "account account", "account check_token"),
     301: ("account account", "account account", "account check_token"),
     308: ("account account", "account account", "account check_token"),
     400: ("request request", "request request", "request try_later"),
@@ -93,6 +94,7 @@ def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a
         (401, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
         (302, None, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
         (403, 123456, True, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
+        (404, 7000, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
     ],
 )
 def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
