@@ -9,6 +9,7 @@ on the way from the file to the interpreter, and no file is touched. What surviv
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import importlib.abc
 import importlib.util
@@ -67,7 +68,7 @@ DECIDING = (
 Of all others only conditions of writes and rows of tables are.
 """
 TURNS = ((10.0, False), (60.0, True))
-"""Seconds of tests that a defect is given at first, the quickest; if it survives them, the quickest of each file."""
+"""Seconds of tests that a defect is given at first, and if it survives them; and whether these are of all files."""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
@@ -110,9 +111,10 @@ class Reach:
         self.data.read()
         self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
         self.lines: dict[Path, dict[int, list[str]]] = {}
+        self.guards: dict[Path, dict[int, int]] = {}
 
     def tests(self, path: Path, line: int) -> list[str]:
-        """The tests that reach a line, the quickest first."""
+        """The tests that reach a line: first those that also reach what it guards; of these the quickest first."""
         if path not in self.lines:
             self.lines[path] = self.data.contexts_by_lineno(str(path.relative_to(ROOT)))
         by_line = self.lines[path]
@@ -123,15 +125,29 @@ class Reach:
             found = {one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one}
             files = {one.partition("::")[0] for one in found}
             found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
-        return sorted((one for one in found if one in self.seconds), key=lambda one: self.seconds[one])
+        within = {one.rpartition("|")[0] for one in by_line.get(self.guarded(path, line), ())}
+        return sorted(
+            (one for one in found if one in self.seconds), key=lambda one: (one not in within, self.seconds[one])
+        )
+
+    def guarded(self, path: Path, line: int) -> int:
+        """The first line that is done only if the condition on this line holds; 0 if it holds no condition of an `if`.
+
+        The tests that reach it are the first that would notice if the condition were another.
+        """
+        if path not in self.guards:
+            ifs = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.If)]
+            tests = [(range(one.test.lineno, (one.test.end_lineno or 0) + 1), one.body[0].lineno) for one in ifs]
+            self.guards[path] = {at: first for lines, first in tests for at in lines if first not in lines}
+        return self.guards[path].get(line, 0)
 
     def within(self, tests: list[str], seconds: float, *, spread: bool) -> list[str]:
         """The first of these tests that take so many seconds together; at least one.
 
         Args:
-            tests: the quickest first.
+            tests: the most telling first.
             seconds: what they may take.
-            spread: whether to take the quickest of each file first, then the second of each, and so on.
+            spread: whether to take the first of each file, then the second of each, and so on.
         """
         if spread:
             places = Counter[str]()
@@ -139,7 +155,7 @@ class Reach:
             for test in tests:
                 ranks[test] = places[path := test.partition("::")[0]]
                 places[path] += 1
-            tests = sorted(tests, key=lambda one: (ranks[one], self.seconds.get(one, 0.0)))
+            tests = sorted(tests, key=lambda one: ranks[one])
         chosen = []
         for test in tests:
             chosen.append(test)
