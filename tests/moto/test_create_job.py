@@ -1,0 +1,117 @@
+"""How an upload becomes a job: which events are followed, what the new job holds, and who works on it first."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import functions.submit.handler
+from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
+from functions.submit.upload_events import ObjectCreated
+from shared import s3_keys as keys
+from shared.models import CONVERTED_SCHEMA, SCHEMA, JobState
+from tests.support.resources import BUCKET, TABLE
+
+M2M = "@cf/meta/m2m100-1.2b"
+KEY = "inbox/a.jsonl"
+
+
+@pytest.fixture
+def services(world):
+    return functions.submit.handler.services()
+
+
+@pytest.fixture
+def put(world):
+    """Puts an upload; its event, which came so many seconds ago."""
+
+    def upload(age=0.0, key=KEY, **metadata):
+        version = world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n", Metadata={"model": M2M, **metadata})[
+            "VersionId"
+        ]
+        return ObjectCreated(BUCKET, key, version, None if age is None else world.now() - age)
+
+    return upload
+
+
+@pytest.mark.parametrize("age", [0, MAX_EVENT_AGE_SECONDS, None], ids=["new", "old", "without a time"])
+def test_an_event_makes_a_job_that_its_function_holds(services, put, age):
+    job, created = get_or_create_job(services, put(age))
+
+    assert created
+    assert (job.state, job.claims) == (JobState.SPLITTING, 1)
+    assert job.due_at == job.lease_until == services.now() + LEASE_SECONDS
+    assert services.ledger.job(job.job_id) == job
+
+
+def test_an_event_that_is_older_than_what_a_job_leaves_behind_is_refused(services, put):
+    assert get_or_create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
+
+
+def test_an_event_that_comes_again_finds_its_job(services, put):
+    event = put()
+    job, _ = get_or_create_job(services, event)
+
+    assert get_or_create_job(services, event) == (job, False)
+
+
+def test_an_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
+    event = put()
+    job, _ = get_or_create_job(services, event)
+    over = services.ledger.end_split(job, 0, None, services.now())
+    finalizing = services.ledger.release_job(over, services.now(), state=JobState.FINALIZING)
+    services.ledger.end_job(finalizing, JobState.COMPLETED, services.now())
+
+    assert get_or_create_job(services, event) is None
+
+
+@pytest.mark.parametrize(("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")])
+def test_an_event_whose_results_are_all_that_is_left_makes_no_second_job(services, put, world, key, last):
+    event = put(key=key)
+    job, _ = get_or_create_job(services, event)
+    world.dynamodb.delete_item(TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}})
+    services.store.put(keys.result(job.upload.key, job.job_id, last), b"{}")
+
+    assert get_or_create_job(services, event) is None
+
+
+def test_an_upload_whose_id_another_one_has_gets_the_next(services, put, monkeypatch):
+    event = put()
+    job, _ = get_or_create_job(services, event)
+    real = type(services.ledger).job
+    other = replace(job, upload=replace(job.upload, etag="another"))
+    monkeypatch.setattr(
+        type(services.ledger), "job", lambda at, job_id: other if job_id == job.job_id else real(at, job_id)
+    )
+
+    second, created = get_or_create_job(services, event)
+
+    assert created
+    assert second.job_id != job.job_id
+    assert second.upload == job.upload
+
+
+def test_an_upload_without_a_free_id_has_no_job(services, put, monkeypatch, caplog):
+    monkeypatch.setattr(type(services.ledger), "create_job", lambda at, job: None)  # Each is gone when it is read.
+
+    assert get_or_create_job(services, put()) is None
+    assert "no job id left for an upload" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "metadata", "schema"),
+    [
+        (KEY, {}, SCHEMA),
+        (KEY, {"tags": json.dumps({"team": "a"})}, SCHEMA),
+        ("validate/a.jsonl", {}, CONVERTED_SCHEMA),
+        (KEY, {"defaults": json.dumps({"target_lang": "es"})}, CONVERTED_SCHEMA),
+        (KEY, {"deadline-hours": "5"}, CONVERTED_SCHEMA),
+        (KEY, {"max-failed-fraction": "0.5"}, CONVERTED_SCHEMA),
+        (KEY, {"max-cost": "1"}, CONVERTED_SCHEMA),
+    ],
+)
+def test_old_code_leaves_a_job_alone_that_it_would_treat_otherwise(services, put, key, metadata, schema):
+    job, _ = get_or_create_job(services, put(key=key, **metadata))
+
+    assert job.error is None
+    assert job.schema == schema
