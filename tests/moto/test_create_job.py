@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import functions.submit.create_job
 import functions.submit.handler
 from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
 from functions.submit.upload_events import ObjectCreated
@@ -115,3 +116,29 @@ def test_old_code_leaves_a_job_alone_that_it_would_treat_otherwise(services, put
 
     assert job.error is None
     assert job.schema == schema
+
+
+@pytest.mark.parametrize(
+    ("setting", "per_reply", "most", "first"),
+    [(5_000, 9_999, 5_000, 500), (5_000, 2_000, 2_000, 500), (5_000, 200, 200, 200), (3, 9_999, 3, 3)],
+    ids=["as it is set", "fewer fit a reply", "fewer than a first batch", "set below a first batch"],
+)
+def test_a_batch_has_as_many_records_as_are_set_and_fit_a_reply(start, monkeypatch, setting, per_reply, most, first):
+    world = start(MAX_REQUESTS_PER_BATCH=setting)
+    monkeypatch.setattr(functions.submit.create_job, "max_records_per_reply", lambda model, transport: per_reply)
+    version = world.upload("a.jsonl", "{}\n", model=M2M)
+
+    job, _ = get_or_create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
+
+    assert (job.plan.max_requests, job.plan.first_requests) == (most, first)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "deadline", "tags"),
+    [({}, None, {}), ({"deadline-hours": "5", "tags": '{"team": "a"}'}, 5 * 3_600, {"team": "a"})],
+)
+def test_a_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, tags):
+    job, _ = get_or_create_job(services, put(**metadata))
+
+    assert job.deadline_at == (None if deadline is None else services.now() + deadline)
+    assert job.tags == tags
