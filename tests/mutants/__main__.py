@@ -109,7 +109,7 @@ class Reach:
     def __init__(self) -> None:
         self.data = coverage.CoverageData(basename=str(DATA))
         self.data.read()
-        self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        self.seconds: dict[str, float] = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
         self.lines: dict[Path, dict[int, list[str]]] = {}
         self.guards: dict[Path, dict[int, int]] = {}
 
@@ -284,6 +284,7 @@ def main() -> int:
     parser.add_argument("--survivors", action="store_true", help="only those that were not noticed last time")
     parser.add_argument("--quick", action="store_true", help="only the quickest tests; other tests may notice more")
     parser.add_argument("--also", action="append", default=[], help="a file of tests that the coverage does not know")
+    parser.add_argument("--alone", action="store_true", help="only the tests of --also; needs no coverage")
     wanted = parser.parse_args()
     mutants = all_mutants()
     before: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
@@ -297,9 +298,9 @@ def main() -> int:
         importlib.import_module(name)
     reach = Reach()
     for one in chosen:
-        one.tests = [*wanted.also, *reach.tests(one.path, one.mutation.line)]
+        one.tests = wanted.also if wanted.alone else [*wanted.also, *reach.tests(one.path, one.mutation.line)]
     began = time.monotonic()
-    for seconds, spread in TURNS[:1] if wanted.quick else TURNS:
+    for seconds, spread in TURNS[:1] if wanted.quick or wanted.alone else TURNS:
         run([one for one in chosen if one.outcome in {"", "survived"}], reach, seconds, spread=spread)
     for one in mutants:
         one.outcome = one.outcome or before.get(one.name, "")
