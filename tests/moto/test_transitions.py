@@ -278,6 +278,13 @@ def test_a_transition_writes_this_and_leaves_everything_else(table, transition):
     assert {name: after.get(name, GONE) for name in changed} == expected
 
 
+def test_a_fault_noted_while_the_upload_was_read_stays(table):
+    item = OneItem(table, JOB)
+    item.ledger.fail_job(JOB.job_id, REASON, T)
+
+    assert item.ledger.end_split(JOB, 7, None, T).error == REASON
+
+
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
 def test_an_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
     item = OneItem(table, READY)

@@ -82,6 +82,13 @@ def test_to_spool_what_is_not_there_fails(store, s3):
         store.spool(KEY, kept)
 
 
+@pytest.mark.parametrize(("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})])
+def test_a_version_is_asked_for_where_the_bucket_has_versions(store, s3, version, asked):
+    s3.add_client_error("head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked})
+
+    assert store.head(KEY, version) is None
+
+
 @pytest.mark.parametrize(
     ("section", "asked"),
     [((), {}), ((5,), {"Range": "bytes=5-"}), ((0, 3), {"Range": "bytes=0-2"}), ((5, 3), {"Range": "bytes=5-7"})],
