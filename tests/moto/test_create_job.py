@@ -14,6 +14,7 @@ from shared.models import CONVERTED_SCHEMA, SCHEMA, JobState
 from tests.support.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
+BGE = "@cf/baai/bge-small-en-v1.5"
 KEY = "inbox/a.jsonl"
 
 
@@ -47,6 +48,17 @@ def test_an_event_makes_a_job_that_its_function_holds(services, put, age):
 
 def test_an_event_that_is_older_than_what_a_job_leaves_behind_is_refused(services, put):
     assert get_or_create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
+
+
+@pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
+def test_an_object_that_is_no_upload_makes_no_job(services, world, key):
+    world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
+
+    assert get_or_create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
+
+
+def test_an_upload_that_is_gone_makes_no_job(services, put):
+    assert get_or_create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
 
 
 def test_an_event_that_comes_again_finds_its_job(services, put):
@@ -142,3 +154,13 @@ def test_a_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
     assert job.tags == tags
+
+
+@pytest.mark.parametrize(("chosen", "model"), [({}, BGE), ({"model": f" {M2M} "}, M2M)], ids=["the default", "its own"])
+def test_a_job_has_the_model_of_its_upload_or_the_default(start, chosen, model):
+    world = start(DEFAULT_MODEL=BGE)
+    version = world.upload("a.jsonl", "{}\n", **chosen)
+
+    job, _ = get_or_create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
+
+    assert job.plan.model == model
