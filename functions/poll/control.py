@@ -101,7 +101,7 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
     if version == known:
         return None
     body = b""
-    if 0 < info.size <= MAX_COMMAND_BYTES:
+    if info.size <= MAX_COMMAND_BYTES:
         try:
             body = services.store.get(key)
         except ObjectNotFoundError:
@@ -155,11 +155,11 @@ def cancelled(control: JobControl, word: str, now: float) -> JobControl:
 
 def end_long_hold(services: Services, job: Job) -> Job:
     """Cancel a job that has been paused for too long; the job as it is then."""
-    now = services.now()
-    if job.control is None or not job.is_held or now - job.control.held_since < MAX_HELD_SECONDS:
+    control, now = job.control, services.now()
+    if control is None or not control.held_since or now - control.held_since < MAX_HELD_SECONDS:
         return job
     logger.warning("job cancelled: paused for 30 days", job_id=job.job_id)
-    return services.ledger.note_control(job, cancelled(job.control, CANCEL, now)) or job
+    return services.ledger.note_control(job, cancelled(control, CANCEL, now)) or job
 
 
 def follow_stack_control(services: Services) -> None:

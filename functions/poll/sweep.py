@@ -126,7 +126,7 @@ def _cancel(services: Services, job: Job, batch: Batch, remaining: Callable[[], 
         if batch.pollable and job.cancelled != CANCEL_NOW:
             return services.ledger.keep_polling(batch, CANCELLED, now) is not None
         return end(services, job, batch, CANCELLED)
-    is_over = batch.state is BatchState.READY and batch.ending is not None and (batch.due_at or now) <= now
+    is_over = batch.ending is not None and batch.due_at is not None and batch.due_at <= now
     if is_over or (batch.state is BatchState.QUEUED and job.cancelled == CANCEL_NOW):
         return poll_batch(services, job, batch, Permit(), remaining).done
     return False

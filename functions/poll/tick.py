@@ -131,7 +131,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
     following: list[float] = []
 
     def due(work: DueKind, limit: int, *, heeds: bool = True) -> list[DueEntry]:
-        found, next_at = services.ledger.due(work, now, max(limit, 0))
+        found, next_at = services.ledger.due(work, now, limit)
         if next_at is not None and heeds:
             following.append(next_at)
         return found
@@ -142,8 +142,9 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
     polls = due(DueKind.POLL, min(free.polls, left.polls) if now >= left.look_at else 0)
     jobs = due(DueKind.JOB, MAX_JOBS)
     pause = free.look_at if free.paused else None
-    sent, calls = send_submits(services, firsts, min(free.first, left.submits), pause)
-    others = min(free.submits, left.submits - sent) - (min(free.first, left.submits) - calls)
+    may = min(free.first, left.submits)
+    sent, unused = send_submits(services, firsts, may, pause)
+    others = min(free.submits - (may - unused), left.submits - sent)
     if others > 0 or free.paused:
         sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
@@ -275,7 +276,9 @@ def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Calla
             advance_job(services, job.job_id, remaining)
             return True
         now = services.now()
-        if (job.due_at or now) > now or services.ledger.postpone_job(job, now + DISPATCHED_SECONDS) is None:
+        if job.due_at is None or job.due_at > now:
+            return False  # The index was behind.
+        if services.ledger.postpone_job(job, now + DISPATCHED_SECONDS) is None:
             return False
         splitting = job.state is JobState.SPLITTING
         services.queues.send(SplitMessage(job.job_id) if splitting else AdvanceMessage(job.job_id))

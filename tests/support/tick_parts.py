@@ -1,0 +1,239 @@
+"""What a tick works with, in memory: a ledger, a budget and queues of the least that it asks of them, and a clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import functions.poll.tick
+from functions.poll.poll_batch import PollOutcome
+from shared.ledger import DueEntry
+from shared.models import Batch, DueKind, Job
+from shared.pacing.budget import Free
+from shared.pacing.controls import Denied, Permit
+from tests.support.ledger_items import T
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LONGEST = 200
+"""Seconds after which a tick that does not end fails its test."""
+
+
+@dataclass
+class Clock:
+    """It moves only when something sleeps. Times are told as seconds since the tick began."""
+
+    at: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return T + self.at
+
+    def sleep(self, seconds: float) -> None:
+        """Move on."""
+        self.slept.append(seconds)
+        self.at += seconds
+        assert self.at < LONGEST, "the tick does not end"
+
+
+class MemoryLedger:
+    """Jobs and batches by their keys; what is due is read from themselves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.jobs: dict[str, Job | None] = {}
+        self.batches: dict[tuple[str, str], Batch] = {}
+        self.asked: list[tuple[float, DueKind, int]] = []
+        self.set_aside_ids: list[str] = []
+        self.is_changed_by_others = False
+        """Whether each conditional write comes too late."""
+
+    def add(self, *items: Job | Batch) -> None:
+        """Put jobs and batches."""
+        for item in items:
+            if isinstance(item, Job):
+                self.jobs[item.job_id] = item
+            else:
+                self.batches[item.job_id, item.number] = item
+
+    def limits(self, work: DueKind) -> list[int]:
+        """How many items of a kind each round asked for."""
+        return [limit for _, kind, limit in self.asked if kind is work]
+
+    def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
+        """As the real one."""
+        self.asked.append((self.clock.at, work, limit))
+        found = [DueEntry(one.job_id, one.number, one.due_at) for one in self.batches.values() if one.work is work]
+        if work is DueKind.JOB:
+            found = [DueEntry(name, "", job.due_at if job else T) for name, job in self.jobs.items()]
+        times = sorted(((one.due_at, one.number), one) for one in found if one.due_at is not None)
+        due = sum(at <= now for (at, _), _ in times[:limit])
+        return [one for _, one in times[:due]], times[due][0][0] if due < len(times) else None
+
+    def job(self, job_id: str) -> Job | None:
+        """One job."""
+        return self.jobs.get(job_id)
+
+    def batch(self, job_id: str, number: str) -> Batch | None:
+        """One batch."""
+        return self.batches.get((job_id, number))
+
+    def postpone(self, batch: Batch, due_at: float, **updates: Any) -> Batch | None:
+        """Move a batch's time."""
+        if self.is_changed_by_others:
+            return None
+        self.add(replace(batch, due_at=due_at, **updates))
+        return self.batch(batch.job_id, batch.number)
+
+    def postpone_job(self, job: Job, due_at: float) -> Job | None:
+        """Move a job's time."""
+        if self.is_changed_by_others:
+            return None
+        self.add(replace(job, due_at=due_at))
+        return self.job(job.job_id)
+
+    def over(self, item: Job | Batch) -> None:
+        """An item is due no more."""
+        self.add(replace(item, due_at=None))
+
+    def claims_of(self, _due: DueEntry) -> int:
+        """None was ever claimed."""
+        return 0
+
+    def set_aside(self, due: DueEntry, _claims: int, _due_at: float) -> bool:
+        """Note an item that could not be processed."""
+        self.set_aside_ids.append(due.job_id)
+        self.jobs.pop(due.job_id, None)
+        return True
+
+    def count_open(self, work: DueKind, _most: int) -> int:
+        """Batches of a kind of work."""
+        return sum(one.work is work for one in self.batches.values())
+
+    def count_by_job(self, work: DueKind, _most: int) -> Counter[str]:
+        """Batches of a kind of work by their job."""
+        return Counter(one.job_id for one in self.batches.values() if one.work is work)
+
+    def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Models of jobs."""
+        return {job_id: job.plan.model for job_id in job_ids if (job := self.job(job_id))}
+
+
+@dataclass
+class Allowance:
+    """A budget that gives what a test says."""
+
+    available: Free = field(default_factory=lambda: Free(first=99, submits=99, polls=99))
+    calls: int = 200
+    granted: int = 99
+    permit: Permit | Denied = field(default_factory=Permit)
+    most_outstanding: float = 999
+    noted: tuple[int, list[str]] = (-1, [])
+
+    def free(self, _now: float) -> Free:
+        """How many calls would find a token."""
+        return self.available
+
+    def calls_in(self, _seconds: float) -> int:
+        """The most calls until the next tick."""
+        return self.calls
+
+    def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Denied]:
+        """The right to make polls."""
+        return min(wanted, self.granted), self.permit
+
+    def full_models(self, by_model: Counter[str], total: int) -> list[str]:
+        """Names of models, with what is known of each."""
+        return [f"{model}: {count} of {total}" for model, count in by_model.items()]
+
+    def note_outstanding(self, count: int, full: list[str]) -> None:
+        """Keep what a tick counted."""
+        self.noted = count, full
+
+
+@dataclass
+class SentMessages:
+    """Queues in which a number of messages wait, and what is sent to them."""
+
+    submit_url: str = "submit"
+    poll_url: str = "poll"
+    waiting_polls: int = 0
+    sent: list[object] = field(default_factory=list)
+
+    def waiting(self, url: str) -> int:
+        """How many wait."""
+        assert url == self.poll_url
+        return self.waiting_polls
+
+    def send(self, message: object) -> None:
+        """Send one."""
+        self.sent.append(message)
+
+    def send_all(self, messages: list[object]) -> None:
+        """Send several."""
+        self.sent += messages
+
+
+class TickParts:
+    """A tick in memory. What other modules do in it is noted, and done by the least that ends the work."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.clock = Clock()
+        self.ledger, self.budget, self.queues = MemoryLedger(self.clock), Allowance(), SentMessages()
+        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues}
+        self.services: Any = SimpleNamespace(**parts, now=self.clock.now, sleep=self.clock.sleep)
+        self.visits: list[tuple[float, str]] = []
+        self.leased_visits = 0
+        """How many visits find the job held by another invocation."""
+        self.visits_end_work = True
+        self.polled: dict[str, float] = {}
+        """Numbers of polled batches, and the seconds that each poll had."""
+        self.polls_end_batches = False
+        self.submits: list[tuple[list[DueEntry], int, float | None]] = []
+        self.submit_outcomes: list[tuple[int, int]] = []
+        """For each call that sends submits: how many it sends, and how many calls it uses."""
+        self.recovered: list[str] = []
+        self.counted: list[str] = []
+        self.watched: dict[str, bool] = {}
+        for name in ("advance_job", "poll_batch", "send_submits", "dispatch", "watch_pause", "count"):
+            monkeypatch.setattr(functions.poll.tick, name, getattr(self, f"_{name}"))
+        monkeypatch.setattr(functions.poll.tick, "watch_stack_control", lambda services: None)
+
+    def run(self, remaining: float = 150.0) -> None:
+        """One tick of an invocation that has so many seconds."""
+        functions.poll.tick.tick(self.services, lambda: remaining - self.clock.at)
+
+    def _advance_job(self, _services: Any, job_id: str, _remaining: Any) -> bool:
+        self.visits.append((self.clock.at, job_id))
+        if self.leased_visits:
+            self.leased_visits -= 1
+            return False
+        if self.visits_end_work and (job := self.ledger.job(job_id)):
+            self.ledger.over(job)
+        return True
+
+    def _poll_batch(self, _services: Any, job: Job, batch: Batch, _permit: Permit, remaining: Any) -> PollOutcome:
+        self.polled[batch.number] = remaining()
+        self.ledger.over(batch)
+        return PollOutcome(job.job_id, done=self.polls_end_batches)
+
+    def _send_submits(self, _services: Any, dues: list[DueEntry], calls: int, pause: float | None) -> tuple[int, int]:
+        self.submits.append((dues, calls, pause))
+        sent, used = self.submit_outcomes.pop(0) if self.submit_outcomes else (0, 0)
+        return sent, calls - used
+
+    def _dispatch(self, _services: Any, found: list[Any]) -> int:
+        self.recovered += [one.batch.number for one in found]
+        for one in found:
+            self.ledger.over(one.batch)
+        return len(found)
+
+    def _watch_pause(self, _services: Any, _now: float, **waits: bool) -> None:
+        self.watched = waits
+
+    def _count(self, name: str, _value: float = 1.0) -> None:
+        self.counted.append(name)

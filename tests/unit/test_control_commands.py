@@ -1,0 +1,307 @@
+"""How commands are carried out: what is read of an object, and what is written for a job or for the stack."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+import functions.poll.control
+from functions.poll.control import (
+    MAX_COMMAND_BYTES,
+    MAX_HELD_SECONDS,
+    TRIES,
+    Command,
+    end_long_hold,
+    follow_job_control,
+    follow_stack_control,
+    is_open,
+    read_command,
+    watch_stack_control,
+)
+from shared.aws.object_store import ObjectInfo, ObjectNotFoundError
+from shared.errors import StorageError
+from shared.models import CANCEL, CANCEL_NOW, JobControl, JobState
+from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
+from tests.support.ledger_items import JOB, T
+
+RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)
+HELD = JobControl("earlier etag", held_since=T - 60)
+KEY = f"control/jobs/{JOB.job_id}"
+COMMANDED = 1_795_000_000.0
+"""When an object was written, Unix seconds."""
+
+
+class Commands:
+    """Objects under `control/`: what each holds, one version after another; the last one stays."""
+
+    def __init__(self, *bodies):
+        self.bodies = list(bodies)
+        self.is_removed = False
+        self.reads = 0
+
+    def head(self, key):
+        self.key = key
+        if not self.bodies:
+            return None
+        body = self.bodies[0]
+        modified = datetime.fromtimestamp(COMMANDED, UTC)
+        return ObjectInfo(len(body), f"etag{len(self.bodies)}", "version", modified)
+
+    def get(self, key):
+        assert key == self.key
+        self.reads += 1
+        if self.is_removed:
+            raise ObjectNotFoundError(key)
+        return self.bodies[0] if len(self.bodies) == 1 else self.bodies.pop(0)
+
+
+class ControlLedger:
+    """One job, or none; notes what is written to it."""
+
+    def __init__(self, job):
+        self.held = job
+        self.writes = []
+        self.is_changed_by_others = False
+
+    def job(self, job_id):
+        assert job_id == JOB.job_id
+        return self.held
+
+    def note_control(self, job, control, due_at=None):
+        self.writes.append((control, due_at))
+        if self.is_changed_by_others:
+            return None
+        self.held = replace(job, control=control)
+        return self.held
+
+
+class StackBudget:
+    """The stack's control and its pause; notes what is written, in order."""
+
+    def __init__(self, stack=None, pause=None):
+        self.stack, self.pause = stack or StackControl(), pause
+        self.writes = []
+
+    def controls(self):
+        return SimpleNamespace(stack=self.stack, pause=self.pause)
+
+    def note_stack(self, stack):
+        self.writes.append("noted")
+        self.stack = stack
+
+    def lift(self, permit, model):
+        self.writes.append(("lifted", permit, model))
+        self.pause = None
+
+
+def services_of(commands, **members):
+    return SimpleNamespace(store=commands, now=lambda: T, **members)
+
+
+def followed(job, *bodies):
+    """A job and the ledger after its command was carried out."""
+    ledger = ControlLedger(job)
+    return follow_job_control(services_of(Commands(*bodies), ledger=ledger), JOB.job_id), ledger
+
+
+def stack_followed(*bodies, stack=None, pause=None):
+    """The budget after the stack's command was carried out."""
+    budget = StackBudget(stack, pause)
+    follow_stack_control(services_of(Commands(*bodies), budget=budget))
+    return budget
+
+
+# ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"pause", "pause"),
+        (b"  Cancel \n\tNOW\r\n", "cancel now"),
+        (b"", ""),
+        (b"\xff", "\N{REPLACEMENT CHARACTER}"),
+        (b"run" + b" " * (MAX_COMMAND_BYTES - 3), "run"),
+        (b"run" + b" " * (MAX_COMMAND_BYTES - 2), ""),
+    ],
+    ids=["a word", "words", "nothing", "no text", "as long as may be", "too long"],
+)
+def test_a_command_is_the_words_of_an_object_that_is_not_too_long(body, word):
+    commands = Commands(body)
+
+    assert read_command(services_of(commands), KEY) == Command(word, "version etag1", COMMANDED)
+    assert commands.reads == (len(body) <= MAX_COMMAND_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "known"), [([], ""), ([b"run"], "version etag1")], ids=["no object", "a known version"]
+)
+def test_without_a_new_object_there_is_no_command(bodies, known):
+    commands = Commands(*bodies)
+
+    assert read_command(services_of(commands), KEY, known) is None
+    assert commands.reads == 0
+
+
+def test_an_object_that_is_deleted_before_it_is_read_holds_no_command():
+    commands = Commands(b"run")
+    commands.is_removed = True
+
+    assert read_command(services_of(commands), KEY) is None
+
+
+# ── a job ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("job", "due_at"), [(RUNNING, T), (JOB, None)], ids=["in progress", "its upload is being read"]
+)
+def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_being_read(job, due_at):
+    after, ledger = followed(job, b"pause")
+
+    paused = JobControl("version etag1", held_since=T, sweeps=1, sweep_due=T)
+    assert ledger.writes == [(paused, due_at)]
+    assert after == replace(job, control=paused)
+
+
+def test_a_command_changes_what_earlier_ones_have_come_to():
+    after, _ = followed(replace(RUNNING, control=HELD), b"run")
+
+    assert after.control == JobControl("version etag1", held_since=0.0, sweeps=2, sweep_due=T)
+
+
+def test_a_command_that_came_while_another_was_carried_out_is_too():
+    after, ledger = followed(RUNNING, b"pause", b"cancel")
+
+    assert [control.version for control, _ in ledger.writes] == ["version etag2", "version etag1"]
+    assert after.cancelled == CANCEL
+
+
+@pytest.mark.parametrize(
+    ("control", "bodies"),
+    [(None, []), (HELD, []), (replace(HELD, version="version etag1"), [b"run"])],
+    ids=["there never was one", "the last one was deleted", "the last one is still there"],
+)
+def test_a_job_without_a_new_command_is_left_as_it_is(control, bodies):
+    job = replace(RUNNING, control=control)
+
+    after, ledger = followed(job, *bodies)
+
+    assert after is job
+    assert ledger.writes == []
+
+
+@pytest.mark.parametrize("job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])])
+def test_no_command_is_read_for_a_job_that_is_missing_or_has_no_batch_left(job):
+    after, ledger = followed(job, b"cancel")
+
+    assert after is job
+    assert ledger.writes == []
+
+
+def test_a_command_whose_job_keeps_changing_is_an_error():
+    ledger = ControlLedger(RUNNING)
+    ledger.is_changed_by_others = True
+
+    with pytest.raises(StorageError, match=f"{KEY} changed 5 times"):
+        follow_job_control(services_of(Commands(b"pause"), ledger=ledger), JOB.job_id)
+
+    assert len(ledger.writes) == TRIES
+
+
+@pytest.mark.parametrize(("seconds", "is_ended"), [(-1, False), (0, True), (1, True)])
+def test_a_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ended):
+    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS - seconds))
+    ledger = ControlLedger(job)
+
+    after = end_long_hold(services_of(None, ledger=ledger), job)
+
+    cancelled = JobControl("earlier etag", 0.0, CANCEL, 2, T, "")
+    assert after == (replace(job, control=cancelled) if is_ended else job)
+    assert ledger.writes == ([(cancelled, None)] if is_ended else [])
+
+
+@pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
+def test_a_job_that_is_not_paused_is_never_cancelled_for_it(control):
+    job = replace(RUNNING, control=control)
+    ledger = ControlLedger(job)
+
+    assert end_long_hold(services_of(None, ledger=ledger), job) is job
+    assert ledger.writes == []
+
+
+def test_a_long_pause_that_a_command_ends_meanwhile_leaves_the_job_as_it_was_read():
+    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
+    ledger = ControlLedger(job)
+    ledger.is_changed_by_others = True
+
+    assert end_long_hold(services_of(None, ledger=ledger), job) is job
+
+
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [(None, False), *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState))],
+)
+def test_a_job_is_open_until_its_final_state(job, found):
+    assert is_open(job) is found
+
+
+# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("held_since", "word", "after"),
+    [
+        (0, b"pause", T),
+        (T - 60, b"pause", T - 60),
+        (T - 60, b"run", 0),
+        (0, b"run", 0),
+        (T - 60, b"stop", T - 60),
+        (0, b"cancel", 0),
+    ],
+)
+def test_a_command_pauses_the_stack_or_lets_it_run(held_since, word, after):
+    budget = stack_followed(word, stack=StackControl("earlier", held_since))
+
+    assert budget.stack == StackControl("version etag1", after)
+    assert budget.writes == ["noted"]
+
+
+@pytest.mark.parametrize("bodies", [[], [b"pause"]], ids=["no object", "a known version"])
+def test_a_stack_without_a_new_command_is_left_as_it_is(bodies):
+    assert stack_followed(*bodies, stack=StackControl("version etag1")).writes == []
+
+
+@pytest.mark.parametrize(
+    ("word", "since", "is_lifted"),
+    [
+        (b"run", COMMANDED - 1, True),
+        (b"run", COMMANDED, False),
+        (b"run", COMMANDED + 1, False),
+        (b"pause", COMMANDED - 1, False),
+    ],
+)
+def test_run_also_ends_an_older_pause_that_dropbatch_found_and_before_it_is_noted(word, since, is_lifted):
+    pause = Pause(PauseReason.QUOTA_SPENT, "nonce", since, T + 60, 60.0)
+
+    budget = stack_followed(word, pause=pause)
+
+    assert budget.writes == [*([("lifted", Permit(pause), "")] if is_lifted else []), "noted"]
+
+
+def test_a_stack_whose_command_keeps_changing_is_an_error():
+    with pytest.raises(StorageError, match="control/stack changed 5 times"):
+        stack_followed(*[b"run", b"pause"] * TRIES)
+
+
+def test_a_tick_goes_on_when_the_stacks_command_cannot_be_read(monkeypatch):
+    counted = []
+    monkeypatch.setattr(functions.poll.control, "count", counted.append)
+
+    def fail(_key):
+        raise StorageError("S3 head_object control/stack: 503")
+
+    watch_stack_control(services_of(SimpleNamespace(head=fail), budget=StackBudget()))
+
+    assert counted == ["Errors"]

@@ -1,0 +1,313 @@
+"""The rounds of a tick: how long it goes on and waits, what each round reads and sends, and which jobs it visits."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.poll.dispatch_submits import DISPATCHED_SECONDS, MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
+from functions.poll.tick import LARGE_RECORDS, LARGE_UPLOAD_BYTES, MAX_JOBS, is_large
+from shared.aws.queues import AdvanceMessage, SplitMessage
+from shared.models import DueKind, JobControl, JobState, Upload
+from shared.pacing.budget import Free
+from tests.support.ledger_items import JOB, M2M, READY, T
+from tests.support.tick_parts import TickParts
+
+ONE_ROUND = 41.0
+"""Seconds that an invocation has left whose tick has one round, in which it may still poll."""
+SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
+LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
+SWEPT = JobControl("v", held_since=T, sweeps=1, sweep_due=T)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    return TickParts(monkeypatch)
+
+
+def turn(number, kind=DueKind.SUBMIT, at=0.0):
+    """A batch that waits to be submitted, due so many seconds after the tick's beginning."""
+    return replace(READY, number=f"{number:08d}", work=kind, due_at=T + at)
+
+
+# ── how long a tick goes on ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last"), [(150, 51), (92, 51), (91, 50), (70, 29), (ONE_ROUND, 0), (40, 0), (20, 0)]
+)
+def test_a_tick_that_finds_work_has_a_round_each_second_and_leaves_40_to_its_invocation(parts, seconds, last):
+    parts.ledger.add(SMALL)
+    parts.visits_end_work = False
+
+    parts.run(seconds)
+
+    assert [at for at, _ in parts.visits] == list(range(last + 1))
+
+
+def test_a_tick_that_finds_nothing_ends_at_once_and_is_counted_last(parts):
+    parts.run()
+
+    assert parts.clock.slept == []
+    assert parts.counted == ["BatchesOutstanding", "BatchesWaiting", "Ticks"]
+
+
+@pytest.mark.parametrize(
+    ("due_in", "slept", "visited_at"),
+    [
+        (0.5, [1, 1], 1),
+        (1, [1, 1], 1),
+        (5, [5, 1], 5),
+        (10, [10, 1], 10),
+        (25, [10, 10, 5, 1], 25),
+        (51, [10, 10, 10, 10, 10, 1], 51),
+    ],
+)
+def test_a_tick_waits_for_what_will_be_due_but_looks_every_ten_seconds(parts, due_in, slept, visited_at):
+    parts.ledger.add(replace(SMALL, due_at=T + due_in))
+
+    parts.run()
+
+    assert parts.clock.slept == slept
+    assert parts.visits == [(visited_at, SMALL.job_id)]
+
+
+def test_a_tick_does_not_wait_for_what_is_due_after_its_end(parts):
+    parts.ledger.add(replace(SMALL, due_at=T + 52))
+
+    parts.run()
+
+    assert parts.visits == []
+
+
+@pytest.mark.parametrize("kind", [DueKind.FIRST, DueKind.SUBMIT])
+@pytest.mark.parametrize(("paused", "slept"), [(False, [5]), (True, [])])
+def test_a_tick_waits_for_no_submit_that_a_pause_forbids(parts, kind, paused, slept):
+    parts.budget.available = Free(first=1, submits=1, polls=1, paused=paused, look_at=T + 9)
+    parts.ledger.add(turn(0, kind, at=5))
+
+    parts.run()
+
+    assert parts.clock.slept == slept
+
+
+def test_during_a_pause_a_tick_waits_for_jobs_all_the_same(parts):
+    parts.budget.available = Free(paused=True, look_at=T + 9)
+    parts.ledger.add(replace(SMALL, due_at=T + 5))
+
+    parts.run()
+
+    assert parts.visits == [(5, SMALL.job_id)]
+
+
+# ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kinds", "waits"),
+    [
+        ([], (False, False)),
+        ([DueKind.FIRST], (True, False)),
+        ([DueKind.SUBMIT], (True, False)),
+        ([DueKind.POLL], (False, True)),
+    ],
+)
+def test_a_pause_is_judged_by_what_waits(parts, kinds, waits):
+    parts.ledger.add(*(turn(number, kind, at=900) for number, kind in enumerate(kinds)))
+
+    parts.run()
+
+    assert parts.watched == dict(zip(("submits_wait", "polls_wait"), waits, strict=True))
+
+
+@pytest.mark.parametrize(("outstanding", "full"), [(2, []), (3, [f"{M2M}: 3 of 3"]), (4, [f"{M2M}: 4 of 4"])])
+def test_full_models_are_looked_for_once_as_many_batches_are_outstanding_as_one_may_have(parts, outstanding, full):
+    parts.budget.most_outstanding = 3
+    parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(outstanding)))
+
+    parts.run()
+
+    assert parts.budget.noted == (outstanding, full)
+
+
+# ── what a round reads ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("free", "firsts", "submits"),
+    [
+        (Free(), 0, 0),
+        (Free(first=1), MAX_EXAMINED, 0),
+        (Free(first=1, submits=1), MAX_EXAMINED, MAX_EXAMINED),
+        (Free(submits=1), 0, MAX_EXAMINED),
+        (Free(paused=True), MAX_EXAMINED_IN_A_PAUSE, MAX_EXAMINED_IN_A_PAUSE),
+        (Free(first=1, submits=1, paused=True), MAX_EXAMINED_IN_A_PAUSE, MAX_EXAMINED_IN_A_PAUSE),
+    ],
+)
+def test_batches_are_read_only_if_they_may_be_submitted_and_a_few_in_a_pause(parts, free, firsts, submits):
+    parts.budget.available = free
+
+    parts.run(ONE_ROUND)
+
+    assert (parts.ledger.limits(DueKind.FIRST), parts.ledger.limits(DueKind.SUBMIT)) == ([firsts], [submits])
+
+
+@pytest.mark.parametrize(("free", "calls", "read"), [(3, 5, 3), (5, 3, 3), (0, 5, 0)])
+def test_as_many_polls_are_read_as_find_a_token_before_the_next_tick(parts, free, calls, read):
+    parts.budget.available, parts.budget.calls = Free(polls=free), calls
+
+    parts.run(ONE_ROUND)
+
+    assert parts.ledger.limits(DueKind.POLL) == [read]
+
+
+def test_polls_of_earlier_rounds_are_taken_off(parts):
+    parts.budget.calls = 5
+    parts.ledger.add(replace(SMALL, due_at=None))
+    parts.ledger.add(*(turn(number, DueKind.POLL, at) for number, at in enumerate((0, 0.5, 2))))
+
+    parts.run()
+
+    assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2]
+
+
+def test_jobs_are_read_whatever_the_budget_says(parts):
+    parts.budget.available = Free()
+
+    parts.run(ONE_ROUND)
+
+    assert parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
+
+
+# ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("free", "left", "outcome", "calls"),
+    [
+        ((3, 5), 9, (0, 0), [3, 5]),
+        ((9, 5), 4, (0, 0), [4, 4]),
+        ((3, 5), 9, (2, 2), [3, 3]),
+        ((3, 5), 9, (2, 0), [3, 5]),
+        ((3, 9), 4, (3, 3), [3, 1]),
+        ((3, 9), 4, (3, 1), [3, 1]),
+        ((3, 3), 9, (3, 3), [3]),
+        ((3, 2), 9, (3, 3), [3]),
+        ((3, 9), 3, (3, 3), [3]),
+    ],
+)
+def test_first_batches_go_before_others_which_have_the_rest(parts, free, left, outcome, calls):
+    """`outcome`: of the first batches so many were sent, and used so many calls; some need none."""
+    parts.budget.available = Free(*free)
+    parts.budget.calls = 2 * left + 1
+    parts.ledger.add(turn(0, DueKind.FIRST), turn(1))
+    parts.submit_outcomes = [outcome]
+
+    parts.run(ONE_ROUND)
+
+    found = [([one.number for one in dues], calls) for dues, calls, _ in parts.submits]
+    assert found == list(zip([["00000000"], ["00000001"]], calls, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("free", "outcome", "calls"), [((1, 1), (0, 0), [1, 1]), ((1, 1), (1, 1), [1, 0]), ((1, 0), (1, 1), [1, 0])]
+)
+def test_during_a_pause_both_kinds_are_looked_at_and_share_its_probe(parts, free, outcome, calls):
+    parts.budget.available = Free(*free, paused=True, look_at=T + 9)
+    parts.submit_outcomes = [outcome]
+
+    parts.run(ONE_ROUND)
+
+    assert [(calls, pause) for _, calls, pause in parts.submits] == [(each, T + 9) for each in calls]
+
+
+def test_without_a_pause_none_is_named_to_what_sends_submits(parts):
+    parts.budget.available = Free(1, 2, look_at=T + 9)
+
+    parts.run(ONE_ROUND)
+
+    assert [pause for _, _, pause in parts.submits] == [None, None]
+
+
+def test_a_tick_sends_half_as_many_submits_as_there_may_be_calls_before_the_next(parts):
+    parts.budget.calls = 9
+    parts.submit_outcomes = [(1, 1), (2, 2)]
+
+    parts.run()
+
+    assert [calls for _, calls, _ in parts.submits] == [4, 3, 1, 1]
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def upload_of(size):
+    return Upload("bucket", "inbox/a.jsonl", "v", "e", size)
+
+
+@pytest.mark.parametrize(
+    ("job", "large"),
+    [
+        (SMALL, False),
+        (replace(SMALL, total=None), True),
+        (replace(SMALL, total=LARGE_RECORDS), False),
+        (replace(SMALL, total=LARGE_RECORDS + 1), True),
+        (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES)), False),
+        (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES + 1)), True),
+        (replace(SMALL, control=SWEPT), True),
+        (replace(SMALL, control=replace(SWEPT, sweeps=0)), False),
+    ],
+)
+def test_a_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
+    assert is_large(job) is large
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (SMALL, None),
+        (LARGE, AdvanceMessage(JOB.job_id)),
+        (JOB, SplitMessage(JOB.job_id)),
+        (replace(JOB, total=3), SplitMessage(JOB.job_id)),
+    ],
+    ids=["small", "large", "its upload is being read", "its small upload is being read"],
+)
+def test_a_tick_visits_small_jobs_and_sends_a_message_for_each_other(parts, job, message):
+    parts.ledger.add(job)
+
+    parts.run(ONE_ROUND)
+
+    assert parts.visits == ([] if message else [(0, job.job_id)])
+    assert parts.queues.sent == ([message] if message else [])
+    assert parts.ledger.job(job.job_id).due_at == (T + DISPATCHED_SECONDS if message else None)
+
+
+@pytest.mark.parametrize("job", [LARGE, JOB], ids=["large", "its upload is being read"])
+@pytest.mark.parametrize(("due_at", "sent"), [(T - 1, 1), (T, 1), (T + 1, 0), (None, 0)])
+def test_a_message_is_sent_only_if_the_job_itself_is_due(parts, monkeypatch, job, due_at, sent):
+    """The index may be behind."""
+    parts.ledger.add(replace(job, due_at=T))
+    real = parts.ledger.job
+    monkeypatch.setattr(parts.ledger, "job", lambda job_id: replace(real(job_id), due_at=due_at))
+
+    parts.run(ONE_ROUND)
+
+    assert len(parts.queues.sent) == sent
+    assert parts.ledger.set_aside_ids == []
+
+
+def test_no_message_is_sent_for_a_job_that_somebody_else_has_changed(parts):
+    parts.ledger.add(LARGE)
+    parts.ledger.is_changed_by_others = True
+
+    parts.run(ONE_ROUND)
+
+    assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
+
+
+def test_a_job_that_is_gone_is_no_work_and_no_error(parts):
+    parts.ledger.jobs[JOB.job_id] = None
+
+    parts.run()
+
+    assert (parts.visits, parts.queues.sent, parts.ledger.set_aside_ids) == ([], [], [])
+    assert parts.clock.slept == []

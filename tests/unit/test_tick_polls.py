@@ -1,0 +1,179 @@
+"""Polls of a tick and of a message: who makes them, with how much time, and whose jobs are visited at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.poll.dispatch_submits import DISPATCHED_SECONDS
+from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
+from shared.aws.queues import PollMessage
+from shared.models import BatchState, DueKind, JobState, Submission
+from shared.pacing.controls import Denied
+from tests.support.ledger_items import BATCH, JOB, T
+from tests.support.tick_parts import TickParts
+
+ONE_ROUND = 41.0
+"""Seconds that an invocation has left whose tick has one round, in which it may still poll."""
+SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3, due_at=None)
+LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
+ACCEPTED = replace(BATCH, submissions=(Submission("id", 1, T),))
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    return TickParts(monkeypatch)
+
+
+def polls(count, **more):
+    """So many batches of one job, due at the tick's beginning."""
+    return [replace(ACCEPTED, number=f"{number:08d}", **more) for number in range(count)]
+
+
+def asked(parts, numbers):
+    """What a message that names batches comes to."""
+    return advance_batches(parts.services, [(JOB.job_id, number) for number in numbers], lambda: 100.0)
+
+
+def numbers_of(messages):
+    return [number for message in messages for _, number in message.batches]
+
+
+# ── who polls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("seconds", "due_in", "by_tick"), [(150, 0, True), (41, 0, True), (40, 0, False), (150, 34, True), (150, 35, False)]
+)
+def test_a_tick_polls_small_jobs_itself_while_a_poll_and_what_follows_find_time(parts, seconds, due_in, by_tick):
+    parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
+
+    parts.run(seconds)
+
+    assert list(parts.polled) == (["00000000"] if by_tick else [])
+    assert parts.queues.sent == ([] if by_tick else [PollMessage(((JOB.job_id, "00000000"),))])
+
+
+@pytest.mark.parametrize(("seconds", "has"), [(150, 75), (76, 75), (74, 74), (ONE_ROUND, ONE_ROUND)])
+def test_a_poll_of_a_tick_has_time_until_its_answer_must_be_stored(parts, seconds, has):
+    parts.ledger.add(SMALL, *polls(1))
+
+    parts.run(seconds)
+
+    assert parts.polled == {"00000000": has}
+
+
+def test_more_small_polls_than_one_round_makes_are_sent(parts):
+    parts.ledger.add(SMALL, *polls(MAX_OWN_POLLS + 2))
+
+    parts.run(ONE_ROUND)
+
+    assert len(parts.polled) == MAX_OWN_POLLS
+    assert numbers_of(parts.queues.sent) == [f"{number:08d}" for number in (MAX_OWN_POLLS, MAX_OWN_POLLS + 1)]
+
+
+def test_polls_of_large_jobs_are_sent_and_due_again_when_a_message_would_be_late(parts):
+    parts.ledger.add(LARGE, *polls(BATCHES_PER_MESSAGE + 1))
+
+    parts.run(ONE_ROUND)
+
+    assert parts.polled == {}
+    assert [len(message.batches) for message in parts.queues.sent] == [BATCHES_PER_MESSAGE, 1]
+    assert {batch.due_at for batch in parts.ledger.batches.values()} == {T + DISPATCHED_SECONDS}
+
+
+def test_no_poll_is_sent_that_somebody_else_has_claimed(parts):
+    parts.ledger.add(LARGE, *polls(1))
+    parts.ledger.is_changed_by_others = True
+
+    parts.run()
+
+    assert parts.queues.sent == []
+    assert parts.clock.slept == []
+
+
+@pytest.mark.parametrize(("waiting", "sent"), [(0, 18), (17, 18), (18, 16), (19, 8), (20, 0), (21, 0), (22, 0)])
+def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
+    parts.queues.waiting_polls = waiting
+    parts.ledger.add(LARGE, *polls(18))
+
+    parts.run(ONE_ROUND)
+
+    assert len(numbers_of(parts.queues.sent)) == sent
+
+
+@pytest.mark.parametrize(
+    ("job", "waiting", "count", "looks"),
+    [
+        (LARGE, 20, 1, [0, 10, 20, 30, 40, 50]),
+        (LARGE, 19, BATCHES_PER_MESSAGE, list(range(52))),
+        (SMALL, 20, 1, list(range(52))),
+    ],
+    ids=["the queue is full", "the queue has just enough room", "nothing is to be sent"],
+)
+def test_polls_are_looked_for_again_after_ten_seconds_once_the_queue_is_full(parts, job, waiting, count, looks):
+    parts.queues.waiting_polls = waiting
+    parts.ledger.add(job, *polls(count), replace(SMALL, job_id="keeps-the-tick-busy", due_at=T))
+    parts.visits_end_work = False
+
+    parts.run()
+
+    assert [at for at, kind, limit in parts.ledger.asked if kind is DueKind.POLL and limit] == looks
+
+
+def test_a_submit_that_its_function_left_is_recovered_and_not_polled(parts):
+    parts.ledger.add(SMALL, *polls(1, state=BatchState.SUBMITTING))
+
+    parts.run(ONE_ROUND)
+
+    assert (parts.recovered, parts.polled, parts.queues.sent) == (["00000000"], {}, [])
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("granted", "polled"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_as_many_batches_are_polled_as_there_are_tokens_and_the_others_stay_due(parts, granted, polled):
+    parts.budget.granted = granted
+    parts.ledger.add(SMALL, *polls(3))
+
+    assert asked(parts, ["00000000", "00000001", "00000002"]) == polled
+
+    assert sorted(parts.polled) == [f"{number:08d}" for number in range(polled)]
+    assert [batch.due_at for batch in parts.ledger.batches.values()] == [None] * polled + [T] * (3 - polled)
+
+
+def test_a_batch_that_only_waits_to_be_written_needs_no_token(parts):
+    parts.budget.permit = Denied(T + 9, paused=False)
+    parts.ledger.add(SMALL, *polls(1), replace(ACCEPTED, number="00000001", submissions=()))
+
+    assert asked(parts, ["00000000", "00000001"]) == 1
+
+    assert list(parts.polled) == ["00000001"]
+
+
+@pytest.mark.parametrize(("paused", "counted"), [(True, 16.0), (False, 7.0)])
+def test_a_poll_that_is_refused_waits_and_only_a_pause_stops_its_clock(parts, paused, counted):
+    parts.budget.permit = Denied(T + 9, paused=paused)
+    parts.ledger.add(SMALL, *polls(1, paused=7.0))
+
+    asked(parts, ["00000000"])
+
+    (batch,) = parts.ledger.batches.values()
+    assert (batch.due_at, batch.paused) == (T + 9, counted)
+
+
+# ── the job of a batch that is done ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("done", "held", "visited_at"),
+    [(False, 0, []), (True, 0, [0]), (True, 1, [0, 1])],
+    ids=["the batch is still pending", "it is done", "it is done while another invocation holds the job"],
+)
+def test_a_job_is_visited_when_a_batch_of_it_is_done_and_once_more_if_it_was_held(parts, done, held, visited_at):
+    parts.polls_end_batches, parts.leased_visits = done, held
+    parts.ledger.add(SMALL, *polls(1))
+
+    asked(parts, ["00000000"])
+
+    assert parts.visits == [(at, JOB.job_id) for at in visited_at]
