@@ -163,7 +163,7 @@ class Budget(ControlItems):
         return self.burst + int(1000 * seconds / self.interval)
 
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Denied]:
-        """The right to make up to `wanted` polls now: how many, and under which permit."""
+        """The right to make up to `wanted` polls now, which is 1 or more: how many, and under which permit."""
         controls = self.controls()
         if (held := self._held(controls.rate, 1, self.poll_burst, now)) is not None:
             return 0, held
@@ -171,9 +171,8 @@ class Budget(ControlItems):
         if isinstance(paused, Denied):
             return 0, paused
         wanted = 1 if paused else wanted
-        free = self._free(controls.rate, self.poll_burst, now)
-        granted = min(wanted, free)
-        if granted < 1 or not self._take(controls.rate, granted, self.poll_burst, now):
+        granted = min(wanted, self._free(controls.rate, self.poll_burst, now))
+        if not self._take(controls.rate, granted, self.poll_burst, now):
             return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused)
 

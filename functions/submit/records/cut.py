@@ -91,7 +91,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
             while taken < whole:
                 fitting, weight = _fit(run.weights[taken : taken + most - len(rows)], room - size)
                 if not (fitting or len(rows)):
-                    fitting, weight = 1, run.weights[taken] + 1  # travels alone
+                    fitting, weight = 1, room  # travels alone
                 if fitting:
                     run.put(taken, taken + fitting, rows, raws)
                     size += weight
@@ -111,13 +111,11 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
 
 
 def _fit(weights: list[int], room: int) -> tuple[int, int]:
-    """How many of these records fit in so many bytes, each with a comma, and how many bytes they take."""
+    """How many of these records fit in so many bytes, each with a comma, and bytes they use up: all, unless all fit."""
     weight = sum(weights) + len(weights)
     if weight <= room:
         return len(weights), weight
-    marks = list(accumulate(weight + 1 for weight in weights))
-    fitting = bisect_right(marks, room)
-    return fitting, marks[fitting - 1] if fitting else 0
+    return bisect_right(list(accumulate(weight + 1 for weight in weights)), room), room
 
 
 # ── records that lie together ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,123 @@
+"""The rate budget on DynamoDB: what its conditions refuse, and the turns of a batch's pieces, which it keeps there."""
+
+import pytest
+
+from shared.aws.attribute_values import attribute, attributes, read
+from shared.pacing.budget import Budget
+from shared.pacing.controls import Denied, Permit, Rate, control_key
+from tests.support.control_items import MODEL, NOW, taken
+
+TURNS = "RATE#ISOLATION"
+
+
+@pytest.fixture
+def budget(table):
+    """A budget at 200 calls a minute whose items are not there yet."""
+    for sk in ("RATE", TURNS):
+        table.delete_item(TableName="table", Key=control_key(sk))
+    return Budget(table, "table", 200)
+
+
+def put(budget, sk, rate):
+    budget.client.put_item(TableName="table", Item={**control_key(sk), **attributes(rate)})
+
+
+def held(budget, sk="RATE"):
+    return read(budget.get(control_key(sk)), Rate)
+
+
+def in_milliseconds(seconds):
+    return int((NOW + seconds) * 1_000)
+
+
+# ── races ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "permit", "filled_after"), [(49, Permit, 15.0), (50, Denied, 15.0)], ids=["one left", "none left"]
+)
+def test_a_submit_that_read_before_others_took_tokens_takes_only_what_they_left(
+    budget, monkeypatch, meanwhile, permit, filled_after
+):
+    put(budget, "RATE", taken(10))
+    seen = budget.controls(MODEL)
+    put(budget, "RATE", taken(meanwhile))
+    monkeypatch.setattr(budget, "controls", lambda *_: seen)
+
+    assert isinstance(budget.permit_submit(MODEL, NOW), permit)
+
+    assert held(budget).filled_at == in_milliseconds(filled_after)
+
+
+def test_the_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
+    seen = budget.controls(MODEL)
+    budget.permit_submit(MODEL, NOW)
+    monkeypatch.setattr(budget, "controls", lambda *_: seen)
+
+    assert budget.permit_submit(MODEL, NOW) == Permit()
+
+    assert held(budget).filled_at == in_milliseconds(0.6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "until"), [(100, 17, NOW + 100), (17, 100, NOW + 100)], ids=["shorter", "longer"]
+)
+def test_the_longer_hold_stays(budget, first, second, until):
+    budget.hold(NOW, first)
+    budget.hold(NOW, second)
+    assert held(budget).hold_until == until
+
+
+def test_a_hold_leaves_the_tokens_as_they_are(budget):
+    put(budget, "RATE", taken(7))
+    budget.hold(NOW, 17)
+    assert held(budget) == taken(7, NOW + 17, NOW)
+
+
+# ── turns of a batch's pieces ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits(turns):
+    return [round(turn - NOW, 3) for turn in turns]
+
+
+def test_twelve_pieces_are_submitted_at_once_and_the_others_one_by_one(budget):
+    assert waits(budget.isolation_turns(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
+
+
+def test_the_pieces_of_the_next_batch_come_behind_those_of_the_last(budget):
+    budget.isolation_turns(11, NOW)
+    assert waits(budget.isolation_turns(3, NOW)) == [0.0, 2.4, 4.8]
+    assert held(budget, TURNS).filled_at == in_milliseconds(14 * 2.4)
+
+
+def test_with_time_pieces_are_submitted_at_once_again(budget):
+    budget.isolation_turns(13, NOW)
+    later = budget.isolation_turns(3, NOW + 4.8)
+    assert waits(later) == [4.8, 7.2, 9.6]
+
+
+@pytest.mark.parametrize(("calls", "at_once"), [(2, 1), (30, 1), (32, 2)])
+def test_even_at_a_low_rate_one_piece_is_submitted_at_once(budget, calls, at_once):
+    turns = Budget(budget.client, "table", calls).isolation_turns(3, NOW)
+    assert turns.count(NOW) == at_once
+    assert turns == sorted(turns)
+
+
+@pytest.mark.parametrize(("races", "begins"), [(1, 2.4), (2, 2.4), (3, 0.0)], ids=str)
+def test_turns_that_others_took_meanwhile_are_not_given_again_unless_three_races_are_lost(
+    budget, monkeypatch, races, begins
+):
+    put(budget, TURNS, Rate(in_milliseconds(12 * 2.4)))
+    true_get, looks = budget.get, []
+
+    def get(key):
+        looks.append(key)
+        return {"filled_at": attribute(1)} if len(looks) <= races else true_get(key)
+
+    monkeypatch.setattr(budget, "get", get)
+
+    assert waits(budget.isolation_turns(1, NOW)) == [begins]
+
+    monkeypatch.undo()
+    assert held(budget, TURNS).filled_at == in_milliseconds((13 if races < 3 else 12) * 2.4)

@@ -1,0 +1,97 @@
+"""Pauses and waits of models on DynamoDB: of two functions that read the same, one writes and the other leaves it."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.aws.attribute_values import attributes
+from shared.pacing.budget import Budget
+from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, control_key
+from tests.support.control_items import MODEL, NOW, pause_of, wait_of
+
+WAIT = f"RATE#MODEL#{MODEL}"
+NO_ITEM, ITEM = (None, None), (pause_of(next_probe=NOW), wait_of(NOW))
+OTHER_NONCE = tuple(replace(one, nonce="other", code="other") for one in ITEM)
+OTHER_TIME = (replace(ITEM[0], next_probe=NOW - 1), replace(ITEM[1], until=NOW - 1))
+
+
+@pytest.fixture
+def items(table):
+    return Budget(table, "table", 200)
+
+
+def put(items, held):
+    """Make the control items the pause and the wait given, or none."""
+    for sk, item in zip(("PAUSE", WAIT), held, strict=True):
+        if item:
+            items.client.put_item(TableName="table", Item={**control_key(sk), **attributes(item)})
+        else:
+            items.client.delete_item(TableName="table", Key=control_key(sk))
+
+
+def read(items):
+    controls = items.controls(MODEL)
+    return controls.pause, controls.model_wait
+
+
+def reads_before(items, monkeypatch, seen, then):
+    """Let the next reader see `seen`, and the table hold `then`."""
+    put(items, seen)
+    controls = items.controls(MODEL)
+    put(items, then)
+    monkeypatch.setattr(items, "controls", lambda *_: controls)
+
+
+def pause_and_delay(items):
+    """An outage goes on, and a model has to wait longer."""
+    pause, wait = ITEM
+    items.pause(PauseReason.OUTAGE, NOW, "new", Permit(pause=pause))
+    items.delay_model(MODEL, NOW, "new", Permit(model_wait=wait))
+
+
+@pytest.mark.parametrize(
+    ("seen", "then"), [(NO_ITEM, ITEM), (ITEM, OTHER_NONCE), (ITEM, NO_ITEM)], ids=["begun", "written anew", "lifted"]
+)
+def test_what_somebody_else_wrote_meanwhile_stays(items, monkeypatch, seen, then):
+    reads_before(items, monkeypatch, seen, then)
+    pause_and_delay(items)
+    monkeypatch.undo()
+    assert read(items) == then
+
+
+@pytest.mark.parametrize("seen", [NO_ITEM, ITEM, OTHER_TIME], ids=["none", "as it is", "probed"])
+def test_what_was_read_is_replaced(items, seen):
+    put(items, seen)
+    pause_and_delay(items)
+    assert [one.code for one in read(items)] == ["new", "new"]
+
+
+@pytest.mark.parametrize(
+    "then", [OTHER_NONCE, OTHER_TIME, NO_ITEM], ids=["written anew", "probed by another", "lifted"]
+)
+def test_a_probe_is_claimed_only_of_what_was_read(items, then):
+    pause, wait = ITEM
+    put(items, then)
+    assert isinstance(items.pass_pause(pause, CallKind.SUBMIT, NOW), Denied)
+    assert isinstance(items.pass_model(MODEL, wait, NOW), Denied)
+    assert read(items) == then
+
+
+def test_a_claimed_probe_moves_the_next_one(items):
+    put(items, ITEM)
+    claimed = items.pass_pause(ITEM[0], CallKind.SUBMIT, NOW), items.pass_model(MODEL, ITEM[1], NOW)
+    assert (claimed[0].next_probe, claimed[1].until) == (NOW + 60, NOW + 90)
+    assert read(items) == claimed
+
+
+@pytest.mark.parametrize(("then", "left"), [(ITEM, NO_ITEM), (OTHER_TIME, NO_ITEM), (OTHER_NONCE, OTHER_NONCE)])
+def test_a_good_probe_lifts_exactly_what_it_probed(items, then, left):
+    put(items, then)
+    items.lift(Permit(*ITEM), MODEL)
+    assert read(items) == left
+
+
+def test_one_that_is_gone_does_not_keep_the_other_from_being_lifted(items):
+    put(items, (None, ITEM[1]))
+    items.lift(Permit(*ITEM), MODEL)
+    assert read(items) == NO_ITEM

@@ -1,0 +1,83 @@
+"""A rate budget without a table: what it reads is given, and what it writes is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.aws.attribute_values import attributes
+from shared.aws.dynamodb import ConditionFailedError
+from shared.pacing.budget import Budget
+from shared.pacing.controls import Controls, ModelWait, Pause, PauseReason, Rate, StackControl
+
+NOW = 1_795_253_400.0
+"""09:30:00 UTC."""
+MIDNIGHT = 1_795_305_600.0
+"""The next one."""
+MODEL = "@cf/a/one"
+INTERVAL = 300
+"""Milliseconds between two tokens at 200 calls a minute."""
+
+
+def pause_of(
+    reason: PauseReason = PauseReason.OUTAGE,
+    *,
+    next_probe: float = NOW + 100,
+    until: float | None = None,
+    since: float = NOW - 100,
+    step: float = 60.0,
+) -> Pause:
+    """A pause of which a test says what matters to it."""
+    return Pause(reason, "nonce", since, next_probe, step, until, "code")
+
+
+def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> ModelWait:
+    """A model's wait of which a test says what matters to it."""
+    return ModelWait(until, step, "nonce", "code", since)
+
+
+def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate:
+    """A bucket of which so many tokens are taken at `NOW`, at 200 calls a minute."""
+    return Rate(int(NOW * 1_000) + tokens * INTERVAL, hold_until, held_since)
+
+
+class GivenBudget(Budget):
+    """Has read the control items it is given. Its table takes every write but the first so many.
+
+    Attributes:
+        written: the arguments of each write that the table took.
+        loses: writes that the table still refuses, because somebody else wrote meanwhile.
+        meanwhile: the bucket's item as the next look finds it.
+    """
+
+    def __init__(
+        self,
+        calls: int = 200,
+        *,
+        pause: Pause | None = None,
+        wait: ModelWait | None = None,
+        rate: Rate | None = None,
+        full: tuple[str, ...] = (),
+        held_since: float = 0.0,
+        loses: int = 0,
+        meanwhile: Rate | None = None,
+    ) -> None:
+        super().__init__(None, "table", calls)  # type: ignore[arg-type]
+        self.given = Controls(pause, wait, rate or Rate(), frozenset(full), StackControl("version", held_since))
+        self.written: list[dict[str, Any]] = []
+        self.loses, self.meanwhile = loses, meanwhile
+
+    def controls(self, model: str = "") -> Controls:
+        """What it is given."""
+        return self.given
+
+    def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        """The bucket's item."""
+        return attributes(self.meanwhile) if self.meanwhile else None
+
+    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """A write."""
+        if self.loses:
+            self.loses -= 1
+            raise ConditionFailedError(sent_again=False)
+        self.written.append(arguments)
+        return {}

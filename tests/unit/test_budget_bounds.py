@@ -1,0 +1,349 @@
+"""The rate budget's decisions at their bounds: what it allows and what it says of waiting, from given control items.
+
+Waits that are spread at random are in the middle of what they may be here.
+"""
+
+import pytest
+
+from shared import retry
+from shared.aws.attribute_values import plain
+from shared.pacing import budget as module
+from shared.pacing.budget import Free, ModelRoom
+from shared.pacing.controls import Denied, PauseReason, Permit
+from tests.support.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
+
+QUOTA, TOKEN = PauseReason.QUOTA_SPENT, PauseReason.TOKEN_REFUSED
+OTHER = "@cf/a/two"
+
+
+@pytest.fixture(autouse=True)
+def _middle(monkeypatch):
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: (low + high) / 2)
+
+
+def moved(budget):
+    """Seconds from now until the bucket is full after the only write."""
+    (written,) = budget.written
+    return plain(written["ExpressionAttributeValues"][":moved"]) / 1_000 - NOW
+
+
+# ── the bucket ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("calls", "burst", "submits", "polls", "interval"),
+    [
+        (1, 1, 1, 1, 60_000),
+        (3, 1, 1, 1, 20_000),
+        (4, 2, 1, 2, 15_000),
+        (8, 4, 2, 4, 7_500),
+        (200, 100, 50, 90, 300),
+        (218, 109, 54, 99, 276),
+        (240, 120, 60, 108, 278),
+    ],
+)
+def test_a_rate_has_a_burst_for_each_kind_of_call_and_a_time_between_tokens(calls, burst, submits, polls, interval):
+    budget = GivenBudget(calls)
+    assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
+
+
+@pytest.mark.parametrize(
+    ("filled_after", "first", "submits", "polls"),
+    [
+        (-5_000, 100, 50, 90),
+        (0, 100, 50, 90),
+        (1, 99, 49, 89),
+        (INTERVAL, 99, 49, 89),
+        (INTERVAL + 1, 98, 48, 88),
+        (49 * INTERVAL, 51, 1, 41),
+        (60 * INTERVAL, 40, 0, 30),
+        (101 * INTERVAL, 0, 0, 0),
+    ],
+)
+def test_tokens_flow_back_one_by_one_until_the_bucket_is_full(filled_after, first, submits, polls):
+    rate = module.Rate(int(NOW * 1_000) + filled_after)
+    assert GivenBudget(rate=rate).free(NOW) == Free(first, submits, polls)
+
+
+@pytest.mark.parametrize(
+    ("already", "first", "permitted"), [(49, False, True), (50, False, False), (99, True, True), (100, True, False)]
+)
+def test_a_submit_takes_the_last_token_of_its_share_and_none_beyond(already, first, permitted):
+    budget = GivenBudget(rate=taken(already))
+    permit = budget.permit_submit(MODEL, NOW, first=first)
+    assert permit == (Permit() if permitted else Denied(NOW + 5, paused=False))
+    assert len(budget.written) == permitted
+
+
+@pytest.mark.parametrize(("before", "seconds"), [(module.Rate(), 0.3), (taken(10), 3.3)])
+def test_a_token_moves_the_time_at_which_the_bucket_is_full(before, seconds):
+    budget = GivenBudget(rate=before)
+    budget.permit_submit(MODEL, NOW)
+    assert moved(budget) == pytest.approx(seconds, abs=1e-4)
+
+
+def test_what_is_left_after_a_call_is_counted(monkeypatch):
+    counted = []
+    monkeypatch.setattr(module, "count", lambda *told: counted.append(told))
+    GivenBudget(rate=taken(10)).permit_polls(5, NOW)
+    assert counted == [("RateBudgetLeft", 85)]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "permit"),
+    [(taken(49), Permit()), (taken(50), Denied(NOW + 5, paused=False)), (None, Permit())],
+    ids=["a token is left", "none is left", "the item is gone"],
+)
+def test_a_submit_that_lost_a_race_looks_again(meanwhile, permit):
+    assert GivenBudget(loses=1, meanwhile=meanwhile).permit_submit(MODEL, NOW) == permit
+
+
+@pytest.mark.parametrize(("loses", "granted"), [(2, 7), (3, 0)])
+def test_polls_try_three_times_for_their_tokens(loses, granted):
+    budget = GivenBudget(loses=loses, meanwhile=taken(1))
+    permit = Permit() if granted else Denied(NOW + 5, paused=False)
+    assert budget.permit_polls(7, NOW) == (granted, permit)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "already", "granted"), [(1, 89, 1), (3, 0, 3), (5, 87, 3), (90, 0, 90), (91, 0, 90)]
+)
+def test_as_many_polls_are_granted_as_are_wanted_and_free(wanted, already, granted):
+    budget = GivenBudget(rate=taken(already))
+    assert budget.permit_polls(wanted, NOW) == (granted, Permit())
+    assert moved(budget) == pytest.approx((already + granted) * 0.3, abs=1e-4)
+
+
+@pytest.mark.parametrize("already", [90, 95])
+def test_no_poll_is_granted_where_none_is_free(already):
+    budget = GivenBudget(rate=taken(already))
+    assert budget.permit_polls(5, NOW) == (0, Denied(NOW + 5, paused=False))
+    assert budget.written == []
+
+
+# ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
+def test_a_hold_ends_at_its_time_for_every_call(until, held):
+    budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
+    denied = Denied(until + 5, paused=True)
+
+    assert budget.permit_submit(MODEL, NOW) == (denied if held else Permit())
+    assert budget.permit_polls(2, NOW) == ((0, denied) if held else (2, Permit()))
+    assert budget.permit_check(NOW) is not held
+    assert budget.can_submit(MODEL, NOW) is not held
+    assert budget.free(NOW) == (Free() if held else Free(100, 50, 90))
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)]
+)
+def test_a_hold_is_as_long_as_cloudflare_says_up_to_a_quarter_of_an_hour(said, seconds):
+    budget = GivenBudget()
+    assert budget.hold(NOW, said) == NOW + seconds
+    (written,) = budget.written
+    assert plain(written["ExpressionAttributeValues"][":until"]) == NOW + seconds
+
+
+def test_a_hold_says_its_time_even_if_a_longer_one_is_in_force():
+    assert GivenBudget(loses=1).hold(NOW, 17) == NOW + 17
+
+
+@pytest.mark.parametrize(
+    ("until", "held_since", "since"),
+    [
+        (0.0, 0.0, NOW),
+        (NOW - 10, 0.0, NOW),
+        (NOW + 10, NOW - 500, NOW - 500),
+        (NOW - 299, NOW - 500, NOW - 500),
+        (NOW - 300, NOW - 500, NOW),
+        (NOW - 301, NOW - 500, NOW),
+    ],
+)
+def test_a_hold_soon_after_another_continues_it(until, held_since, since):
+    budget = GivenBudget(rate=module.Rate(0, until, held_since))
+    budget.hold(NOW, 17)
+    (written,) = budget.written
+    assert plain(written["ExpressionAttributeValues"][":since"]) == since
+
+
+# ── models, the stack, and pauses ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_submit_of_a_full_model_looks_again_after_a_minute():
+    budget = GivenBudget(full=(MODEL,))
+    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 60, paused=True)
+    assert budget.permit_submit(OTHER, NOW) == Permit()
+
+
+def test_a_paused_stack_lets_no_submit_through_and_all_polls():
+    budget = GivenBudget(held_since=NOW - 10)
+    assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 65, paused=True)
+    assert budget.free(NOW) == Free(polls=90, paused=True, look_at=NOW + 60)
+    assert budget.permit_polls(3, NOW) == (3, Permit())
+
+
+@pytest.mark.parametrize(
+    "held",
+    [{"rate": taken(50)}, {"rate": taken(0, NOW + 1)}, {"held_since": NOW - 10}, {"full": (MODEL,)}],
+    ids=["an empty bucket", "a hold", "a paused stack", "a full model"],
+)
+def test_a_submit_that_may_not_call_claims_no_probe(held):
+    budget = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW), **held)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
+    assert budget.written == []
+
+
+@pytest.mark.parametrize(
+    "waiting", [{"pause": pause_of(TOKEN)}, {"wait": wait_of(NOW + 1)}], ids=["a pause", "the model's wait"]
+)
+def test_a_submit_that_has_to_wait_takes_no_token(waiting):
+    budget = GivenBudget(**waiting)
+    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
+    assert budget.written == []
+
+
+def test_polls_that_have_to_wait_take_no_token():
+    budget = GivenBudget(pause=pause_of(TOKEN))
+    granted, denied = budget.permit_polls(3, NOW)
+    assert (granted, denied.paused) == (0, True)
+    assert budget.written == []
+
+
+def test_of_many_polls_one_is_the_probe():
+    granted, permit = GivenBudget(pause=pause_of(TOKEN, next_probe=NOW)).permit_polls(3, NOW)
+    assert (granted, permit.pause.next_probe) == (1, NOW + 60)
+
+
+def test_a_submit_may_probe_a_pause_and_its_model_at_once():
+    permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(MODEL, NOW)
+    assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
+
+
+@pytest.mark.parametrize(
+    ("pause", "is_paused"),
+    [
+        (None, False),
+        (pause_of(), True),
+        (pause_of(QUOTA, until=NOW + 1), True),
+        (pause_of(QUOTA, until=NOW), False),
+        (pause_of(QUOTA, until=NOW - 1), False),
+    ],
+)
+def test_what_is_free_is_paused_until_the_pause_is_over(pause, is_paused):
+    free = GivenBudget(pause=pause).free(NOW)
+    assert (free.paused, free.first, free.submits, free.polls) == (
+        (True, 0, 0, 90) if is_paused else (False, 100, 50, 90)
+    )
+
+
+@pytest.mark.parametrize(
+    ("next_probe", "already", "first", "submits"),
+    [(NOW + 0.5, 0, 0, 0), (NOW, 0, 1, 1), (NOW - 1, 49, 1, 1), (NOW, 50, 1, 0), (NOW, 99, 1, 0), (NOW, 100, 0, 0)],
+)
+def test_one_submit_is_free_in_a_pause_whose_probe_is_due_if_there_is_a_token(next_probe, already, first, submits):
+    free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
+    assert (free.first, free.submits) == (first, submits)
+
+
+@pytest.mark.parametrize(
+    ("next_probe", "until", "after"),
+    [
+        (NOW + 100, None, 100),
+        (NOW + 0.5, None, 1),
+        (NOW, None, 1),
+        (NOW - 50, None, 1),
+        (NOW + 299, None, 299),
+        (NOW + 301, None, 300),
+        (NOW + 250, NOW + 200, 200),
+        (NOW + 100, NOW + 200, 100),
+        (NOW + 1_800, NOW + 2_000, 300),
+    ],
+)
+def test_a_batch_in_a_pause_is_looked_at_at_the_next_probe_or_the_end_or_after_five_minutes(next_probe, until, after):
+    assert GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at == NOW + after
+
+
+@pytest.mark.parametrize(
+    ("given", "room"),
+    [
+        ({}, ModelRoom(None, NOW)),
+        ({"wait": wait_of(NOW + 1)}, ModelRoom(0, NOW + 1)),
+        ({"wait": wait_of(NOW)}, ModelRoom(1, NOW + 90)),
+        ({"wait": wait_of(NOW - 1)}, ModelRoom(1, NOW + 90)),
+        ({"full": (MODEL,)}, ModelRoom(0, NOW + 60, full=True)),
+        ({"full": (OTHER,)}, ModelRoom(None, NOW)),
+    ],
+)
+def test_a_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, room):
+    assert GivenBudget(**given).model_room(MODEL, NOW) == room
+
+
+@pytest.mark.parametrize(
+    ("given", "can"),
+    [
+        ({}, True),
+        ({"pause": pause_of(next_probe=NOW + 1)}, False),
+        ({"pause": pause_of(next_probe=NOW)}, True),
+        ({"pause": pause_of(QUOTA, next_probe=NOW + 9, until=NOW + 1)}, False),
+        ({"pause": pause_of(QUOTA, next_probe=NOW + 9, until=NOW)}, True),
+        ({"pause": pause_of(QUOTA, next_probe=NOW, until=NOW + 1)}, True),
+        ({"wait": wait_of(NOW + 1)}, False),
+        ({"wait": wait_of(NOW)}, True),
+        ({"full": (MODEL,)}, False),
+        ({"full": (OTHER,)}, True),
+        ({"held_since": NOW - 9}, False),
+        ({"rate": taken(100)}, True),
+    ],
+)
+def test_a_submit_would_find_a_permit_unless_something_lasting_is_in_its_way(given, can):
+    assert GivenBudget(**given).can_submit(MODEL, NOW) is can
+
+
+@pytest.mark.parametrize(
+    ("given", "may"),
+    [
+        ({}, True),
+        ({"pause": pause_of(TOKEN)}, True),
+        ({"held_since": NOW - 9}, True),
+        ({"rate": taken(99)}, True),
+        ({"rate": taken(100)}, False),
+    ],
+)
+def test_a_free_call_needs_a_token_and_no_pause_is_in_its_way(given, may):
+    budget = GivenBudget(**given)
+    assert budget.permit_check(NOW) is may
+    assert len(budget.written) == may
+
+
+def test_a_free_call_without_a_token_after_a_race_is_not_made():
+    assert not GivenBudget(loses=1, meanwhile=taken(100)).permit_check(NOW)
+
+
+# ── outstanding batches ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batches", "others", "is_full"),
+    [
+        (3, 0, False),
+        (1_499, 0, False),
+        (1_500, 0, True),
+        (1_399, 200, False),
+        (1_400, 200, True),
+        (1, 2_996, False),
+        (2, 2_996, True),
+        (1, 9_000, False),
+        (2, 9_000, True),
+    ],
+)
+def test_a_model_is_full_at_the_most_less_half_of_what_others_have_but_two_it_may_always_have(batches, others, is_full):
+    full = GivenBudget().full_models({MODEL: batches}, batches + others)
+    assert full == ([MODEL] if is_full else [])
+
+
+def test_the_models_with_the_most_outstanding_are_named_first_and_twenty_at_most():
+    outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
+    full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
+    assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]

@@ -1,0 +1,265 @@
+"""What a pause or a model's wait becomes after each reply, and who may call meanwhile, from given control items.
+
+Waits that are spread at random are in the middle of what they may be here, unless a test says otherwise.
+"""
+
+import pytest
+
+from shared import retry
+from shared.aws.attribute_values import plain
+from shared.pacing.controls import (
+    CallKind,
+    Denied,
+    ModelWait,
+    Pause,
+    PauseReason,
+    Permit,
+)
+from tests.support.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
+
+TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE
+SUBMIT, POLL = CallKind.SUBMIT, CallKind.POLL
+PROBE = Permit(pause=pause_of())
+MODEL_PROBE = Permit(model_wait=wait_of(NOW))
+
+
+@pytest.fixture(autouse=True)
+def spread(monkeypatch):
+    """Sets where in what they may be the waits are: 0 at the beginning, 1 at the end."""
+
+    def at(place):
+        monkeypatch.setattr(retry.random, "uniform", lambda low, high: low + place * (high - low))
+
+    at(0.5)
+    return at
+
+
+def written(items):
+    """The members of the only item written but its key and its nonce; None if nothing was written."""
+    if not items.written:
+        return None
+    (arguments,) = items.written
+    return {name: plain(value) for name, value in arguments["Item"].items() if name not in {"pk", "sk", "nonce"}}
+
+
+# ── pauses begin and go on ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("reason", "step", "until"),
+    [(TOKEN, 60, None), (QUOTA, 1_800, MIDNIGHT), (OUTAGE, 15, None)],
+)
+@pytest.mark.parametrize(
+    "old", [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)], ids=["none", "ends now", "ended"]
+)
+def test_a_pause_begins_where_none_is_left(reason, step, until, old):
+    items = GivenBudget(pause=old)
+    items.pause(reason, NOW, "words", Permit())
+    begun = {"reason": reason, "since": NOW, "next_probe": NOW + step, "step": step, "code": "words"}
+    assert written(items) == (begun | {"until": until} if until else begun)
+
+
+@pytest.mark.parametrize(
+    ("now", "until"),
+    [(MIDNIGHT - 1, MIDNIGHT), (MIDNIGHT, MIDNIGHT + 86_400), (MIDNIGHT + 1, MIDNIGHT + 86_400)],
+)
+def test_a_spent_quota_pauses_until_the_next_midnight(now, until):
+    items = GivenBudget()
+    items.pause(QUOTA, now, "3036", Permit())
+    assert written(items)["until"] == until
+
+
+@pytest.mark.parametrize(
+    ("old", "reason", "permit"),
+    [
+        (pause_of(TOKEN), TOKEN, Permit()),
+        (pause_of(TOKEN), TOKEN, PROBE),
+        (pause_of(TOKEN), QUOTA, PROBE),
+        (pause_of(TOKEN), OUTAGE, PROBE),
+        (pause_of(QUOTA, until=NOW + 1), OUTAGE, Permit()),
+        (pause_of(QUOTA, until=NOW + 1), OUTAGE, PROBE),
+        (pause_of(OUTAGE), OUTAGE, Permit()),
+    ],
+)
+def test_a_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit):
+    items = GivenBudget(pause=old)
+    items.pause(reason, NOW, "words", permit)
+    assert items.written == []
+
+
+@pytest.mark.parametrize(
+    ("old", "reason", "since", "step"),
+    [
+        (pause_of(OUTAGE), TOKEN, NOW, 60),
+        (pause_of(QUOTA, until=NOW + 1), TOKEN, NOW, 60),
+        (pause_of(OUTAGE), QUOTA, NOW, 1_800),
+        (pause_of(QUOTA, until=NOW + 1), QUOTA, NOW - 100, 1_800),
+    ],
+)
+def test_a_pause_that_says_more_covers_the_one_there_is(old, reason, since, step):
+    items = GivenBudget(pause=old)
+    items.pause(reason, NOW, "words", Permit())
+    new = written(items)
+    assert (new["reason"], new["since"], new["step"]) == (reason, since, step)
+
+
+@pytest.mark.parametrize(("before", "after"), [(15, 30), (149, 298), (150, 300), (151, 300), (300, 300)])
+def test_an_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_minutes(before, after):
+    items = GivenBudget(pause=pause_of(OUTAGE, step=before))
+    items.pause(OUTAGE, NOW, "words", PROBE)
+    new = written(items)
+    assert (new["since"], new["step"], new["next_probe"]) == (NOW - 100, after, NOW + after)
+
+
+# ── waits of models begin and go on ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("old", "permit", "step", "since"),
+    [
+        (None, Permit(), 15, NOW),
+        (None, MODEL_PROBE, 15, NOW),
+        (wait_of(NOW, step=60), Permit(), 15, NOW - 100),
+        (wait_of(NOW - 1, step=60), Permit(), 15, NOW - 100),
+        (wait_of(NOW, step=60), MODEL_PROBE, 120, NOW - 100),
+        (wait_of(NOW + 90, step=60), MODEL_PROBE, 120, NOW - 100),
+        (wait_of(NOW, since=0.0), Permit(), 15, NOW),
+        (wait_of(NOW, step=449), MODEL_PROBE, 898, NOW - 100),
+        (wait_of(NOW, step=450), MODEL_PROBE, 900, NOW - 100),
+        (wait_of(NOW, step=451), MODEL_PROBE, 900, NOW - 100),
+    ],
+)
+def test_a_model_waits_first_a_quarter_of_a_minute_and_after_each_failed_probe_twice_as_long(old, permit, step, since):
+    items = GivenBudget(wait=old)
+    assert items.delay_model(MODEL, NOW, "3040", permit) == NOW + step
+    assert written(items) == {"until": NOW + step, "step": step, "code": "3040", "since": since}
+
+
+def test_a_model_that_waits_already_goes_on_waiting_as_long():
+    items = GivenBudget(wait=wait_of(NOW + 1))
+    assert items.delay_model(MODEL, NOW, "3040", Permit()) == NOW + 1
+    assert items.written == []
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "seconds"), [(450, 0, 720), (450, 1, 900), (60, 0, 96), (60, 1, 144)], ids=str
+)
+def test_a_models_wait_is_spread_by_a_fifth_up_to_a_quarter_of_an_hour(spread, step, place, seconds):
+    spread(place)
+    items = GivenBudget(wait=wait_of(NOW, step=step))
+    assert items.delay_model(MODEL, NOW, "3040", MODEL_PROBE) == pytest.approx(NOW + seconds, abs=1e-3)
+
+
+# ── who may call meanwhile ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("pause", "kind"),
+    [
+        (None, SUBMIT),
+        (None, POLL),
+        (pause_of(QUOTA, until=NOW), SUBMIT),
+        (pause_of(QUOTA, until=NOW - 1), SUBMIT),
+        (pause_of(QUOTA, until=NOW + 1), POLL),
+        (pause_of(QUOTA, until=NOW + 1, next_probe=NOW), POLL),
+        (pause_of(OUTAGE), POLL),
+    ],
+)
+def test_a_call_that_a_pause_does_not_concern_is_no_probe(pause, kind):
+    items = GivenBudget(pause=pause)
+    assert items.pass_pause(pause, kind, NOW) is None
+    assert items.written == []
+
+
+@pytest.mark.parametrize(
+    ("next_probe", "until", "after"),
+    [
+        (NOW + 100, None, 100),
+        (NOW + 0.5, None, 1),
+        (NOW + 299, None, 299),
+        (NOW + 301, None, 300),
+        (NOW + 900, None, 300),
+        (NOW + 900, NOW + 1_000, 300),
+        (NOW + 250, NOW + 200, 200),
+        (NOW + 100, NOW + 200, 100),
+    ],
+)
+def test_who_is_paused_looks_again_behind_the_next_probe_or_the_end_or_after_five_minutes(next_probe, until, after):
+    pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
+    items = GivenBudget(pause=pause)
+    assert items.pass_pause(pause, SUBMIT, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
+    assert items.written == []
+
+
+@pytest.mark.parametrize(("place", "after"), [(0, 101), (1, 110)])
+def test_those_who_are_paused_come_back_spread_over_nine_seconds(spread, place, after):
+    spread(place)
+    pause = pause_of(TOKEN)
+    assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "since", "step"),
+    [
+        (TOKEN, POLL, NOW - 100, 60),
+        (TOKEN, SUBMIT, NOW - 600, 60),
+        (TOKEN, SUBMIT, NOW - 601, 300),
+        (QUOTA, SUBMIT, NOW - 601, 60),
+        (OUTAGE, SUBMIT, NOW - 601, 60),
+    ],
+)
+@pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
+def test_the_call_that_probes_a_pause_sets_the_time_of_the_next_probe(reason, kind, since, step, next_probe):
+    pause = pause_of(reason, since=since, next_probe=next_probe)
+    items = GivenBudget()
+    probing = items.pass_pause(pause, kind, NOW)
+    assert probing == Pause(reason, "nonce", since, NOW + step, step, None, "code")
+    assert written(items)["next_probe"] == NOW + step
+
+
+@pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
+def test_who_comes_second_to_a_probe_looks_again_soon(next_probe):
+    items = GivenBudget(loses=1)
+    assert items.pass_pause(pause_of(TOKEN, next_probe=next_probe), POLL, NOW) == Denied(NOW + 2 + 4.5, paused=True)
+
+
+def test_a_model_that_does_not_wait_is_not_probed():
+    items = GivenBudget()
+    assert items.pass_model(MODEL, None, NOW) is None
+    assert items.written == []
+
+
+@pytest.mark.parametrize("until", [NOW, NOW - 50])
+def test_one_batch_tries_a_model_whose_wait_is_over_and_the_next_may_in_a_minute_and_a_half(until):
+    items = GivenBudget()
+    assert items.pass_model(MODEL, wait_of(until), NOW) == ModelWait(NOW + 90, 15.0, "nonce", "code", NOW - 100)
+    assert written(items)["until"] == NOW + 90
+
+
+@pytest.mark.parametrize(
+    ("until", "loses", "after"), [(NOW + 1, 0, 1), (NOW + 90, 0, 90), (NOW, 1, 0), (NOW - 50, 1, 0)], ids=str
+)
+def test_the_other_batches_of_a_model_that_waits_look_again_behind_its_probe(until, loses, after):
+    items = GivenBudget(loses=loses)
+    assert items.pass_model(MODEL, wait_of(until), NOW) == Denied(NOW + after + 1 + 7, paused=False)
+    assert items.written == []
+
+
+def test_a_good_answer_to_no_probe_lifts_nothing():
+    items = GivenBudget(pause=pause_of(), wait=wait_of(NOW))
+    items.lift(Permit(), MODEL)
+    assert items.written == []
+
+
+@pytest.mark.parametrize(
+    ("permit", "lifted"),
+    [
+        (PROBE, ["PAUSE"]),
+        (MODEL_PROBE, [f"RATE#MODEL#{MODEL}"]),
+        (Permit(PROBE.pause, MODEL_PROBE.model_wait), ["PAUSE", f"RATE#MODEL#{MODEL}"]),
+    ],
+)
+def test_a_good_probe_lifts_what_it_probed(permit, lifted):
+    items = GivenBudget()
+    items.lift(permit, MODEL)
+    assert [one["Key"]["sk"]["S"] for one in items.written] == lifted
