@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from functions.submit.records.cut import Cut
     from shared.bootstrap import Services
     from shared.formats.base import Reader
+    from shared.models import Batch
 
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
 """Unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
@@ -137,9 +138,13 @@ def _checkpoint(services: Services, job: Job) -> Checkpoint:
     last = services.ledger.last_batch(job.job_id)
     if last is None:
         return Checkpoint(job.plan.start, job.plan.start_line)
-    if last.end is None:
-        raise InvariantError(f"the last batch of job {job.job_id} has no end")
-    return last.end
+    return _end_of(last)
+
+
+def _end_of(batch: Batch) -> Checkpoint:
+    if batch.end is None:
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} has no end")
+    return batch.end
 
 
 class TurnOverError(Exception):
@@ -232,7 +237,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                             outbox.send()
                             return job, place, False
                     known = create_batch(services, job, candidate, before, outbox)
-                    place = known.end or candidate.end
+                    place = _end_of(known)
                     number += 1
                     before.add(known)
                     if place != candidate.end:

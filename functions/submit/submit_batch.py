@@ -346,5 +346,5 @@ def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
 def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
     """Whether a rejected probe still shows that the pause's reason is over."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
-        return reached and verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
+        return verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}  # the last if not reached
     return pause.reason is PauseReason.OUTAGE and reached

@@ -4,7 +4,6 @@ S3, table and queue are dictionaries here, so that a process can die at each of 
 """
 
 import gzip
-import json
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,158 +15,10 @@ from hypothesis import strategies as st
 from functions.submit import create_batches
 from functions.submit import split as module
 from functions.submit import stage_batches as staging
-from functions.submit.split import split
 from shared.errors import StorageError
-from shared.models import Checkpoint, Job, JobState, SplitPlan, Upload
 from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
 from tests.support.examples import examples
-
-RECORDS = [json.dumps({"text": f"record {number}"}).encode() for number in range(23)]
-UPLOAD = b"".join(record + b"\n" for record in RECORDS)
-SIZES = [1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 3]
-"""Records of the batches, which grow from 1 to 4."""
-
-
-class DiedError(BaseException):
-    """The process is gone."""
-
-
-class Fake:
-    """All services that split uses. One call may be struck: the process dies, or the answer is lost."""
-
-    def __init__(self, *, first=1, most=4):
-        self.objects, self.batches, self.messages, self.calls, self.statuses = {}, {}, [], [], []
-        self.strikes_at, self.mode, self.clock = 0, "", 1_000.0
-        self.lock = threading.RLock()
-        plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
-        upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", len(UPLOAD))
-        self.job = Job("job", JobState.SPLITTING, upload, plan, self.clock, due_at=0.0)
-        self.services = SimpleNamespace(
-            store=self,
-            ledger=self,
-            queues=self,
-            budget=SimpleNamespace(burst=100, interval=300),
-            now=lambda: self.clock,
-        )
-
-    def run(self):
-        """One turn; whether the process lived."""
-        try:
-            split(self.services, self.job, leased=False, remaining=lambda: 150.0)
-        except (DiedError, StorageError):
-            self.strikes_at = 0
-            return False
-        return True
-
-    def run_to_the_end(self):
-        for _ in range(50):
-            self.run()
-            if self.job.state is not JobState.SPLITTING:
-                return
-        raise AssertionError("it never ends")
-
-    def _call(self, name, effect):
-        with self.lock:
-            self.calls.append(name)
-            struck = self.strikes_at == len(self.calls)
-            if struck and self.mode == "before":
-                raise DiedError
-            answer = effect()
-            if struck:
-                raise DiedError if self.mode == "after" else StorageError("no answer")
-            return answer
-
-    # the store
-
-    def read_version(self, key, version, etag, start, length):
-        return self._call("read", lambda: UPLOAD[start : start + length])
-
-    def put_if_absent(self, key, body, metadata):
-        def effect():
-            if key in self.objects:
-                return False
-            self.objects[key] = SimpleNamespace(body=body, metadata=metadata, etag=str(hash(body)))
-            return True
-
-        return self._call("put", effect)
-
-    def head(self, key):
-        return self._call("head", lambda: self.objects.get(key))
-
-    def replace(self, key, body, etag, metadata):
-        def effect():
-            assert self.objects[key].etag == etag
-            assert f"{key.split('/')[2]}" not in self.batches, "a batch names it"
-            self.objects[key] = SimpleNamespace(body=body, metadata=metadata, etag=str(hash(body)))
-
-        self._call("replace", effect)
-
-    def put(self, key, body, kind):
-        self._call("status", lambda: self.statuses.append(json.loads(body)))
-
-    # the ledger
-
-    def lease_job(self, job, now, until):
-        return self._call("lease", lambda: self.job)
-
-    def update_leased_job(self, job, changes):
-        def effect():
-            self.job = replace(self.job, **changes)
-            return self.job
-
-        return self._call("move", effect)
-
-    def release_job(self, job, due_at):
-        self._call("release", lambda: None)
-
-    def end_split(self, job, total, error, due_at, *, read_to_end):
-        def effect():
-            self.job = replace(self.job, state=JobState.IN_PROGRESS, total=total, error=error)
-            return self.job
-
-        return self._call("end", effect)
-
-    def last_batch(self, job_id):
-        return self._call("last", lambda: self.batches[max(self.batches)] if self.batches else None)
-
-    def batch(self, job_id, number):
-        return self._call("batch", lambda: self.batches.get(number))
-
-    def create_batch(self, batch):
-        def effect():
-            if batch.number in self.batches:
-                return None
-            self.batches[batch.number] = batch
-            self.check()
-            return batch
-
-        return self._call("create", effect)
-
-    # the queue
-
-    def send_all(self, messages, delay=0):
-        self._call("send", lambda: self.messages.extend(message.number for message in messages))
-
-    def check(self):
-        """What split resumes from: each item follows the one below it, and its object holds its records."""
-        expected = 0
-        for number, (name, batch) in enumerate(sorted(self.batches.items())):
-            assert name == f"{number:08d}"
-            assert batch.first_id == expected
-            expected += batch.requests
-            held = self.objects[f"staging/job/{name}/request"].body
-            assert held[: batch.body_size] == build_body(RECORDS[batch.first_id : expected])
-            assert batch.end == place(expected)
-
-    def check_whole(self, sizes=None):
-        self.check()
-        assert self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
-        if sizes:
-            assert [batch.requests for _, batch in sorted(self.batches.items())] == sizes
-
-
-def place(record):
-    return Checkpoint(sum(len(one) + 1 for one in RECORDS[:record]), record, record)
+from tests.support.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 
 
 @pytest.fixture(autouse=True)

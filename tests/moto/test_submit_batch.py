@@ -1,0 +1,329 @@
+"""Which batch is submitted, and with what; which one waits, and until when; which one ends unsent.
+
+What the reply to a submit leads to: test_submit_outcomes.py.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.aws.queues import PollMessage
+from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
+from shared.models import (
+    CANCEL,
+    CANCELLED,
+    PAST_DEADLINE,
+    TOO_OLD_CODE,
+    BatchState,
+    DueKind,
+    ErrorDetail,
+    JobControl,
+    Submission,
+)
+from shared.pacing.controls import Denied, Pause, PauseReason, Permit
+from shared.workers_ai.client import TokenState
+from tests.support.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
+from tests.support.submitting import BODY, Submitting
+
+DUE = replace(READY, body_size=len(BODY))
+ACCEPTED = (Submission("earlier", 1, T - 900),)
+ANEW = replace(DUE, submissions=ACCEPTED, ready_at=T - 300)
+"""It was accepted, its answer never came, and it waits to be accepted once more; its id is polled now and then."""
+OVER = JobControl("v", cancelled=CANCEL)
+PAUSED = JobControl("v", held_since=T - 60)
+DAY = 86_400
+
+
+@pytest.fixture
+def begin(table, monkeypatch):
+    """The submit function with a job and a batch to work on."""
+    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
+
+    def make(batch=DUE, **job):
+        at = Submitting(table)
+        at.begin_with(replace(JOB, **job), batch)
+        return at
+
+    return make
+
+
+# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_is_sent_under_a_lease_that_outlasts_its_function(begin):
+    at = begin(replace(DUE, attempt=4, claims=2))
+
+    at.run()
+
+    assert at.posts == [(M2M, BODY, 60.0)]
+    assert at.at_post == replace(
+        DUE, state=BatchState.SUBMITTING, attempt=5, claims=3, fence=T + 230, due_at=T + 230, work=DueKind.POLL
+    )
+    assert at.batch.state is BatchState.QUEUED
+
+
+def test_of_a_later_round_only_the_records_are_sent_that_are_tried_again(begin):
+    at = begin(replace(DUE, round=1, round_size=5, submissions=ACCEPTED, ready_at=T - 10))
+    at.objects[at.key("request-1")] = b"againthe index"
+
+    at.run()
+
+    assert at.posts == [(M2M, b"again", 60.0)]
+
+
+@pytest.mark.parametrize(("work", "first"), [(DueKind.FIRST, True), (DueKind.SUBMIT, False)])
+def test_only_the_first_batch_of_a_job_asks_for_the_tokens_kept_for_it(begin, work, first):
+    at = begin(replace(DUE, work=work))
+
+    at.run()
+
+    assert at.budget_calls[0] == ("permit", M2M, T, first)
+
+
+@pytest.mark.parametrize(("left", "asks"), [(104.9, False), (105.0, False), (105.1, True)])
+def test_without_the_time_for_a_post_and_its_outcome_nothing_begins(begin, left, asks):
+    at = begin()
+    at.ends = T + left
+
+    at.run()
+
+    assert bool(at.budget_calls) is asks
+    assert (at.batch.state is BatchState.QUEUED) is asks
+
+
+@pytest.mark.parametrize(("left", "sent"), [(105.0, True), (104.5, False)])
+def test_a_batch_whose_reading_took_too_long_stays_due(begin, left, sent):
+    at = begin()
+    at.read_takes, at.ends = 16.0, T + 16.0 + left
+
+    at.run()
+
+    assert bool(at.posts) is sent
+    assert (at.batch == DUE) is not sent
+
+
+def test_a_post_that_begins_late_ends_early_enough_to_record_its_outcome(begin, monkeypatch):
+    at = begin()
+    at.ends = T + 110
+    real = at.ledger.begin_submit
+    monkeypatch.setattr(at.ledger, "begin_submit", lambda *given: (real(*given), at.pass_time(20))[0])
+
+    at.run()
+
+    assert [seconds for _, _, seconds in at.posts] == [110 - 20 - 45]
+
+
+def test_a_batch_that_another_function_took_meanwhile_is_not_sent(begin, monkeypatch):
+    at = begin()
+    monkeypatch.setattr(at.services.times, "first_poll", lambda *_: at.settle_elsewhere())
+
+    at.run()
+
+    assert at.posts == []
+    assert at.batch.attempt == 9
+
+
+def test_a_batch_whose_old_lease_is_long_over_is_simply_sent(begin):
+    at = begin(replace(DUE, fence=T - 60))
+
+    at.run()
+
+    assert len(at.posts) == 1
+    assert at.batch.unknowable == 0
+
+
+# ── what is left alone ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("gone", ["job_item", "item"])
+def test_a_message_for_what_is_not_there_is_ignored(begin, gone, caplog):
+    at = begin()
+    getattr(at, gone).remove()
+
+    at.run()
+
+    assert at.posts == at.messages == at.budget_calls == []
+    assert "message for an unknown batch" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (replace(DUE, state=BatchState.QUEUED, work=DueKind.POLL), False),
+        (replace(SUBMITTING, fence=T + 1), False),
+        (SPLIT, False),
+        (replace(DUE, ending=REASON, work=DueKind.POLL), True),
+        (replace(DUE, ending=REASON, state=BatchState.DONE, work=None, due_at=None), False),
+    ],
+    ids=["polled", "being submitted", "being split", "ending", "over"],
+)
+def test_a_batch_that_waits_for_no_submit_is_left_alone_even_if_its_job_is_cancelled(begin, batch, told):
+    """Only one that ends is told to the poll function, once more: the first message may be lost."""
+    batch = replace(batch, due_at=batch.due_at and T + 5)  # a write would bring it forward
+    at = begin(batch, control=OVER)
+
+    at.run()
+
+    assert at.batch == batch
+    assert at.posts == []
+    assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
+
+
+def test_a_batch_that_an_earlier_version_left_to_be_halved_is_split_in_two(begin):
+    left = replace(SPLIT, work=DueKind.SUBMIT, due_at=T - 60)
+    at = begin(left)
+
+    at.run()
+
+    assert at.batch == replace(left, pieces=2, work=DueKind.POLL, due_at=T)
+    assert at.posts == []
+
+
+# ── what ends unsent ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+STOPPED = "Not sent, because the job was stopped: "
+OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
+
+
+@pytest.mark.parametrize(
+    ("job", "batch", "ending"),
+    [
+        ({"error": replace(REASON, said="key")}, DUE, ErrorDetail("rejected", f"{STOPPED}the reason", "key")),
+        ({"stopped": REASON}, DUE, ErrorDetail("rejected", f"{STOPPED}the reason")),
+        ({"error": TOO_OLD_CODE}, DUE, ErrorDetail("expired", STOPPED + TOO_OLD_CODE.message)),
+        ({"deadline_at": T}, DUE, PAST_DEADLINE),
+        ({"deadline_at": T + 1}, DUE, None),
+        ({"control": OVER}, DUE, CANCELLED),
+        ({"control": replace(OVER, cancelled="")}, DUE, None),
+        (
+            {},
+            replace(DUE, claims=MAX_CLAIMS + 1),
+            ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log."),
+        ),
+        ({}, replace(DUE, claims=MAX_CLAIMS), None),
+        ({}, OLD, None),
+        (
+            {},
+            replace(OLD, created_at=OLD.created_at - 1),
+            ErrorDetail("expired", "The API did not accept it within 7 days."),
+        ),
+        ({}, replace(OLD, created_at=OLD.created_at - 1, paused=1.0), None),
+    ],
+    ids=[
+        *("the job's error", "an earlier version's stop", "the job is too old", "its deadline", "before its deadline"),
+        *("cancelled", "not cancelled", "claimed too often", "claimed often", "waits a week", "waits longer"),
+        "paused meanwhile",
+    ],
+)
+def test_a_batch_ends_unsent_for_a_reason_of_its_own_or_of_its_job(begin, job, batch, ending):
+    at = begin(batch, **job)
+
+    at.run()
+
+    assert at.batch.ending == ending
+    assert bool(at.posts) is (ending is None)
+
+
+@pytest.mark.parametrize(("number", "told"), [("00000019", True), ("00000020", False)])
+def test_the_end_of_one_of_the_first_batches_is_told_to_the_poll_function(begin, number, told):
+    at = begin(replace(DUE, number=number), control=OVER)
+
+    at.run()
+
+    assert at.batch.ending == CANCELLED
+    assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 0)] if told else [])
+
+
+def test_a_batch_that_still_has_an_id_is_polled_on_instead_of_ended(begin):
+    at = begin(ANEW, control=OVER)
+
+    at.run()
+
+    assert at.batch == replace(ANEW, state=BatchState.QUEUED, work=DueKind.POLL, due_at=T, last_word=CANCELLED)
+    assert at.messages == []
+
+
+# ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batch", "deadline", "changes"),
+    [
+        (DUE, None, {"due_at": T + DAY, "paused": DAY, "held": True}),
+        (DUE, T + 60, {"due_at": T + 60, "paused": 60.0, "held": True}),
+        (replace(OLD, created_at=0.0), None, {"due_at": T + DAY, "paused": DAY, "held": True}),
+        (ANEW, None, {"due_at": T + 300, "state": BatchState.QUEUED, "work": DueKind.POLL}),
+    ],
+    ids=["a day", "until the deadline", "however long it has waited", "or is polled on"],
+)
+def test_a_batch_of_a_paused_job_is_put_off(begin, batch, deadline, changes):
+    at = begin(batch, control=PAUSED, deadline_at=deadline)
+
+    at.run()
+
+    assert at.batch == replace(batch, **changes)
+    assert at.posts == at.budget_calls == at.messages == []
+
+
+QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
+
+
+@pytest.mark.parametrize(
+    ("batch", "paused", "changes"),
+    [
+        (replace(DUE, paused=2.0), False, {"due_at": T + 40}),
+        (replace(DUE, paused=2.0), True, {"due_at": T + 40, "paused": 42.0}),
+        (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 40.0}),
+        (ANEW, False, {"due_at": T + 40}),
+        (replace(ANEW, ready_at=T - 301), False, QUEUED),
+        (ANEW, True, QUEUED),
+    ],
+    ids=["for a token", "in a pause", "a later round", "anew", "anew for long", "anew, in a pause"],
+)
+def test_a_batch_without_a_permit_waits_and_one_with_an_id_is_polled_on_if_that_takes_long(
+    begin, batch, paused, changes
+):
+    at = begin(batch)
+    at.permit = Denied(T + 40, paused)
+
+    at.run()
+
+    assert at.batch == replace(batch, **changes)
+    assert at.posts == []
+
+
+def probe(reason, step=15.0):
+    """A permit to try whether a pause is over."""
+    return Permit(Pause(reason, "nonce", T - 60, T, step))
+
+
+@pytest.mark.parametrize(("step", "wait"), [(15.0, 30.0), (149.0, 298.0), (151.0, 300.0)])
+def test_an_api_that_does_not_even_answer_the_free_call_is_sent_nothing_and_tried_ever_less(begin, step, wait):
+    at = begin()
+    at.permit, at.token = probe(PauseReason.OUTAGE, step), TokenState.UNKNOWN
+
+    at.run()
+
+    assert at.posts == []
+    assert at.budget_calls[1:] == [("pause", PauseReason.OUTAGE, T, "no answer", at.permit)]
+    assert at.batch == replace(DUE, due_at=T + wait, paused=wait)
+
+
+@pytest.mark.parametrize(
+    ("reason", "token"),
+    [
+        (PauseReason.OUTAGE, TokenState.GOOD),
+        (PauseReason.OUTAGE, TokenState.REFUSED),
+        (PauseReason.QUOTA_SPENT, TokenState.UNKNOWN),
+        (PauseReason.TOKEN_REFUSED, TokenState.UNKNOWN),
+    ],
+)
+def test_any_other_probe_is_a_submit(begin, reason, token):
+    at = begin()
+    at.permit, at.token = probe(reason), token
+
+    at.run()
+
+    assert len(at.posts) == 1
+    assert at.budget_calls[1:] == [("lift", at.permit, M2M)]

@@ -1,0 +1,394 @@
+"""What the reply to a submit leads to, for the batch, for its job and for later calls; and what a dead submit left.
+
+Which batch is submitted at all: test_submit_batch.py.
+"""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+import functions.submit.submit_batch
+from shared.aws.queues import PollMessage
+from shared.errors import StorageError
+from shared.models import BatchState, DueKind, ErrorDetail, LastingError, Submission
+from shared.pacing.controls import Pause, PauseReason, Permit
+from shared.workers_ai.error_codes import FIREWALL
+from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.results import Answer
+from tests.support.ledger_items import JOB, M2M, READY, SUBMITTING, T
+from tests.support.submitting import BODY, Submitting
+
+OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
+PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
+DUE = replace(READY, body_size=len(BODY), paused=2.0)
+FAILING = replace(DUE, refusals=3, vain_since=T - 9)
+DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
+EARLIER = (Submission("earlier", 1, T - 900),)
+MESSAGE = PollMessage(((JOB.job_id, "00000000"),))
+REFUSED = "Workers AI refused this request"
+UNKNOWN = ErrorDetail(
+    "submit_unknown", "Whether Workers AI took this request could not be known, so it was not sent again."
+)
+
+
+@pytest.fixture
+def begin(table, monkeypatch):
+    """The submit function with a job and a batch to work on; a time within bounds is always their middle."""
+    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
+
+    def make(batch=DUE, reply=None, **job):
+        at = Submitting(table)
+        at.begin_with(replace(JOB, **job), batch)
+        at.reply, at.counted = reply or at.reply, []
+        monkeypatch.setattr(functions.submit.submit_batch, "count", at.counted.append)
+        return at
+
+    return make
+
+
+def told(status, code, message=""):
+    """A rejection in the API's own JSON."""
+    return Rejected(status, code, message, enveloped=True)
+
+
+def sent(batch, **changes):
+    """A batch as it is after its submit was settled with no answer: what differs from before is given."""
+    return replace(batch, attempt=batch.attempt + 1, fence=T + 230, claims=0, **changes)
+
+
+# ── accepted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000019", 40, True), ("00000020", 30, False)])
+def test_an_accepted_batch_is_polled_by_message_if_it_is_one_of_the_first_else_by_a_tick(
+    begin, number, due_in, by_message
+):
+    """The tick leaves the message a grace of ten seconds."""
+    batch = replace(DUE, number=number, round=2, round_size=5, refusals=3, vain_since=T - 60)
+    at = begin(batch)
+    at.objects[at.key("request-2")] = b"again"
+
+    at.run()
+
+    accepted = {"submissions": (Submission("id", 2, T, 2),), "paused": 0.0, "refusals": 0, "vain_since": 0.0}
+    queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + due_in}
+    assert at.batch == sent(batch, **queued, **accepted)
+    assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 30.0)] if by_message else [])
+    assert at.counted == ["SubmitCalls", "BatchesAccepted"]
+    assert at.job.seen_accepted
+
+
+def test_an_answer_that_comes_at_once_is_stored_and_taken_in_now(begin):
+    at = begin(reply=Answer(b"the answer", [], msgspec.UNSET))
+
+    at.run()
+
+    assert at.objects[at.key("raw-2-0")] == b"the answer"
+    assert at.batch.submissions == (Submission("", 2, T),)
+    assert at.batch.due_at == T
+    assert at.messages == [(MESSAGE, 0.0)]
+
+
+@pytest.mark.parametrize("reply", [Accepted("id"), Failed(5006, "")])
+def test_a_probe_that_is_answered_lifts_what_it_probed_and_clears_a_lasting_error(begin, reply):
+    at = begin(replace(DUE, vain_since=T - 60), reply, trouble=LastingError(500, T - 60, T - 9, polling=False))
+    at.permit = PERMIT
+
+    at.run()
+
+    assert at.budget_calls[1:] == [("lift", PERMIT, M2M)]
+    assert at.job.trouble is None
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes the table fail at some acceptances."""
+
+    def make(at, times):
+        real, left = at.ledger.accept, iter(range(times))
+
+        def accept(*given):
+            if next(left, None) is not None:
+                raise StorageError("the table does not answer")
+            return real(*given)
+
+        monkeypatch.setattr(at.ledger, "accept", accept)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("table_fails", "receipt_fails", "puts"), [(0, 0, 0), (1, 0, 1), (2, 0, 1), (2, 1, 2), (3, 2, 3)]
+)
+def test_an_acceptance_that_the_table_does_not_take_is_written_to_a_receipt_once(
+    begin, failing, table_fails, receipt_fails, puts
+):
+    at = begin()
+    failing(at, table_fails)
+    at.put_fails = receipt_fails
+
+    at.run()
+
+    assert at.puts == ["receipt-2"] * puts
+    assert at.batch.submissions == (Submission("id", 2, T),)
+    assert at.messages == [(MESSAGE, 30.0)]
+
+
+def test_if_the_table_never_takes_it_the_receipt_is_what_is_left(begin, failing, caplog):
+    at = begin()
+    failing(at, 1_000)
+
+    at.run()
+
+    assert at.batch.state is BatchState.SUBMITTING
+    assert msgspec.json.decode(at.objects[at.key("receipt-2")], type=Submission) == Submission("id", 2, T)
+    assert at.messages == []
+    assert "request_id not recorded" in caplog.text
+
+
+def test_an_acceptance_that_comes_after_the_batch_was_settled_leaves_only_a_receipt(begin, monkeypatch):
+    at = begin()
+    monkeypatch.setattr(at.services.ledger, "accept", lambda *_: None)
+
+    at.run()
+
+    assert at.puts == ["receipt-2"]
+    assert at.messages == []
+    assert at.counted == ["SubmitCalls"]
+
+
+# ── rejected ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("reply", "batch", "budget_call", "changes"),
+    [
+        (told(429, 3040), DUE, ("delay_model", M2M, T, "3040"), {"due_at": T + 27.5}),
+        (Rejected(429, None, "", 33.0), DUE, ("hold", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
+        (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 300, "paused": 302.0}),
+        (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 60, "paused": 62.0}),
+        (Rejected(500, None, ""), DUE, None, {"due_at": T + 10, "refusals": 1, "vain_since": T}),
+        (Rejected(0, None, ""), FAILING, None, {"due_at": T + 80, "refusals": 4, "vain_since": T - 9}),
+    ],
+    ids=["the model waits", "all wait", "the quota is spent", "the token is refused", "an error", "no connection"],
+)
+def test_a_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
+    at = begin(batch, reply)
+    expected = budget_call and (*budget_call, *(() if budget_call[0] == "hold" else (at.permit,)))
+
+    at.run()
+
+    assert at.budget_calls[1:] == ([expected] if expected else [])
+    assert at.batch == sent(batch, **changes)
+    assert at.messages == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "metric"),
+    [
+        (Rejected(429, None, ""), "ApiThrottles"),
+        (told(400, 3036), "ApiRefusals"),
+        (Rejected(500, None, ""), "ApiErrors"),
+    ],
+)
+def test_a_rejection_is_counted_by_its_kind(begin, reply, metric):
+    at = begin(reply=reply)
+
+    at.run()
+
+    assert at.counted == ["SubmitCalls", metric]
+
+
+def test_an_error_that_has_lasted_for_a_quarter_of_an_hour_is_noted_in_the_job(begin):
+    at = begin(replace(DUE, vain_since=T - 901), Rejected(503, None, ""))
+
+    at.run()
+
+    assert at.job.trouble == LastingError(503, T - 901, T, polling=False)
+
+
+@pytest.mark.parametrize(("status", "code", "named"), [(400, 5007, 5007), (410, None, 410)])
+def test_a_model_that_cannot_be_used_fails_the_job_and_ends_the_batch(begin, status, code, named):
+    at = begin(reply=told(status, code))
+    words = f"Workers AI refuses the model {M2M} (code {named}). "
+
+    at.run()
+
+    assert at.job.error.code == "unknown_model"
+    assert at.job.error.message.startswith(words)
+    assert at.batch.ending == ErrorDetail("rejected", at.job.error.message)
+
+
+@pytest.mark.parametrize(
+    ("batch", "changes"),
+    [
+        (DUE, {"halving": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
+        (replace(DUE, sendable=1), {"ending": ErrorDetail("rejected", f"{REFUSED} (5006)"), "cause": "5006"}),
+        (
+            replace(DUE, sendable=1, round=1, round_size=5),
+            {"ending": ErrorDetail("inference_failed", f"{REFUSED} (5006)")},
+        ),
+    ],
+    ids=["several records", "one record", "tried by itself"],
+)
+def test_refused_content_is_isolated_and_the_bad_record_alone_ends(begin, batch, changes):
+    at = begin(batch, told(400, 5006))
+    at.objects[at.key("request-1")] = b"again"
+
+    at.run()
+
+    assert at.batch == sent(batch, work=DueKind.POLL, due_at=T, **changes)
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause", "words", "said"),
+    [
+        (told(400, None, "its words"), "400", f"{REFUSED} (400)", "its words"),
+        (Rejected(400, None, "a proxy's words"), "400", f"{REFUSED} (400)", "a proxy's words"),
+        (told(403, 5006, "its words"), "5006", f"{REFUSED} (5006)", "its words"),
+        (Rejected(403, None, "a page"), "403", f"{REFUSED} (403)", FIREWALL),
+        (Failed(None, "its words"), "failed", REFUSED, "its words"),
+        (Failed(3030, "its words"), "3030", f"{REFUSED} (3030)", "its words"),
+    ],
+    ids=["by status", "a proxy's", "by code", "the firewall's", "failed", "failed with a code"],
+)
+def test_a_refusal_is_told_with_its_code_and_the_words_of_whoever_refused(begin, reply, cause, words, said):
+    at = begin(reply=reply)
+
+    at.run()
+
+    assert at.batch.halving == ErrorDetail("rejected", words, at.key("said-2"))
+    assert at.batch.cause == cause
+    assert at.objects[at.key("said-2")].decode() == said
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code", "is_over"),
+    [
+        (OUTAGE, 400, 5006, True),
+        (OUTAGE, 500, 3007, True),
+        (OUTAGE, 401, 10000, True),
+        (OUTAGE, 0, None, False),
+        (TOKEN, 400, 5006, True),
+        (TOKEN, 400, 3036, True),
+        (TOKEN, 429, 3040, True),
+        (TOKEN, 0, None, False),
+        (TOKEN, 401, 10000, False),
+        (TOKEN, 429, 971, False),
+        (TOKEN, 500, 3007, False),
+        (QUOTA, 400, 5006, False),
+        (QUOTA, 500, 3007, False),
+    ],
+)
+def test_a_rejected_probe_ends_a_pause_if_it_shows_that_its_reason_is_over(begin, reason, status, code, is_over):
+    at = begin(reply=told(status, code))
+    pause = Pause(reason, "nonce", T - 60, T, 15.0)
+    at.permit = Permit(pause)
+
+    at.run()
+
+    lifts = [words for words in at.budget_calls if words[0] == "lift"]
+    assert lifts == ([("lift", Permit(pause), M2M)] if is_over else [])
+
+
+# ── of unknown outcome ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reply", [OutcomeUnknown("broken off"), Pending("queued")])
+@pytest.mark.parametrize(
+    ("setting", "before", "changes"),
+    [
+        ("resubmit", 0, {"due_at": T + 10, "unknowable": 1}),
+        ("resubmit", 1, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 2}),
+        ("fail", 0, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 1}),
+    ],
+)
+def test_a_submit_of_unknown_outcome_is_repeated_once_if_that_is_wanted(begin, reply, setting, before, changes):
+    batch = replace(DUE, unknowable=before)
+    at = begin(batch, reply)
+    at.services.settings.ambiguous_submit, at.permit = setting, PERMIT
+
+    at.run()
+
+    assert at.batch == sent(batch, **changes)
+    assert at.budget_calls[1:] == [("pause", OUTAGE, T, "no answer", PERMIT)]
+    assert at.counted == ["SubmitCalls", "AmbiguousSubmits"]
+
+
+def test_a_batch_with_an_id_is_polled_on_after_its_last_submit_of_unknown_outcome(begin):
+    batch = replace(DUE, submissions=EARLIER, ready_at=T - 60, unknowable=1)
+    at = begin(batch, OutcomeUnknown("broken off"))
+
+    at.run()
+
+    polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
+    assert at.batch == sent(batch, **polled, last_word=UNKNOWN, unknowable=2)
+
+
+# ── what a dead submit left ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("fence", "is_settled"), [(T - 1, True), (T, True), (T + 1, False)])
+def test_a_submit_is_taken_for_dead_once_its_lease_is_over(begin, fence, is_settled):
+    at = begin(replace(DIED, fence=fence))
+    at.objects[at.key("receipt-1")] = msgspec.json.encode(Submission("id", 1, T - 99))
+
+    at.run()
+
+    assert (at.batch.state is BatchState.QUEUED) is is_settled
+    assert at.posts == []
+
+
+@pytest.mark.parametrize(
+    ("left", "content", "submission"),
+    [
+        ("receipt-1", msgspec.json.encode(Submission("id", 1, T - 99, 2)), Submission("id", 1, T - 99, 2)),
+        ("raw-1-0", b"the answer", Submission("", 1, T, 2)),
+    ],
+    ids=["a receipt", "an answer"],
+)
+def test_a_dead_submit_that_left_its_outcome_is_accepted_and_polled_now(begin, left, content, submission):
+    batch = replace(DIED, round=2)
+    at = begin(batch)
+    at.objects[at.key(left)] = content
+
+    at.run()
+
+    queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
+    assert at.batch == replace(batch, **queued, submissions=(submission,))
+    assert at.messages == [(MESSAGE, 0)]
+    assert at.job.seen_accepted
+    assert at.counted == at.posts == []
+
+
+def test_a_dead_submit_that_left_nothing_is_of_unknown_outcome_and_its_batch_is_the_next_probe(begin):
+    """The outage is taken to have begun when that submit would have ended."""
+    at = begin(DIED)
+
+    at.run()
+
+    assert at.budget_calls[:2] == [("pause", OUTAGE, T - 30, "no answer", Permit()), ("permit", M2M, T, False)]
+    assert (at.at_post.attempt, at.at_post.unknowable) == (2, 1)
+    assert at.counted == ["AmbiguousSubmits", "SubmitCalls", "BatchesAccepted"]
+
+
+def test_a_dead_submit_that_left_nothing_ends_its_batch_if_it_is_the_second(begin):
+    at = begin(replace(DIED, unknowable=1))
+
+    at.run()
+
+    assert at.batch == replace(DIED, state=BatchState.READY, ending=UNKNOWN, work=DueKind.POLL, unknowable=2)
+    assert at.posts == []
+    assert at.messages == [(MESSAGE, 0)]
+
+
+def test_a_dead_submit_that_another_function_settles_meanwhile_is_left_to_it(begin, monkeypatch):
+    at = begin(DIED)
+    at.objects[at.key("raw-1-0")] = b"the answer"
+    monkeypatch.setattr(at.services.store, "head", lambda _: at.settle_elsewhere() or b"")
+
+    at.run()
+
+    assert at.batch.attempt == 9
+    assert at.messages == at.posts == []

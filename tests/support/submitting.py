@@ -1,0 +1,133 @@
+"""One job and one batch in a ledger on moto, and everything else that the submit function calls as plain fakes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from functions.submit.submit_batch import submit_batch
+from shared.aws.object_store import ObjectNotFoundError
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, Job
+from shared.pacing.controls import Denied, Permit
+from shared.workers_ai.client import TokenState
+from shared.workers_ai.replies import Accepted, Reply
+from tests.support.ledger_items import OneItem, T
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+BODY = b'{"requests":[]}'
+FIRST_ASK = 30.0
+"""Seconds from each acceptance to the first poll, as the completion times say."""
+MODEL_WAITS_SECONDS, HOLD_SECONDS = 20.0, 40.0
+"""For how long the budget lets a model, or every call, wait."""
+
+
+class Submitting:
+    """What `submit_batch` works on. A test sets what others answer, and reads what was sent, said and written."""
+
+    def __init__(self, dynamodb: DynamoDBClient) -> None:
+        self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
+        self.reply: Reply = Accepted("id")
+        self.permit: Permit | Denied = Permit()
+        self.token = TokenState.GOOD
+        self.read_takes = 0.0
+        self.posts: list[tuple[str, bytes, float]] = []
+        self.at_post: Batch | None = None
+        self.messages: list[tuple[object, float]] = []
+        self.budget_calls: list[tuple[Any, ...]] = []
+        self.objects: dict[str, bytes] = {}
+        self.put_fails = 0
+        self.puts: list[str] = []
+        self.ledger = Ledger(dynamodb, "table")
+        self.services: Any = SimpleNamespace(
+            settings=SimpleNamespace(ambiguous_submit="resubmit"),
+            ledger=self.ledger,
+            store=SimpleNamespace(get=self._get, head=self.objects.get, put_if_absent=self._put),
+            queues=SimpleNamespace(send=lambda message, delay=0: self.messages.append((message, delay))),
+            api=SimpleNamespace(submit=self._submit, check_token=lambda: self.token),
+            budget=SimpleNamespace(
+                permit_submit=self._permit_submit,
+                permit_check=lambda now: True,
+                pause=lambda *words: self.budget_calls.append(("pause", *words)),
+                lift=lambda *words: self.budget_calls.append(("lift", *words)),
+                delay_model=self._delay_model,
+                hold=self._hold,
+            ),
+            times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
+            now=lambda: self.clock,
+            sleep=self.pass_time,
+        )
+
+    def begin_with(self, job: Job, batch: Batch) -> None:
+        """Put the items that the function finds, and the batch's staged object."""
+        self.job_item, self.item = OneItem(self.dynamodb, job), OneItem(self.dynamodb, batch)
+        self.job_id, self.number = batch.job_id, batch.number
+        self.objects[self.key("request")] = BODY + b"the index"
+
+    def key(self, name: str) -> str:
+        """Key of one of the batch's objects."""
+        return f"staging/{self.job_id}/{self.number}/{name}"
+
+    def run(self) -> None:
+        """Process the batch's message."""
+        submit_batch(self.services, self.job_id, self.number, lambda: self.ends - self.clock)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.clock += seconds
+
+    @property
+    def batch(self) -> Batch:
+        """The batch as it is now."""
+        found = self.ledger.batch(self.job_id, self.number)
+        assert found
+        return found
+
+    @property
+    def job(self) -> Job:
+        """The job as it is now."""
+        found = self.ledger.job(self.job_id)
+        assert found
+        return found
+
+    def settle_elsewhere(self) -> None:
+        """Let another function begin a later submit of the batch."""
+        self.item.change("attempt", 9)
+        self.item.change("state", BatchState.SUBMITTING)
+
+    def _get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        self.clock += self.read_takes
+        if key not in self.objects:
+            raise ObjectNotFoundError(key)
+        return self.objects[key][start : None if length is None else start + length]
+
+    def _put(self, key: str, body: bytes) -> bool:
+        self.puts.append(key.rpartition("/")[2])
+        if self.put_fails:
+            self.put_fails -= 1
+            raise ObjectNotFoundError(key)
+        self.objects[key] = body
+        return True
+
+    @contextmanager
+    def _submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
+        self.posts.append((model, body, seconds))
+        self.at_post = self.batch
+        yield self.reply
+
+    def _permit_submit(self, model: str, now: float, *, first: bool) -> Permit | Denied:
+        self.budget_calls.append(("permit", model, now, first))
+        return self.permit
+
+    def _delay_model(self, *words: object) -> float:
+        self.budget_calls.append(("delay_model", *words))
+        return self.clock + MODEL_WAITS_SECONDS
+
+    def _hold(self, *words: object) -> float:
+        self.budget_calls.append(("hold", *words))
+        return self.clock + HOLD_SECONDS

@@ -1,0 +1,198 @@
+"""Where a turn of split begins and how it ends: read to the end, to be gone on with, broken, cancelled.
+
+Who takes a turn and how long it lasts: test_split_turn.py.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.submit import split as module
+from shared.claims import MAX_CLAIMS
+from shared.errors import InvariantError, UploadError
+from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl, JobState
+from tests.support.splitting import SIZES, Fake, place
+
+NOW = 1_000.0
+BROKEN = ErrorDetail("bad_options", "the first error")
+OVER = JobControl("v", cancelled=CANCEL)
+
+
+def after_a_turn(batches=3):
+    """A job of which some batches are there."""
+    fake = Fake()
+    fake.run()
+    for number in list(fake.batches)[batches:]:
+        del fake.batches[number], fake.objects[f"staging/job/{number}/request"]
+    fake.job = replace(fake.job, state=JobState.SPLITTING, total=None)
+    fake.calls.clear()
+    return fake
+
+
+# ── where it begins and how it ends ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_turn_goes_on_after_the_last_batch():
+    fake = after_a_turn(3)
+
+    assert fake.run()
+
+    assert fake.given["end"] == (23, None, True)
+    fake.check_whole(SIZES)
+
+
+def test_an_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_now(monkeypatch):
+    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    fake = Fake()
+
+    assert fake.run()
+
+    assert fake.given["release"] == NOW
+    assert "end" not in fake.calls
+
+
+def test_an_upload_that_is_read_to_its_end_is_not_released():
+    fake = Fake()
+
+    assert fake.run()
+
+    assert fake.given["end"] == (23, None, True)
+    assert "release" not in fake.calls
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        ({"claims": MAX_CLAIMS}, None),
+        (
+            {"claims": MAX_CLAIMS + 1},
+            ErrorDetail(
+                "internal", "Dropbatch could not read the upload to its end; the submit function's log says why."
+            ),
+        ),
+        ({"error": BROKEN}, BROKEN),
+        ({"error": BROKEN, "claims": MAX_CLAIMS + 1}, BROKEN),
+    ],
+    ids=["the last claim", "one claim more", "an error", "its first error stays"],
+)
+def test_a_job_with_an_error_ends_where_it_is(job, error):
+    fake = after_a_turn(3)
+    fake.job = replace(fake.job, **job)
+
+    assert fake.run()
+
+    assert fake.given["end"] == ((23, None, True) if error is None else (3, error, False))
+    assert ("create" in fake.calls) is (error is None)
+
+
+def test_a_cancelled_job_ends_where_it_is():
+    fake = after_a_turn(3)
+    fake.job = replace(fake.job, control=OVER)
+
+    assert fake.run()
+
+    assert fake.given["end"] == (3, None, False)
+    assert "create" not in fake.calls
+    assert "status" not in fake.calls
+
+
+def test_a_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
+    fake = Fake()
+    fake.update_leased_job = lambda job, changes: replace(job, control=OVER)
+
+    assert fake.run()
+
+    assert fake.given["end"] == (1, None, False)
+    assert fake.messages == ["00000000"]
+    assert "release" not in fake.calls
+
+
+def test_an_upload_that_turns_out_broken_ends_after_the_batches_before(monkeypatch):
+    monkeypatch.setattr("functions.submit.stage_batches.MAX_AHEAD", 0)
+    fake = Fake()
+    read = fake.read_version
+    monkeypatch.setattr("functions.submit.records.stream.RANGE_BYTES", 100)
+
+    def gone(key, version, etag, start, length):
+        if start >= 100:
+            raise UploadError("source_gone", "it was removed")
+        return read(key, version, etag, start, length)
+
+    fake.read_version = gone
+
+    assert fake.run()
+
+    total, error, read_to_end = fake.given["end"]
+    assert (error, read_to_end) == (ErrorDetail("source_gone", "it was removed"), False)
+    assert total == sum(batch.requests for batch in fake.batches.values()) > 0
+
+
+@pytest.mark.parametrize(("form", "put"), [("jsonl", False), ("", True)])
+def test_a_job_that_ends_before_it_has_a_plan_is_still_found_by_its_id(form, put):
+    fake = Fake()
+    fake.job = replace(fake.job, error=BROKEN, plan=replace(fake.job.plan, form=form))
+
+    assert fake.run()
+
+    assert ("results/_jobs/job.json" in fake.objects) is put
+
+
+def test_a_job_without_a_batch_begins_where_its_first_record_does():
+    """After a byte order mark, or the header of a table."""
+    fake = Fake()
+    plan = replace(fake.job.plan, start=place(2).offset, start_line=2)
+    fake.job = replace(fake.job, plan=plan)
+    fake.check = lambda: None
+
+    assert fake.run()
+
+    assert fake.batches["00000000"].end == Checkpoint(place(3).offset, 3, 1)
+    assert fake.given["end"] == (21, None, True)
+
+
+def test_a_last_batch_without_an_end_breaks_a_law():
+    fake = after_a_turn(3)
+    fake.batches["00000002"] = replace(fake.batches["00000002"], end=None)
+
+    with pytest.raises(InvariantError, match="batch job/00000002 has no end"):
+        fake.run()
+
+
+# ── what is refused as a whole ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("a" * 900, None), ("é" * 450, None), ("a" * 901, "path_too_long"), ("é" * 450 + "a", "path_too_long")],
+    ids=["900 letters", "450 of two bytes", "901 letters", "450 of two bytes and one more"],
+)
+def test_a_path_has_900_bytes_at_most(path, code):
+    fake = Fake()
+    fake.job = replace(fake.job, upload=replace(fake.job.upload, key=f"inbox/{path}"))
+
+    assert fake.run()
+
+    _, error, _ = fake.given["end"]
+    assert (error and error.code) == code
+
+
+@pytest.mark.parametrize(("model", "code"), [("", "no_model"), ("gpt-4", "bad_model"), ("@cf/a/b", None)])
+def test_an_upload_with_a_record_needs_a_model(model, code):
+    fake = Fake()
+    fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model))
+
+    assert fake.run()
+
+    total, error, read_to_end = fake.given["end"]
+    assert (error and error.code) == code
+    assert (total, read_to_end) == ((0, False) if code else (23, True))
+
+
+@pytest.mark.parametrize("model", ["", "gpt-4"])
+def test_an_empty_upload_needs_none(model):
+    fake = Fake()
+    fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model), upload=replace(fake.job.upload, size=0))
+
+    assert fake.run()
+
+    assert fake.given["end"] == (0, None, True)

@@ -1,0 +1,255 @@
+"""One turn of split: who takes it, how long it lasts, what it renews and reports.
+
+Where a turn begins and how it ends: test_split_ends.py.
+"""
+
+import gzip
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+import shared.claims
+from functions.submit import split as module
+from functions.submit.split import Turn, TurnOverError, check_turn
+from shared.errors import StorageError, UploadError
+from shared.models import JobState
+from tests.support.splitting import SIZES, UPLOAD, Fake, place
+
+NOW = 1_000.0
+
+
+def slow(fake, seconds):
+    """Let each creation of a batch take so long."""
+    create = fake.create_batch
+
+    def slow_create(batch):
+        fake.clock += seconds
+        return create(batch)
+
+    fake.create_batch = slow_create
+    return fake
+
+
+# ── who takes a turn ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("state", [JobState.IN_PROGRESS, JobState.FINALIZING, JobState.COMPLETED])
+def test_an_upload_that_has_been_read_is_not_read_again(state):
+    fake = Fake()
+    fake.job = replace(fake.job, state=state)
+
+    assert fake.run(leased=True)
+
+    assert fake.calls == []
+
+
+def test_whoever_does_not_get_the_lease_does_nothing():
+    fake = Fake()
+    fake.lease_job = lambda job, now, until: None
+
+    assert fake.run()
+
+    assert fake.calls == []
+
+
+def test_whoever_created_the_job_has_its_lease():
+    fake = Fake()
+
+    assert fake.run(leased=True)
+
+    assert "lease" not in fake.calls
+    fake.check_whole(SIZES)
+
+
+@pytest.mark.parametrize(("claims", "seconds"), [(0, 150.0), (19, 150.0), (20, 3_600.0)])
+def test_a_turn_is_leased_for_as_long_as_a_function_runs_or_an_hour_if_many_turns_failed(claims, seconds):
+    fake = Fake()
+    fake.job = replace(fake.job, claims=claims)
+
+    fake.run()
+
+    assert fake.given["lease"] == (NOW, NOW + seconds)
+
+
+@pytest.mark.parametrize(("claims", "stuck"), [(20, []), (21, ["StuckItems"])])
+def test_a_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
+    counted = []
+    monkeypatch.setattr(shared.claims, "count", counted.append)
+    fake = Fake()
+    fake.job = replace(fake.job, claims=claims)
+
+    fake.run()
+
+    assert counted == stuck
+
+
+# ── how long it lasts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("packing", "remaining", "lasts"),
+    [("plain", 150.0, 60.0), ("plain", 89.0, 59.0), ("gzip", 150.0, 120.0)],
+    ids=["a minute", "less if there is less", "an archive: all there is"],
+)
+def test_a_turn_lasts(monkeypatch, packing, remaining, lasts):
+    turns = []
+    monkeypatch.setattr(module, "Turn", lambda *given: turns.append(Turn(*given)) or turns[-1])
+    fake = Fake()
+    stored = gzip.compress(UPLOAD) if packing == "gzip" else UPLOAD
+    fake.read_version = lambda key, version, etag, start, length: stored[start : start + length]
+    fake.job = replace(
+        fake.job, plan=replace(fake.job.plan, packing=packing), upload=replace(fake.job.upload, size=len(stored))
+    )
+
+    assert fake.run(remaining=remaining)
+
+    assert [turn.ends for turn in turns] == [NOW + lasts]
+
+
+def turn_of(fake, *, ends=NOW, begun=0, at=0):
+    return Turn(fake.services, fake.job, ends, place(begun), place(at))
+
+
+@pytest.mark.parametrize(("clock", "cuts"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 1)])
+def test_a_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
+    fake = Fake()
+    fake.clock = clock
+    turn = turn_of(fake)
+
+    taken = list(turn.cuts(iter([SimpleNamespace(end=place(number)) for number in (1, 2, 3)])))
+
+    assert len(taken) == cuts
+    assert turn.place == place(cuts)
+    assert turn.finished is (cuts == 3)
+
+
+def test_a_turn_that_is_over_while_an_archive_is_unpacked_has_not_finished():
+    def unpacked():
+        yield SimpleNamespace(end=place(1))
+        raise TurnOverError
+
+    turn = turn_of(Fake())
+
+    assert len(list(turn.cuts(unpacked()))) == 1
+    assert not turn.finished
+
+
+def test_unpacking_is_broken_off_once_the_turn_is_over_and_has_a_batch():
+    fake = Fake()
+    turn = turn_of(fake, at=1)
+
+    check_turn(fake.services, fake.job, turn, lambda: 0.0, skipping=False)
+    fake.clock = NOW + 1
+    with pytest.raises(TurnOverError):
+        check_turn(fake.services, fake.job, turn, lambda: 0.0, skipping=False)
+
+
+@pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
+@pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadError)])
+def test_before_its_first_batch_a_turn_is_given_up_without_time_and_the_upload_after_three(
+    skipping, wanted, claims, error
+):
+    fake = Fake()
+    job = replace(fake.job, claims=claims)
+    turn = turn_of(fake, ends=0.0, begun=7, at=7)
+
+    check_turn(fake.services, job, turn, lambda: wanted + 0.1, skipping=skipping)
+    with pytest.raises(error, match=f"after {place(7).offset} unpacked bytes"):
+        check_turn(fake.services, job, turn, lambda: wanted, skipping=skipping)
+
+
+@pytest.mark.parametrize(("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")])
+def test_content_in_which_no_batch_ends_is_read_to_a_limit(monkeypatch, packing, code):
+    monkeypatch.setattr(module, "MAX_BYTES_WITHOUT_BATCH", 10)
+    fake = Fake()
+    fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
+    turn = turn_of(fake)
+
+    assert list(turn.blocks(iter([b"12345", b"67890"]))) == [b"12345", b"67890"]
+    with pytest.raises(UploadError) as caught:
+        next(turn.blocks(iter([b"1"])))
+    assert caught.value.code == code
+
+
+def test_a_batch_that_ends_lets_the_turn_read_on(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES_WITHOUT_BATCH", 10)
+    turn = turn_of(Fake())
+    list(turn.blocks(iter([b"1234567890"])))
+
+    list(turn.cuts(iter([SimpleNamespace(end=place(1))])))
+
+    assert list(turn.blocks(iter([b"1234567890"]))) == [b"1234567890"]
+
+
+# ── what it renews and reports ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_lease_is_renewed_after_the_first_batch_for_three_quarters_of_a_minute():
+    fake = Fake()
+    fake.job = replace(fake.job, claims=2)
+
+    assert fake.run()
+
+    assert fake.calls.count("move") == 1
+    assert fake.calls.index("move") > fake.calls.index("create")
+    assert fake.given["move"] == {
+        **dict.fromkeys(["lease_until", "due_at"], NOW + 45),
+        "claims": 0,
+        "bytes_read": len(UPLOAD),
+    }
+
+
+@pytest.mark.parametrize(
+    ("takes", "renewals"), [(5.0, len(SIZES) - 1), (4.9, len(SIZES) // 2)], ids=["each", "every second"]
+)
+def test_the_lease_is_renewed_every_five_seconds(takes, renewals):
+    fake = slow(Fake(), takes)
+
+    assert fake.run()
+
+    assert fake.calls.count("move") == renewals
+
+
+@pytest.mark.parametrize(("known", "told"), [(0, len(UPLOAD)), (10_000, 10_000)])
+def test_what_has_been_read_never_seems_to_become_less(known, told):
+    fake = Fake()
+    fake.job = replace(fake.job, bytes_read=known)
+
+    assert fake.run()
+
+    assert fake.given["move"]["bytes_read"] == told
+
+
+def test_a_run_that_has_lost_its_lease_lets_go(monkeypatch):
+    said = []
+    monkeypatch.setattr(module.logger, "info", lambda words, **_: said.append(words))
+    fake = Fake()
+    fake.update_leased_job = lambda job, changes: None
+
+    assert fake.run()
+
+    assert list(fake.batches) == ["00000000"]
+    assert said == ["lease lost"]
+    assert not {"release", "end"} & set(fake.calls)
+
+
+@pytest.mark.parametrize(("takes", "written"), [(5.0, 5), (4.9, 2)], ids=["after ten seconds", "not after 9.8"])
+def test_the_status_is_written_every_ten_seconds(takes, written):
+    """It is looked at when the lease is renewed: here after each batch, or each second one."""
+    fake = slow(Fake(), takes)
+
+    assert fake.run()
+
+    assert sum(status["splitting"] is not None for status in fake.statuses) == written
+
+
+@pytest.mark.parametrize(("lease", "is_written"), [(NOW + 45, True), (NOW, False)])
+def test_the_status_of_an_upload_that_was_read_is_written_under_the_lease_only(lease, is_written):
+    fake = Fake()
+    fake.job = replace(fake.job, lease_until=lease)
+    fake.update_leased_job = lambda job, changes: replace(job, lease_until=lease)
+
+    assert fake.run()
+
+    assert [status["counts"]["total"] for status in fake.statuses] == ([23] if is_written else [])
