@@ -8,7 +8,6 @@ overlap.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,7 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
     if job.lease_until > now:
         return job.state is JobState.SPLITTING  # Its end makes the job due.
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
-    is_due = (job.due_at or now) <= now or (next_sweep(job) or math.inf) <= now
+    is_due = any(at <= now for at in (job.due_at, next_sweep(job)) if at is not None)
     if not is_due and now < job.told_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
@@ -114,8 +113,8 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
         if job.error is None and (fault := _fault(services, job, ahead)):
             services.ledger.fail_job(job.job_id, fault, services.now())  # Its batches end without a call.
         _update_status(services, job, ahead)
-    elif not _finalize(services, job, ahead, remaining):
-        services.ledger.release_job(job, services.now())
+    elif unfinished := _finalize(services, job, ahead, remaining):
+        services.ledger.release_job(unfinished, services.now())
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
@@ -147,8 +146,8 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Callable[[], float]) -> bool:
-    """Every batch is final: write the result files, the manifest last; False if the time was not enough."""
+def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Callable[[], float]) -> Job | None:
+    """Every batch is final: write the result files, the manifest last; the job if the time was not enough."""
     if job.state is not JobState.FINALIZING:
         moved = services.ledger.update_leased_job(job, {"state": JobState.FINALIZING})
         if moved is None:
@@ -156,20 +155,21 @@ def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Call
         job = moved
     if ahead.leaves:
         if remaining() < STEP_SECONDS:
-            return False
+            return job
         job = append_segment(services, job, "output", ahead, final=True)
-    sums = job.sums
-    if job.output.next_id != job.total or job.output.lines != job.total or sums.succeeded + sums.failed != job.total:
+        if job.output.mark != ahead.leaves[-1].number:
+            return job  # A segment counts that an earlier run wrote of fewer batches; the next visit goes on from it.
+    if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
         raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
     for kind in _wanted(job):
         written = _write_file(services, job, kind, remaining)
         if written is None:
-            return False
+            return job
         job = written
     if remaining() < seconds_for_digests(getattr(job, kind) for kind in _wanted(job)):
-        return False
+        return job
     _close(services, job, _wanted(job), remaining)
-    return True
+    return None
 
 
 def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> None:
@@ -219,7 +219,6 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
 
     Nothing that was paid for is lost: answers and parts stay in staging as long as those of any job.
     """
-    job = services.ledger.job(job.job_id) or job
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
         # All is written; only the notice could not be published.
         services.ledger.end_job(job, job.final_state, services.now())

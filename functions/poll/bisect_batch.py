@@ -177,8 +177,8 @@ def _status_if_split(services: Services, known: Isolation, batch: Batch, now: fl
 
 def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
     """Whether every piece of a batch failed for the batch's own cause; None while that cannot be said."""
-    if scout is None or (scout.pieces == 0 and (scout.ending or scout.state is BatchState.DONE)):
-        return False
+    if scout is None or scout.ending or scout.state is BatchState.DONE:
+        return False  # It was not split: what is split has no end of its own.
     if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
         return False
     for piece in pieces:

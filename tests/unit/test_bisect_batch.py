@@ -47,6 +47,11 @@ def test_the_numbers_of_pieces_sort_in_the_order_of_their_records(pieces):
         ({}, {"state": BatchState.READY, "ending": None, "halving": ErrorDetail("rejected", "")}, True),
         ({}, {"state": BatchState.HALVED, "ending": None, "pieces": 2}, True),
         ({}, {"cause": "5004"}, False),
+        (
+            {},
+            {"cause": "5004", "state": BatchState.READY, "ending": None, "halving": ErrorDetail("rejected", "")},
+            False,
+        ),
         ({}, {"cause": "", "ending": None}, False),
         ({}, {"cause": "", "state": BatchState.READY, "ending": ErrorDetail("expired", "")}, False),
         ({}, {"cause": "", "state": BatchState.READY, "ending": None}, None),
@@ -81,3 +86,8 @@ def test_what_the_pieces_of_a_batch_show(scout, other, alike):
 
 def test_a_batch_that_is_not_there_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
+
+
+def test_a_batch_that_is_not_split_yet_shows_nothing_yet():
+    scout = replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None)
+    assert all_failed_alike(scout, [], NOW) is None

@@ -1,0 +1,334 @@
+"""What is decided about a batch in which bad records are to be isolated."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll import bisect_batch
+from functions.poll.bisect_batch import (
+    LOOK_LATER_SECONDS,
+    LOOK_SECONDS,
+    MAX_CAUSES,
+    MAX_PIECES,
+    MAX_SUBMITS,
+    MIN_SCOUT,
+    MIXED,
+    PROVEN,
+    SCOUT_SECONDS,
+    TRIES,
+    UNIFORM,
+    isolate,
+)
+from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
+from shared.errors import InvariantError
+from shared.ledger import Ledger
+from shared.models import (
+    CANCEL,
+    Batch,
+    BatchState,
+    DueKind,
+    ErrorDetail,
+    Isolation,
+    JobControl,
+    JobState,
+    Submission,
+)
+from tests.support.ledger_items import JOB, REASON, T
+
+CAUSE = "5006"
+NUMBER = "00000003"
+LARGE = Batch(
+    JOB.job_id,
+    NUMBER,
+    BatchState.READY,
+    7,
+    100,
+    100,
+    900,
+    T - 10,
+    attempt=1,
+    due_at=T + 90,
+    claims=1,
+    work=DueKind.POLL,
+    halving=REASON,
+    cause=CAUSE,
+)
+SMALL = replace(LARGE, requests=3, sendable=3)
+SCOUT = "00000001"
+FAILED = replace(SMALL, number=f"{SCOUT}.0", requests=1, sendable=1)
+OPEN = replace(JOB, state=JobState.IN_PROGRESS)
+
+
+class Services(SimpleNamespace):
+    """Ledger and store on moto, at a moment that stands still; turns of pieces are a second apart."""
+
+    def __init__(self, dynamodb, store):
+        super().__init__(ledger=Ledger(dynamodb, "table"), store=store, now=lambda: T, sent=[])
+        self.budget = SimpleNamespace(isolation_turns=lambda wanted, now: [now + turn for turn in range(wanted)])
+        self.queues = SimpleNamespace(send_all=lambda messages, delays: self.sent.append((messages, delays)))
+
+    def hold(self, *batches, job=OPEN):
+        """Replace the job and its batches."""
+        table = self.ledger.client
+        for item in table.scan(TableName="table")["Items"]:
+            table.delete_item(TableName="table", Key={"pk": item["pk"], "sk": item["sk"]})
+        if job:
+            self.ledger.create_job(job)
+        for batch in batches:
+            self.ledger.create_batch(batch)
+
+    def decided(self, batch, *others, job=OPEN, **isolation):
+        """What becomes of a batch, as its item has it; the job's isolation as given."""
+        held = replace(job, isolation=Isolation(**isolation)) if isolation else job
+        self.hold(batch, *others, job=held)
+        isolate(self, batch)
+        return self.ledger.batch(batch.job_id, batch.number)
+
+    @property
+    def isolation(self):
+        """What the job item keeps."""
+        return self.ledger.job(JOB.job_id).isolation
+
+
+@pytest.fixture
+def services(table, monkeypatch):
+    """Batches whose split is decided are not split as well."""
+    monkeypatch.setattr(bisect_batch, "_split", lambda services, batch: None)
+    monkeypatch.setattr(bisect_batch, "jittered", lambda seconds: seconds)
+    return Services(table, None)
+
+
+def scout_of(*pieces, **changes):
+    """A scout that was split into these pieces, and they."""
+    scout = replace(SMALL, number=SCOUT, state=BatchState.HALVED, pieces=len(pieces), completed_at=T - 60.0, work=None)
+    return replace(scout, **changes), *(replace(one, number=f"{SCOUT}.{at:x}") for at, one in enumerate(pieces))
+
+
+# ── into how many pieces ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("sendable", "pieces"), [(2, 2), (MAX_PIECES, 16), (MAX_PIECES + 1, 16), (100, 16)])
+def test_a_batch_is_split_into_as_many_pieces_as_it_has_requests_up_to_sixteen(services, sendable, pieces):
+    assert services.decided(replace(LARGE, sendable=sendable)).pieces == pieces
+    assert services.isolation.submits == pieces
+
+
+def test_a_batch_that_was_granted_its_pieces_is_split_without_counting_them_again(services):
+    assert services.decided(SMALL, submits=MAX_SUBMITS, granted=(NUMBER,)).pieces == 3
+    assert services.isolation == Isolation(submits=MAX_SUBMITS, granted=(NUMBER,))
+
+
+def test_a_batch_without_a_job_breaks_a_law(services):
+    services.hold(SMALL, job=None)
+
+    with pytest.raises(InvariantError, match=f"batch {JOB.job_id}/{NUMBER} has no job"):
+        isolate(services, SMALL)
+
+
+# ── what is known of a cause ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("sendable", "status"), [(MIN_SCOUT - 1, PROVEN), (MIN_SCOUT, NUMBER)], ids=["too small for a scout", "a scout"]
+)
+def test_the_first_batch_of_a_cause_is_its_scout_if_it_is_large_enough(services, sendable, status):
+    assert services.decided(replace(LARGE, sendable=sendable)).pieces == sendable
+    assert services.isolation == Isolation(sendable, (NUMBER,), {CAUSE: status})
+
+
+def test_a_cause_that_some_records_do_not_have_is_split_without_a_look_at_other_batches(services):
+    services.ledger.batches = None
+
+    assert services.decided(LARGE, causes={CAUSE: MIXED}).pieces == 16
+    assert services.isolation.causes == {CAUSE: MIXED}
+
+
+@pytest.mark.parametrize("known", [MAX_CAUSES - 1, MAX_CAUSES])
+def test_a_job_keeps_so_many_causes_and_no_more(services, known):
+    others = {f"other {number}": MIXED for number in range(known)}
+
+    assert services.decided(LARGE, causes=others).pieces == 16
+    assert services.isolation.causes == {**others, **({CAUSE: NUMBER} if known < MAX_CAUSES else {})}
+
+
+def test_what_is_known_of_a_cause_changes_however_many_the_job_keeps(services):
+    others = {f"other {number}": MIXED for number in range(MAX_CAUSES - 1)}
+
+    services.decided(LARGE, causes={**others, CAUSE: PROVEN})
+
+    assert services.isolation.causes == {**others, CAUSE: NUMBER}
+
+
+def test_a_batch_waits_while_the_pieces_of_the_scout_have_shown_nothing(services):
+    waiting = replace(FAILED, cause="", halving=None)
+
+    found = services.decided(LARGE, *scout_of(FAILED, waiting), causes={CAUSE: SCOUT})
+
+    assert (found.pieces, found.ending, found.due_at, found.claims) == (0, None, T + LOOK_LATER_SECONDS, 0)
+    assert services.isolation == Isolation(causes={CAUSE: SCOUT})
+
+
+def test_a_piece_of_the_batch_that_the_scout_came_from_looks_again_sooner(services):
+    scout, waiting, piece = scout_of(replace(FAILED, cause="", halving=None), SMALL)
+
+    found = services.decided(piece, scout, waiting, causes={CAUSE: SCOUT})
+
+    assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
+
+
+def test_a_batch_is_split_once_a_piece_of_the_scout_was_answered(services):
+    answered = replace(FAILED, cause="", halving=None, state=BatchState.DONE)
+
+    assert services.decided(LARGE, *scout_of(FAILED, answered), causes={CAUSE: SCOUT}).pieces == 16
+    assert services.isolation.causes == {CAUSE: MIXED}
+
+
+def test_a_batch_ends_if_every_record_of_the_scout_failed_alone_for_the_same_cause(services):
+    found = services.decided(LARGE, *scout_of(FAILED, FAILED), causes={CAUSE: SCOUT})
+
+    assert found.pieces == 0
+    assert found.ending.message == (
+        "Not tried alone, because every request of this job that was tried alone failed for the same cause: the reason"
+    )
+    assert services.isolation == Isolation(causes={CAUSE: UNIFORM})
+
+
+def test_pieces_of_a_scouts_piece_say_nothing_about_it(services):
+    deeper = replace(FAILED, number=f"{SCOUT}.0.0", cause="5004")
+
+    services.decided(LARGE, *scout_of(FAILED, FAILED), deeper, causes={CAUSE: SCOUT})
+
+    assert services.isolation.causes == {CAUSE: UNIFORM}
+
+
+@pytest.mark.parametrize(("number", "is_next"), [(f"{SCOUT}.1", True), ("00000002", False)])
+def test_a_piece_of_a_scout_whose_pieces_all_failed_is_the_next_scout(services, number, is_next):
+    scout, first, second = scout_of(LARGE, LARGE)
+    batch = replace(LARGE, number=number)
+    others = [one for one in (scout, first, second) if one.number != number]
+
+    found = services.decided(batch, *others, causes={CAUSE: SCOUT})
+
+    assert bool(found.pieces) is is_next
+    assert services.isolation.causes == {CAUSE: number if is_next else SCOUT}
+
+
+@pytest.mark.parametrize(
+    ("ago", "status"), [(SCOUT_SECONDS, SCOUT), (SCOUT_SECONDS + 1, MIXED)], ids=["an hour", "longer"]
+)
+def test_the_pieces_of_a_scout_are_waited_for_for_an_hour(services, ago, status):
+    waiting = replace(FAILED, cause="", halving=None)
+
+    services.decided(LARGE, *scout_of(FAILED, waiting, completed_at=T - ago), causes={CAUSE: SCOUT})
+
+    assert services.isolation.causes == {CAUSE: status}
+
+
+# ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GRANTED = ("10000000", "10000001", "10000002")
+
+
+@pytest.fixture
+def three_grants(monkeypatch):
+    """A job lists three granted batches."""
+    monkeypatch.setattr(bisect_batch, "MAX_GRANTED", len(GRANTED))
+
+
+def granted(**changes):
+    """Batches that were granted a split; one is as given."""
+    held = [replace(SMALL, number=number) for number in GRANTED]
+    return [replace(held[0], **changes), *held[1:]]
+
+
+def test_a_batch_waits_while_as_many_as_a_job_lists_have_not_written_down_their_split(services, three_grants):
+    found = services.decided(SMALL, *granted(), granted=GRANTED)
+
+    assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
+    assert services.isolation == Isolation(granted=GRANTED)
+
+
+@pytest.mark.parametrize("changes", [{"pieces": 2}, {"ending": REASON}, {"number": "2"}], ids=["split", "over", "gone"])
+def test_batches_that_need_their_grant_no_more_make_room_in_a_full_list(services, three_grants, changes):
+    assert services.decided(SMALL, *granted(**changes), granted=GRANTED).pieces == 3
+    assert services.isolation.granted == (*GRANTED[1:], NUMBER)
+
+
+def test_a_list_that_is_not_full_is_kept_without_a_look_at_its_batches(services, three_grants):
+    services.decided(SMALL, *granted(pieces=2)[:-1], granted=GRANTED[:-1])
+
+    assert services.isolation.granted == (*GRANTED[:-1], NUMBER)
+
+
+@pytest.mark.parametrize("lost", [TRIES - 1, TRIES])
+def test_a_lost_race_for_the_job_item_is_tried_again_five_times(services, lost):
+    real, races = services.ledger.note_isolation, []
+
+    def note(job, isolation):
+        races.append(isolation)
+        return None if len(races) <= lost else real(job, isolation)
+
+    services.ledger.note_isolation = note
+
+    found = services.decided(SMALL)
+
+    assert len(races) == TRIES
+    assert (found.pieces, found.due_at) == ((3, T + 90) if lost < TRIES else (0, T + LOOK_SECONDS))
+
+
+# ── when the records end untried ─────────────────────────────────────────────────────────────────────────────────────
+
+STOPPED = "because the job was stopped"
+LATE = "because it failed over 7 days after it was to be submitted"
+WEEK = MAX_SECONDS_TO_ACCEPTANCE
+
+
+@pytest.mark.parametrize(
+    ("job", "batch", "why"),
+    [
+        ({"error": REASON}, {}, STOPPED),
+        ({"stopped": REASON}, {}, STOPPED),
+        ({"control": JobControl(cancelled=CANCEL)}, {}, "because the job was cancelled"),
+        ({"control": JobControl(held_since=T)}, {}, ""),
+        ({}, {"last_word": REASON}, "because the batch may not be submitted again"),
+        ({"deadline_at": T}, {}, "because the job's deadline_hours were over"),
+        ({"deadline_at": T + 1}, {}, ""),
+        ({}, {"created_at": T - WEEK}, ""),
+        ({}, {"created_at": T - WEEK - 1}, LATE),
+        ({}, {"created_at": T - WEEK - 1, "paused": 1.0}, ""),
+        ({}, {"created_at": T - WEEK - 1, "submissions": (Submission("id", 1, T - WEEK),)}, ""),
+        ({}, {"submissions": (Submission("id", 1, T - WEEK - 1), Submission("id", 2, T))}, LATE),
+        (
+            {"isolation": Isolation(causes={CAUSE: UNIFORM})},
+            {},
+            "because every request of this job that was tried alone failed for the same cause",
+        ),
+        ({"isolation": Isolation(causes={"5004": UNIFORM})}, {}, ""),
+        ({"isolation": Isolation(submits=MAX_SUBMITS - 3)}, {}, ""),
+        (
+            {"isolation": Isolation(submits=MAX_SUBMITS - 2)},
+            {},
+            "because 2,000 submits to isolate bad requests of this job are used up",
+        ),
+    ],
+)
+def test_records_end_untried_where_it_is_too_late_or_in_vain(services, job, batch, why):
+    found = services.decided(replace(SMALL, **batch), job=replace(OPEN, **job))
+
+    assert found.ending == (ErrorDetail("rejected", f"Not tried alone, {why}: the reason") if why else None)
+    assert found.pieces == (0 if why else 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "said"),
+    [(replace(REASON, said="a key"), "the reason", "a key"), (None, "Workers AI refused this request", "")],
+)
+def test_a_batch_that_ends_untried_is_handed_back_with_what_the_api_said(services, reason, message, said):
+    batch = replace(SMALL, halving=reason)
+    services.hold(batch, job=replace(OPEN, error=REASON))
+
+    ended = isolate(services, batch)
+
+    assert ended.ending == ErrorDetail("rejected", f"Not tried alone, because the job was stopped: {message}", said)
+    assert ended == services.ledger.batch(JOB.job_id, NUMBER)

@@ -1,0 +1,276 @@
+"""How a visit ends a job: its files and its manifest as far as time allows, and a job that could not be finished."""
+
+import msgspec
+import pytest
+
+from functions.poll import advance_job as module
+from functions.poll import result_files
+from functions.poll.result_files import STEP_SECONDS, next_final_batches
+from shared import s3_keys as keys
+from shared.claims import MAX_CLAIMS
+from shared.errors import InvariantError
+from shared.models import Job, JobState, JobTotals, ResultFileProgress, SplitPlan
+from tests.support.ledger_items import JOB, M2M, REASON, T
+from tests.support.visited_jobs import LINE, Visited
+
+BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
+
+
+@pytest.fixture
+def visited(table):
+    return Visited(table)
+
+
+def listed(visited):
+    """Kinds of the files in the manifest, with their lines."""
+    return {file["kind"]: file["lines"] for file in msgspec.json.decode(visited.read("manifest.json"))["files"]}
+
+
+def loses_lease(visited, monkeypatch, name):
+    """Another run takes the job just before this attribute of its item would be written."""
+    real = visited.ledger.update_leased_job
+
+    def update(job, changes):
+        if name in changes:
+            visited.change_job("lease_until", T + 999)
+        return real(job, changes)
+
+    monkeypatch.setattr(visited.ledger, "update_leased_job", update, raising=False)
+
+
+# ── what is written ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batches", "files"),
+    [
+        ([], {"output": 0}),
+        ([(2, 0), (1, 0)], {"output": 3}),
+        ([(1, 1), (0, 1)], {"output": 3, "errors": 2, "retry": 2}),
+    ],
+    ids=["no records", "no failures", "failures"],
+)
+def test_a_completed_job_has_its_output_and_other_files_if_they_hold_something(visited, batches, files):
+    visited.hold(*batches, total=sum(map(sum, batches)))
+
+    assert visited.visit()
+
+    assert listed(visited) == files
+    assert visited.read("output.jsonl") == LINE * files["output"]
+    assert (visited.job.state, visited.job.completed_at) == (JobState.COMPLETED, T)
+
+
+@pytest.mark.parametrize(("batches", "files"), [([], {}), ([(1, 0)], {"output": 1})], ids=["nothing", "something"])
+def test_a_failed_job_has_an_output_only_if_that_holds_something(visited, batches, files):
+    visited.hold(*batches, total=len(batches), error=REASON)
+
+    assert visited.visit()
+
+    assert listed(visited) == files
+    assert visited.job.state is JobState.FAILED
+
+
+@pytest.mark.parametrize("batches", [2, 3])
+def test_a_manifest_lists_so_many_batches_itself_and_more_have_a_file(visited, monkeypatch, batches):
+    monkeypatch.setattr(module, "MANIFEST_BATCHES", 2)
+    visited.hold(*[(1, 0)] * batches, total=batches)
+
+    visited.visit()
+
+    in_manifest = [one["number"] for one in msgspec.json.decode(visited.read("manifest.json"))["batches"]]
+    assert in_manifest == (["00000000", "00000001"] if batches == 2 else [])
+    assert listed(visited).get("batches") == (None if batches == 2 else 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_there"), [({}, False), ({"plan": BEDROCK}, True), ({"plan": BEDROCK, "error": REASON}, False)]
+)
+def test_only_a_job_of_bedrocks_format_that_did_not_fail_has_bedrocks_manifest(visited, changes, is_there):
+    visited.hold((1, 0), total=1, **changes)
+
+    visited.visit()
+
+    assert ("manifest.json.out" in visited.files()) is is_there
+    assert "manifest.json" in visited.files()
+
+
+def test_the_end_is_told_with_the_time_at_which_it_was_first_written(visited):
+    visited.hold((1, 0), total=1, state=JobState.FINALIZING, ended_at=T - 100)
+
+    visited.visit()
+
+    assert msgspec.json.decode(visited.read("manifest.json"))["completed_at"] == "2026-11-21T09:28:20Z"
+    assert [told["state"] for told in visited.told] == ["completed"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"output": ResultFileProgress("00000000", 1, lines=2)},
+        {"output": ResultFileProgress("00000000", 1, lines=1), "sums": JobTotals(1, succeeded=0, failed=0)},
+        {"output": ResultFileProgress("00000000", 1, lines=1), "sums": JobTotals(1, succeeded=1, failed=1)},
+    ],
+    ids=["more lines", "fewer counted", "more counted"],
+)
+def test_a_job_whose_files_hold_other_lines_than_it_has_records_does_not_end(visited, changes):
+    visited.hold((1, 0), **{"total": 1, "sums": JobTotals(1, succeeded=1), **changes})
+
+    with pytest.raises(InvariantError, match="lines for 1 records"):
+        visited.visit()
+
+    assert "manifest.json" not in visited.files()
+
+
+# ── when the time is not enough, or another run takes the job ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
+def test_the_last_step_is_made_if_there_is_time_for_one(visited, remaining):
+    visited.hold((1, 0), total=1)
+
+    assert visited.visit(remaining)
+
+    is_over = remaining == STEP_SECONDS
+    assert visited.job.state is (JobState.COMPLETED if is_over else JobState.FINALIZING)
+    assert visited.job.output.mark == ("00000000" if is_over else "")
+    assert (visited.job.due_at, visited.job.lease_until) == ((None, 0.0) if is_over else (T, 0.0))
+
+
+@pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
+def test_a_step_of_another_file_is_made_if_there_is_time_for_one(visited, remaining):
+    visited.hold((0, 1), total=1)
+    left = [600.0]
+    real = visited.ledger.update_leased_job
+
+    def update(job, changes):
+        if "output" in changes:
+            left[0] = remaining
+        return real(job, changes)
+
+    visited.ledger.update_leased_job = update
+
+    assert visited.visit(lambda: left[0])
+
+    is_over = remaining == STEP_SECONDS
+    assert visited.job.state is (JobState.COMPLETED if is_over else JobState.FINALIZING)
+    assert (visited.job.output.mark, visited.job.errors.mark) == ("00000000", "00000000" if is_over else "")
+    assert ("manifest.json" in visited.files()) is is_over
+
+
+@pytest.mark.parametrize(("remaining", "is_over"), [(60.0, True), (59.9, False)])
+def test_the_manifest_is_begun_if_there_is_time_to_read_files_for_their_digests(
+    visited, monkeypatch, remaining, is_over
+):
+    monkeypatch.setattr(module, "seconds_for_digests", lambda files: 60.0)
+    visited.hold((1, 0), total=1)
+
+    assert visited.visit(remaining)
+
+    assert ("manifest.json" in visited.files()) is is_over
+    assert visited.job.due_at == (None if is_over else T)
+
+
+@pytest.mark.parametrize("name", ["state", "output", "ended_at"])
+def test_a_run_that_loses_its_lease_writes_no_manifest(visited, monkeypatch, name):
+    visited.hold((1, 0), total=1)
+    loses_lease(visited, monkeypatch, name)
+
+    assert visited.visit() is False
+
+    assert "manifest.json" not in visited.files()
+    assert visited.job.lease_until == T + 999
+
+
+def test_a_segment_of_an_earlier_run_that_holds_fewer_batches_counts_and_the_next_visit_goes_on(visited, monkeypatch):
+    """The earlier run died after it had written the segment, and the last batch was not final then."""
+    monkeypatch.setattr(result_files, "SEGMENT_BYTES", len(LINE))
+    visited.hold((1, 0), (1, 0), (1, 0), total=3)
+    ledger = visited.ledger
+    job = ledger.lease_job(visited.job, T, T + 1)
+    job = result_files.append_segment(visited, job, "output", next_final_batches(visited, job, "output"), final=False)
+    result_files.append_segment(visited, job, "output", next_final_batches(visited, job, "output"), final=False)
+    for name in ("output", "sums"):
+        visited.change_job(name, getattr(job, name))
+    visited.change_job("lease_until", 0.0)
+    visited.change_job("due_at", T)
+    monkeypatch.setattr(result_files, "SEGMENT_BYTES", 1_000)
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+    assert visited.visit()
+    assert (visited.job.output.mark, visited.job.due_at) == ("00000001", T)
+    assert visited.visit()
+
+    assert visited.read("output.jsonl") == 3 * LINE
+    assert visited.job.state is JobState.COMPLETED
+
+
+# ── a job that could not be finished for days ────────────────────────────────────────────────────────────────────────
+
+
+def stuck(visited, *batches, **changes) -> Job:
+    return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "told_at": T, **changes})
+
+
+def test_a_job_that_is_given_up_fails_with_the_lines_up_to_the_fault(visited):
+    stuck(visited, (1, 1), None, (1, 0))
+
+    assert visited.visit()
+
+    assert visited.job.error.code == "internal"
+    assert f"staging/{visited.job_id}/" in visited.job.error.message
+    assert visited.job.state is JobState.FAILED
+    assert listed(visited) == {"output": 2, "errors": 1, "retry": 1}
+    assert visited.read("output.jsonl") == 2 * LINE
+
+
+def test_a_job_that_is_given_up_without_a_line_has_no_file(visited):
+    stuck(visited, None)
+
+    assert visited.visit()
+
+    assert listed(visited) == {}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_job_whose_manifest_is_written_ends_as_that_says(visited, failed):
+    stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None)
+    visited.store.put(keys.result(JOB.upload.key, visited.job_id, "manifest.json"), b"{}")
+
+    assert visited.visit()
+
+    assert visited.read("manifest.json") == b"{}"
+    assert visited.job.state is (JobState.FAILED if failed else JobState.COMPLETED)
+
+
+def test_a_job_is_not_given_up_by_a_run_that_loses_its_lease(visited, monkeypatch):
+    stuck(visited, (1, 0), None)
+    loses_lease(visited, monkeypatch, "error")
+
+    assert visited.visit() is False
+
+    assert visited.job.error is None
+    assert visited.files() == set()
+
+
+@pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS, 0), (STEP_SECONDS + 0.1, 1)])
+def test_a_job_that_is_given_up_takes_in_lines_while_there_is_time_for_a_step(visited, remaining, lines):
+    stuck(visited, (1, 0), None)
+
+    assert visited.visit(remaining)
+
+    assert visited.job.output.lines == lines
+
+
+def test_a_job_that_is_given_up_goes_on_later_where_the_time_was_not_enough_for_a_file(visited):
+    stuck(
+        visited,
+        (0, 1),
+        None,
+        output=ResultFileProgress("00000000", 1, size=len(LINE), lines=1),
+        sums=JobTotals(1, failed=1, errors_size=len(LINE)),
+    )
+
+    assert visited.visit(STEP_SECONDS - 0.1)
+
+    assert visited.job.state is JobState.FINALIZING
+    assert "manifest.json" not in visited.files()

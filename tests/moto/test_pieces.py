@@ -1,0 +1,141 @@
+"""The pieces of a batch that is split to isolate bad records: what each stages, and when its turn comes."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll.bisect_batch import give_up, isolate
+from shared import s3_keys as keys
+from shared.aws.object_store import ObjectStore
+from shared.aws.queues import SUBMIT_GRACE_SECONDS
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, Checkpoint, DueKind, ErrorDetail
+from shared.staged_batch import RecordIndex, build_body, decode_index, encode_index
+from tests.support.ledger_items import JOB, REASON, T
+from tests.support.resources import client
+
+RECORDS = [b'{"a":1}', b'{"b":22}', b"", b'{"c":333}', b'{"d":4}']
+ORIGINALS = [b"one", b"second", b"3rd", b"4", b"fifth"]
+NUMBER = "00000003"
+BODY = build_body([record for record in RECORDS if record])
+WRITTEN = b"".join(ORIGINALS)
+ENDS = Checkpoint(1_000, 12, 5)
+BATCH = Batch(
+    JOB.job_id,
+    NUMBER,
+    BatchState.READY,
+    7,
+    5,
+    4,
+    len(BODY),
+    T - 10,
+    end=ENDS,
+    attempt=1,
+    due_at=T + 90,
+    work=DueKind.POLL,
+    halving=REASON,
+    cause="5006",
+    pieces=2,
+    schema="v2",
+    originals_size=len(WRITTEN),
+)
+"""Five records, one of which cannot be sent."""
+
+
+class Splitting:
+    """The services of a split, as far as it uses them; turns of pieces are a second apart."""
+
+    def __init__(self, dynamodb):
+        self.ledger, self.store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
+        self.now, self.sent = lambda: T, []
+        self.budget = SimpleNamespace(isolation_turns=lambda wanted, now: [now + turn for turn in range(wanted)])
+        self.queues = SimpleNamespace(send_all=lambda *sent: self.sent.append(sent))
+
+    def hold(self, *batches):
+        """Have these batches, and no others."""
+        for one in self.ledger.batches(JOB.job_id):
+            key = {"pk": {"S": f"JOB#{JOB.job_id}"}, "sk": {"S": f"BATCH#{one.number}"}}
+            self.ledger.client.delete_item(TableName="table", Key=key)
+        for batch in batches:
+            assert self.ledger.create_batch(batch)
+
+    def pieces(self):
+        return list(self.ledger.batches(JOB.job_id, prefix=f"{NUMBER}."))
+
+    def batch(self):
+        return self.ledger.batch(JOB.job_id, NUMBER)
+
+
+@pytest.fixture
+def splitting(table):
+    made = Splitting(table)
+    made.hold(BATCH)
+    rows = RecordIndex(lengths=[len(record) for record in RECORDS], originals=[len(one) for one in ORIGINALS])
+    made.store.put(keys.staged(JOB.job_id, NUMBER), BODY + WRITTEN + encode_index(rows))
+    return made
+
+
+def test_each_piece_stages_its_own_records_as_sent_and_as_written(splitting):
+    isolate(splitting, BATCH)
+
+    found = []
+    for piece in splitting.pieces():
+        content = splitting.store.get(keys.staged(JOB.job_id, piece.number))
+        index = decode_index(content[piece.index_offset :])
+        found.append((content[: piece.body_size], content[piece.body_size : piece.index_offset], len(index)))
+    assert found == [
+        (b'{"requests":[{"a":1},{"b":22}]}', b"onesecond3rd", 3),
+        (b'{"requests":[{"c":333},{"d":4}]}', b"4fifth", 2),
+    ]
+
+
+def test_pieces_are_batches_of_their_own(splitting):
+    isolate(splitting, BATCH)
+
+    pieces = splitting.pieces()
+    assert [(one.number, one.first_id, one.requests, one.sendable, one.end) for one in pieces] == [
+        (f"{NUMBER}.0", 7, 3, 2, None),
+        (f"{NUMBER}.1", 10, 2, 2, ENDS),
+    ]
+    for piece in pieces:
+        assert (piece.state, piece.work, piece.schema, piece.cause) == (BatchState.READY, DueKind.SUBMIT, "v2", "")
+    assert splitting.batch().state is BatchState.HALVED
+
+
+def test_each_piece_gets_a_message_at_its_turn_and_is_due_if_that_is_lost(splitting):
+    isolate(splitting, BATCH)
+
+    assert [one.due_at for one in splitting.pieces()] == [T + SUBMIT_GRACE_SECONDS, T + 1 + SUBMIT_GRACE_SECONDS]
+    ((messages, delays),) = splitting.sent
+    assert [message.number for message in messages] == [f"{NUMBER}.0", f"{NUMBER}.1"]
+    assert delays == [0, 1]
+
+
+def test_a_split_that_was_carried_out_in_part_is_completed(splitting):
+    isolate(splitting, BATCH)
+    first, last = splitting.pieces()
+    splitting.hold(BATCH, last)
+
+    assert isolate(splitting, BATCH) is None
+
+    assert splitting.pieces() == [first, last]
+    assert splitting.batch().state is BatchState.HALVED
+
+
+def test_a_batch_that_could_not_be_split_ends(splitting):
+    give_up(splitting, BATCH)
+
+    found = splitting.batch()
+    why = "because the batch could not be split, see the poll function's log"
+    assert found.ending == ErrorDetail("rejected", f"Not tried alone, {why}: the reason")
+    assert (found.state, found.pieces) == (BatchState.READY, 0)
+
+
+def test_a_batch_of_which_a_piece_exists_does_not_end_as_well(splitting):
+    splitting.hold(BATCH, replace(BATCH, number=f"{NUMBER}.1"))
+
+    give_up(splitting, BATCH)
+
+    assert splitting.batch().state is BatchState.HALVED
+    assert splitting.batch().ending is None

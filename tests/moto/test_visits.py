@@ -1,0 +1,328 @@
+"""When a job is visited, what a visit that does not end it takes in and writes, and when the next one is."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from functions.poll import result_files
+from functions.poll.advance_job import LEASE_SECONDS, MIN_ANSWERED_RECORDS, STATUS_SECONDS
+from functions.poll.result_files import STEP_SECONDS
+from shared import s3_keys as keys
+from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
+from shared.errors import InvariantError, StorageError
+from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, JobState
+from tests.support.ledger_items import REASON, T
+from tests.support.visited_jobs import LINE, Visited
+
+SWEEPS = JobControl(held_since=T, sweeps=1, sweep_due=T)
+LATER = T + 60
+
+
+@pytest.fixture
+def visited(table):
+    return Visited(table)
+
+
+@pytest.fixture
+def short_steps(monkeypatch):
+    """Two lines make a step."""
+    monkeypatch.setattr(result_files, "SEGMENT_BYTES", 2 * len(LINE))
+
+
+def was_visited(job):
+    return job.told_at == T and bool(job.status_sha)
+
+
+# ── whether it is visited ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("state", [None, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED])
+def test_a_job_that_is_gone_or_over_needs_no_visit(visited, state):
+    if state:
+        visited.hold(None, state=state, due_at=T)
+
+    assert visited.visit()
+
+    assert visited.files() == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "until", "answer", "is_visited"),
+    [
+        (JobState.IN_PROGRESS, T + 1, False, False),
+        (JobState.FINALIZING, T + 1, False, False),
+        (JobState.SPLITTING, T + 1, True, False),
+        (JobState.IN_PROGRESS, T, True, True),
+        (JobState.SPLITTING, T, True, True),
+    ],
+)
+def test_a_job_that_another_run_holds_is_left_to_it(visited, state, until, answer, is_visited):
+    visited.hold(None, state=state, lease_until=until)
+
+    assert visited.visit() is answer
+
+    assert was_visited(visited.job) is is_visited
+
+
+def test_a_job_that_another_run_takes_meanwhile_is_left_to_it(visited):
+    real = visited.ledger.lease_job
+
+    def lease(*arguments):
+        visited.change_job("lease_until", LATER)
+        return real(*arguments)
+
+    visited.ledger.lease_job = lease
+    visited.hold(None)
+
+    assert visited.visit() is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_visited"),
+    [
+        ({"due_at": T - 1}, True),
+        ({"due_at": T}, True),
+        ({"due_at": T + 1}, False),
+        ({"control": SWEEPS}, True),
+        ({"control": replace(SWEEPS, sweep_due=T + 1)}, False),
+        ({"control": replace(SWEEPS, sweeps=0)}, False),
+        ({"told_at": T - STATUS_SECONDS}, True),
+        ({"told_at": T - STATUS_SECONDS + 1}, False),
+    ],
+)
+def test_a_job_is_visited_when_it_is_due_or_its_status_is_old(visited, changes, is_visited):
+    visited.hold((1, 0), None, **{"due_at": LATER, "told_at": T - 1, **changes})
+
+    assert visited.visit()
+
+    assert was_visited(visited.job) is is_visited
+
+
+def test_a_job_whose_last_part_has_come_is_visited_at_once(visited):
+    visited.hold((1, 0), total=1, due_at=LATER, told_at=T)
+
+    assert visited.visit()
+
+    assert visited.job.state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize(("records", "is_visited"), [(1, False), (2, True)])
+def test_a_job_is_visited_at_once_if_a_step_can_be_made(visited, short_steps, records, is_visited):
+    visited.hold((records, 0), None, due_at=LATER, told_at=T)
+
+    assert visited.visit()
+
+    assert was_visited(visited.job) is is_visited
+
+
+# ── the lease ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("claims", "remaining", "seconds"),
+    [(0, 60, 70), (0, LEASE_SECONDS, LEASE_SECONDS), (QUIET_CLAIMS, 60, 3_600)],
+    ids=["until its function's end", "a whole invocation", "after many claims"],
+)
+def test_a_job_is_held_and_not_due_before_anything_can_fail(visited, claims, remaining, seconds):
+    visited.hold(None, claims=claims)
+
+    def fails(_key):
+        raise StorageError("S3 is down")
+
+    visited.store.head = fails
+    with pytest.raises(StorageError):
+        visited.visit(remaining)
+
+    job = visited.job
+    assert (job.lease_until, job.due_at, job.claims) == (T + seconds, T + seconds, claims + 1)
+
+
+@pytest.mark.parametrize(
+    ("claims", "total", "state"),
+    [
+        (0, 2, JobState.IN_PROGRESS),
+        (MAX_CLAIMS - 1, 2, JobState.IN_PROGRESS),
+        (MAX_CLAIMS, 2, JobState.FAILED),
+        (MAX_CLAIMS, None, JobState.IN_PROGRESS),
+    ],
+)
+def test_a_job_is_given_up_at_its_last_claim_once_its_upload_was_read(visited, claims, total, state):
+    visited.hold((1, 0), None, claims=claims, total=total)
+
+    assert visited.visit()
+
+    assert visited.job.state is state
+
+
+# ── what it takes in ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_visit_carries_out_the_command_for_the_job(visited):
+    visited.hold(None)
+    visited.store.put(keys.job_control(visited.job_id), b"cancel")
+
+    visited.visit()
+
+    assert visited.job.cancelled == CANCEL
+
+
+def test_a_job_whose_files_are_being_finished_is_not_cancelled_any_more(visited):
+    visited.hold((1, 0), state=JobState.FINALIZING, total=1)
+    visited.store.put(keys.job_control(visited.job_id), b"cancel")
+
+    visited.visit()
+
+    assert visited.job.state is JobState.COMPLETED
+
+
+def test_a_job_whose_item_is_gone_during_its_visit_stays_gone(visited, table):
+    real = visited.ledger.lease_job
+
+    def lease(*arguments):
+        leased = real(*arguments)
+        table.delete_item(TableName="table", Key={"pk": {"S": f"JOB#{visited.job_id}"}, "sk": {"S": "META"}})
+        return leased
+
+    visited.ledger.lease_job = lease
+    visited.hold(None)
+
+    assert visited.visit()
+
+    assert visited.ledger.job(visited.job_id) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "remaining", "mark"),
+    [(1, 600, ""), (2, 600, "00000000"), (2, STEP_SECONDS + 0.1, "00000000"), (2, STEP_SECONDS, "")],
+    ids=["too little", "a step", "just enough time", "too little time"],
+)
+def test_a_visit_makes_a_step_if_there_is_enough_for_one_and_time(visited, short_steps, records, remaining, mark):
+    visited.hold((records, 0), None)
+
+    visited.visit(remaining)
+
+    assert visited.job.output.mark == mark
+
+
+def test_the_last_step_writes_the_file_itself_and_no_segment(visited, monkeypatch):
+    monkeypatch.setattr(result_files, "MIN_STEP_BATCHES", 1)
+    visited.hold((2, 0), total=2)
+
+    visited.visit()
+
+    assert visited.segments() == set()
+    assert visited.read("output.jsonl") == 2 * LINE
+
+
+@pytest.mark.parametrize("state", [JobState.SPLITTING, JobState.IN_PROGRESS])
+def test_a_job_whose_upload_is_still_being_read_does_not_end_with_the_batches_there_are(visited, state):
+    visited.hold((1, 0), state=state)
+
+    assert visited.visit()
+
+    assert (visited.job.state, visited.job.output.mark) == (state, "")
+
+
+@pytest.mark.parametrize("total", [2, 4])
+def test_batches_that_hold_other_records_than_the_upload_break_a_law(visited, total):
+    visited.hold((3, 0), total=total)
+
+    with pytest.raises(InvariantError, match=f"its batches hold 3 records, expected {total}"):
+        visited.visit()
+
+    assert visited.job.state is JobState.IN_PROGRESS
+
+
+# ── why nothing more is submitted ────────────────────────────────────────────────────────────────────────────────────
+
+FEW = MIN_ANSWERED_RECORDS
+CANCELLED = JobControl(cancelled=CANCEL)
+
+
+@pytest.mark.parametrize(
+    ("batch", "changes", "code"),
+    [
+        ((0, FEW), {}, None),
+        ((49, 51), {"max_failed_fraction": 0.5}, "too_many_failures"),
+        ((50, 50), {"max_failed_fraction": 0.5}, None),
+        ((0, FEW), {"max_failed_fraction": 0.0}, "too_many_failures"),
+        ((0, FEW - 1), {"max_failed_fraction": 0.0}, None),
+        ((0, FEW), {"max_failed_fraction": 0.0, "control": CANCELLED}, None),
+        ((1, 0), {"created_at": T - MAX_JOB_SECONDS}, None),
+        ((1, 0), {"created_at": T - MAX_JOB_SECONDS - 1}, TOO_OLD_CODE.code),
+    ],
+)
+def test_a_job_stops_when_too_many_records_failed_or_it_is_too_old(visited, batch, changes, code):
+    visited.hold(batch, None, **changes)
+
+    visited.visit()
+
+    assert (visited.job.error.code if visited.job.error else None) == code
+
+
+def test_a_job_with_too_many_failures_says_how_many(visited):
+    visited.hold((49, 951), (0, 100), None, max_failed_fraction=0.5)
+
+    visited.visit()
+
+    words = "1,051 of the first 1,100 records failed, more than max_failed_fraction allows."
+    assert visited.job.error == ErrorDetail("too_many_failures", words)
+
+
+def test_a_job_that_failed_is_not_failed_again(visited):
+    visited.hold(None, created_at=T - MAX_JOB_SECONDS - 1, error=REASON)
+    visited.ledger.fail_job = None
+
+    visited.visit()
+
+    assert visited.job.error == REASON
+
+
+# ── its status, and the next visit ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("before", "total", "fraction"), [(0.5, 4, 0.5), (0.1, 4, 0.25), (0.0, 3, 0.3333), (0.7, None, 0.7), (0.7, 0, 0.7)]
+)
+def test_the_fraction_done_never_falls(visited, before, total, fraction):
+    visited.hold((1, 0), None, total=total, fraction=before)
+
+    visited.visit()
+
+    assert visited.job.fraction == fraction
+
+
+def test_the_status_counts_what_was_answered(visited):
+    visited.hold((1, 2), None, (3, 0), total=9)
+
+    visited.visit()
+
+    status = msgspec.json.decode(visited.read("status.json"))
+    assert status["counts"] == {"total": 9, "succeeded": 4, "failed": 2}
+    assert (visited.job.told_succeeded, visited.job.told_failed) == (4, 2)
+
+
+@pytest.mark.parametrize(("quiet", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
+def test_the_next_visit_is_later_the_longer_nothing_has_changed(visited, quiet, wait):
+    visited.hold(None)
+    visited.visit()
+    assert (visited.job.quiet, visited.job.due_at) == (0, T + 10)  # The status was new.
+    visited.change_job("quiet", quiet)
+    visited.change_job("due_at", T)
+    visited.store.put = None  # A status that is the same is not written again.
+
+    visited.visit()
+
+    assert (visited.job.quiet, visited.job.due_at, visited.job.lease_until) == (quiet + 1, T + wait, 0)
+
+
+@pytest.mark.parametrize(
+    ("sweep_due", "due_at"), [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)], ids=["sooner", "later", "late already"]
+)
+def test_the_next_visit_is_no_later_than_the_sweep_goes_on(visited, sweep_due, due_at):
+    visited.hold(None, control=replace(SWEEPS, sweep_due=sweep_due))
+
+    visited.visit(40)  # Too short for a sweep.
+
+    assert visited.job.due_at == due_at

@@ -1,0 +1,121 @@
+"""Jobs on moto that are visited at a moment that stands still: their batches, with parts, are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from functions.poll.advance_job import advance_job
+from shared import s3_keys as keys
+from shared.aws.attribute_values import attribute
+from shared.aws.object_store import ObjectStore
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, DueKind, Job, JobState, Part
+from shared.pacing.budget import Budget
+from tests.support.ledger_items import JOB, T
+from tests.support.resources import client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+PLENTY = 600.0
+"""Seconds that a visit has left if none are given."""
+LINE = b'{"id":0}\n'
+_ordinals = count()
+
+
+class Visited:
+    """The services of a visit, as far as it uses them, and the one job that is visited.
+
+    Attributes:
+        notices: what was told of the job's end.
+    """
+
+    def __init__(self, dynamodb: DynamoDBClient) -> None:
+        self.dynamodb = dynamodb
+        self.ledger = Ledger(dynamodb, "table")
+        self.store = ObjectStore(client("s3"), "bucket")
+        self.budget = Budget(dynamodb, "table", 3_000)
+        self.notices = self
+        self.told: list[dict[str, Any]] = []
+        self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"
+
+    def now(self) -> float:
+        """The moment."""
+        return T
+
+    def publish_job_over(self, detail: dict[str, Any], _at: float) -> None:
+        """Keep a notice instead of giving it."""
+        self.told.append(detail)
+
+    def hold(self, *batches: tuple[int, int] | None, **changes: Any) -> Job:
+        """Write the job and its batches.
+
+        Args:
+            batches: records of each that succeeded and that failed; None: one record that waits for its answer.
+            changes: what the job's item holds; it is due, and nobody holds it.
+        """
+        job = replace(JOB, job_id=self.job_id, state=JobState.IN_PROGRESS)
+        held = self.ledger.create_job(replace(job, **changes))
+        assert held
+        first_id = 0
+        for place, counts in enumerate(batches):
+            requests = sum(counts) if counts else 1
+            state = BatchState.DONE if counts else BatchState.QUEUED
+            batch = Batch(self.job_id, f"{place:08}", state, first_id, requests, requests, 100, T)
+            if counts:
+                batch = replace(batch, part=self._part(batch.number, *counts), completed_at=T)
+            else:
+                batch = replace(batch, due_at=T + 60, work=DueKind.POLL)
+            assert self.ledger.create_batch(batch)
+            first_id += requests
+        return held
+
+    def visit(self, remaining: float | Callable[[], float] = PLENTY) -> bool:
+        """Visit the job; whether no other run holds it."""
+        left = remaining if callable(remaining) else lambda: remaining
+        return advance_job(self, self.job_id, left)  # type: ignore[arg-type] # As far as it uses them.
+
+    @property
+    def job(self) -> Job:
+        """The job, as its item is."""
+        found = self.ledger.job(self.job_id)
+        assert found
+        return found
+
+    def change_job(self, name: str, value: object) -> None:
+        """Set one attribute of the job's item, as somebody else would."""
+        self.dynamodb.update_item(
+            TableName="table",
+            Key={"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}},
+            UpdateExpression="SET #name = :new",
+            ExpressionAttributeNames={"#name": name},
+            ExpressionAttributeValues={":new": attribute(value)},
+        )
+
+    def files(self) -> set[str]:
+        """Names of the job's objects in its folder of results."""
+        return set(self._names(keys.result(JOB.upload.key, self.job_id, "")))
+
+    def segments(self) -> set[str]:
+        """Names of the segments of its result files."""
+        return set(self._names(f"staging/{self.job_id}/segments/"))
+
+    def read(self, name: str) -> bytes:
+        """One object of its folder of results."""
+        return self.store.get(keys.result(JOB.upload.key, self.job_id, name))
+
+    def _names(self, prefix: str) -> list[str]:
+        found = client("s3").list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+        return [one["Key"].removeprefix(prefix) for one in found]
+
+    def _part(self, number: str, succeeded: int, failed: int) -> Part:
+        """A batch's part: an output line for each record, an error line and a retry line for each that failed."""
+        key = keys.part(self.job_id, number, 1)
+        lines = (succeeded + failed, failed, failed)
+        self.store.put(key, LINE * sum(lines))
+        output, errors, retry = (len(LINE) * many for many in lines)
+        return Part(key, output, errors, retry, failed, succeeded, failed)
