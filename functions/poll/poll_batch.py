@@ -76,8 +76,7 @@ def poll_batch(
         return PollOutcome(job.job_id, done=False)  # it stays due
     now = services.now()
     until = now + claim_seconds(batch.claims, min(remaining(), POLL_SECONDS + COLLECT_SECONDS) + 10)
-    waits_for_isolation = batch.halving is not None and batch.ending is None
-    claim = services.ledger.claim_isolation if waits_for_isolation else services.ledger.claim_poll
+    claim = services.ledger.claim_poll if batch.halving is None else services.ledger.claim_isolation
     claimed = claim(batch, until)
     if claimed is None:
         return PollOutcome(job.job_id, done=False)
@@ -120,7 +119,7 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
         else:
             verdict = classify_rejection(services, batch, reply, polling=True) if isinstance(reply, Rejected) else None
             done = _not_finished(services, job, batch, submission, reply, verdict, permit)
-        if permit.pause and not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
+        if not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
             services.budget.lift(permit, job.plan.model)
     return done
 
@@ -223,14 +222,14 @@ def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
     """Seconds over which several polls must get this reply; None where one is enough, or none ever are."""
     if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL}:
         return MISSES_OVER
-    is_server_error = reply.enveloped and reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    is_server_error = reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return FAILURES_OVER if verdict is ErrorClass.TRY_LATER and is_server_error else None
 
 
 def _unanswered(services: Services, job: Job, batch: Batch, submission: Submission, code: int) -> None:
     """No answer: the claim counts, so that a batch whose replies are never readable ends."""
     now = services.now()
-    wait = poll_back_off(now - (batch.accepted_at or now)) if _is_latest(batch, submission) else DOUBTED_SECONDS
+    wait = poll_back_off(now - submission.at) if _is_latest(batch, submission) else DOUBTED_SECONDS
     since = note_lasting_error(services, job, batch, code, polling=True)
     services.ledger.schedule_poll(batch, now + claim_seconds(batch.claims, wait), claims=batch.claims, vain_since=since)
 
@@ -313,7 +312,7 @@ def _with(batch: Batch, submission: Submission, changed: Submission) -> tuple[Su
 def _still_pending(services: Services, job: Job, batch: Batch, submission: Submission, status: str) -> bool:
     """Process a pending reply, perhaps of an overdue batch; whether the batch is done by it."""
     now = services.now()
-    count("OldestPendingAge", now - (batch.accepted_at or now))
+    count("OldestPendingAge", now - batch.submissions[-1].at)
     clear_lasting_error(services, job, batch)
     updates: dict[str, object] = {"pending_at": now, "api_status": status}
     if _is_latest(batch, submission):
@@ -322,7 +321,7 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
         updates |= {"submissions": _with(batch, submission, replace(submission, misses=0))}
     if is_overdue(services, batch, now) or job.is_past_deadline(now):
         return submit_again(services, job, batch, LATE, updates)
-    due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch, now) + 1)
+    due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch) + 1)
     services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **updates)
     return False
 

@@ -21,12 +21,12 @@ MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this re
 
 def is_overdue(services: Services, batch: Batch, now: float) -> bool:
     """Whether a batch has been pending for longer than the stack's deadline; pauses come off."""
-    return now > overdue_at(services, batch, now)
+    return now > overdue_at(services, batch)
 
 
-def overdue_at(services: Services, batch: Batch, now: float) -> float:
+def overdue_at(services: Services, batch: Batch) -> float:
     """When a batch will have been pending for longer than the stack's deadline, Unix seconds."""
-    return (batch.accepted_at or now) + batch.paused + services.settings.batch_deadline_hours * 3_600
+    return batch.submissions[-1].at + batch.paused + services.settings.batch_deadline_hours * 3_600
 
 
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
@@ -84,4 +84,4 @@ def isolate_or_end(services: Services, job: Job, batch: Batch, code: int | None,
 def next_poll(services: Services, job: Job, batch: Batch) -> float:
     """Seconds until a pending batch is polled next."""
     now = services.now()
-    return services.times.next_poll(job.plan.model, now - (batch.accepted_at or now), now)
+    return services.times.next_poll(job.plan.model, now - batch.submissions[-1].at, now)

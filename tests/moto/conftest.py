@@ -1,8 +1,10 @@
 """A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, all on one moved clock."""
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,6 +14,7 @@ from moto import mock_aws
 from local.template import properties
 from local.workers_ai import Behaviour, WorkersAI, transport
 from tests.support.command_line import CommandLine
+from tests.support.polled_batch import PolledBatch
 from tests.support.resources import WAYS, client
 from tests.support.world import World, make_world
 
@@ -68,3 +71,10 @@ def table() -> Iterator[Any]:
         client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
         client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         yield client("dynamodb")
+
+
+@pytest.fixture
+def polled(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PolledBatch]:
+    """Makes a batch that the API has accepted; waits that are spread by chance are the usual ones."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+    return partial(PolledBatch, table)

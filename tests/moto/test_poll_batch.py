@@ -1,0 +1,320 @@
+"""One poll of one batch: what is done without asking the API, and what each reply makes of the batch."""
+
+from dataclasses import replace
+
+import pytest
+
+import functions.poll.poll_batch
+from functions.poll.poll_batch import INTERNAL, needs_call
+from shared import s3_keys as keys
+from shared.claims import MAX_CLAIMS
+from shared.errors import StorageError
+from shared.models import (
+    CANCEL,
+    CANCEL_NOW,
+    CANCELLED_ACCEPTED,
+    MAX_JOB_SECONDS,
+    PAST_DEADLINE,
+    TOO_OLD_CODE,
+    BatchState,
+    ErrorDetail,
+    JobControl,
+    Submission,
+)
+from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
+from tests.support.ledger_items import BATCH, JOB, REASON, T
+from tests.support.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL
+
+DAY = 86_400
+OTHER = ErrorDetail("expired", "another reason")
+AT_ONCE = Submission("", 1, ACCEPTED)
+LATEST = Submission("id", 2, ACCEPTED)
+EARLIER = Submission("earlier", 1, T - 9_000)
+TWO_IDS = {"submissions": (EARLIER, LATEST), "attempt": 2}
+TOO_OLD = {"created_at": T - MAX_JOB_SECONDS - 1}
+CANCELLED_NOW = {"control": JobControl(cancelled=CANCEL_NOW)}
+
+NO_ANSWER = OutcomeUnknown("")
+PENDING = Pending("running")
+
+
+# ── without a call ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batch", "job", "needs"),
+    [
+        ({}, {}, True),
+        (TWO_IDS, {}, True),
+        ({}, {"control": JobControl(cancelled=CANCEL)}, True),
+        ({}, CANCELLED_NOW, False),
+        ({}, TOO_OLD, False),
+        ({"ending": REASON}, {}, False),
+        ({"halving": REASON}, {}, False),
+        ({"submissions": (AT_ONCE,)}, {}, False),
+        ({"submissions": (AT_ONCE, LATEST)}, {}, True),
+    ],
+)
+def test_the_api_is_asked_for_a_batch_with_an_id_that_neither_ends_nor_is_split(batch, job, needs):
+    held = replace(BATCH, **{"submissions": (LATEST,)} | batch)
+
+    assert needs_call(replace(JOB, **job), held, T) is needs
+
+
+@pytest.mark.parametrize(
+    ("left", "ending", "claims"), [(39.9, None, 0), (40, None, 1), (39.9, REASON, 1)], ids=["late", "in time", "none"]
+)
+def test_a_batch_is_claimed_if_there_is_time_for_the_call_that_it_needs(polled, left, ending, claims):
+    one = polled(ending=ending)
+
+    assert one.polled(NO_ANSWER, left=left) is bool(ending)
+    assert one.now.claims == claims
+    assert len(one.doubles.asked) == (1 if claims and not ending else 0)
+
+
+@pytest.mark.parametrize(("left", "seconds", "claimed"), [(900, 75, 110), (90, 65, 100), (40, 15, 50)])
+def test_a_claim_outlasts_its_call_which_leaves_time_to_store_the_answer(polled, left, seconds, claimed):
+    one = polled()
+
+    with pytest.raises(StorageError):
+        one.polled(StorageError("as if the function had died"), left=left)
+
+    assert one.doubles.asked == [("id", seconds)]
+    assert (one.now.due_at, one.now.claims, one.now.polls) == (T + claimed, 1, 1)
+
+
+def test_a_batch_that_somebody_else_claimed_is_left_alone(polled):
+    one = polled()
+    one.differs()
+
+    assert not one.polled(COMPLETE)
+    assert one.doubles.asked == []
+
+
+def test_a_batch_that_ends_gets_its_lines(polled):
+    one = polled(ending=REASON, state=BatchState.READY)
+
+    assert one.polled()
+    assert (one.now.state, one.now.part.failed, one.now.ending) == (BatchState.DONE, 2, REASON)
+    assert one.doubles.asked == []
+
+
+@pytest.mark.parametrize("ending", [None, OTHER])
+def test_a_batch_to_be_isolated_that_is_not_tried_ends_without_a_poll(polled, ending):
+    one = polled({"error": OTHER}, halving=REASON, ending=ending, state=BatchState.READY)
+
+    assert one.polled()
+    assert one.now.state is BatchState.DONE
+    assert one.now.ending.message == (
+        ending.message if ending else f"Not tried alone, because the job was stopped: {REASON.message}"
+    )
+    assert one.now.polls == 0
+
+
+def test_a_batch_to_be_isolated_is_split_without_a_poll(polled):
+    one = polled(halving=REASON, cause="5006", state=BatchState.READY)
+
+    assert not one.polled()
+    assert (one.now.state, one.now.pieces, one.now.polls) == (BatchState.HALVED, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "last_word", "ending"),
+    [(TOO_OLD, None, TOO_OLD_CODE), (TOO_OLD, REASON, REASON), (CANCELLED_NOW, None, CANCELLED_ACCEPTED)],
+    ids=["too old", "too old, with a last word", "cancelled at once"],
+)
+def test_a_batch_of_a_job_that_is_over_ends_without_a_call(polled, job, last_word, ending):
+    one = polled(job, last_word=last_word)
+
+    assert one.polled(COMPLETE)
+    assert (one.now.state, one.now.ending) == (BatchState.DONE, ending)
+    assert one.doubles.asked == []
+
+
+@pytest.mark.parametrize(("polls", "asked"), [(0, "id"), (1, "earlier"), (2, "id")])
+def test_the_ids_of_a_batch_are_asked_for_in_turn_the_latest_first(polled, polls, asked):
+    one = polled(**TWO_IDS, polls=polls, polls_settled=polls)
+
+    one.polled(PENDING)
+
+    assert [request_id for request_id, _ in one.doubles.asked] == [asked]
+
+
+# ── after claims without progress ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("batch", "ending"),
+    [
+        ({}, INTERNAL),
+        ({"halving": REASON}, REASON),
+        ({"last_word": OTHER}, OTHER),
+        ({"halving": REASON, "last_word": OTHER}, OTHER),
+    ],
+)
+def test_after_the_last_claim_a_batch_ends_for_the_reason_that_is_known(polled, batch, ending):
+    one = polled(claims=MAX_CLAIMS, **batch)
+
+    assert one.polled(COMPLETE)
+    assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, ending, 2)
+
+
+def test_the_last_claim_is_tried(polled):
+    one = polled(claims=MAX_CLAIMS - 1)
+
+    one.polled(COMPLETE)
+
+    assert one.now.ending is None
+    assert one.doubles.asked == [("id", 75)]
+
+
+def test_a_batch_whose_lines_could_never_be_written_is_done_without_them(polled):
+    one = polled(claims=MAX_CLAIMS, ending=REASON)
+
+    assert one.polled()
+    assert (one.now.state, one.now.ending, one.now.part) == (BatchState.DONE, REASON, None)
+
+
+def test_a_batch_that_could_never_be_split_is_to_end(polled):
+    one = polled(claims=MAX_CLAIMS, halving=REASON, pieces=2, state=BatchState.READY)
+
+    assert not one.polled()
+    assert (one.now.pieces, one.now.ending.code, one.now.due_at) == (0, "rejected", T)
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_is_stored_under_the_ordinal_of_its_poll_and_becomes_the_batchs_lines(polled):
+    one = polled(**TWO_IDS, polls=2, polls_settled=2)
+
+    assert one.polled(COMPLETE)
+    assert one.services.store.get(keys.raw(one.job.job_id, one.seen.number, 2, 3)) == COMPLETE.body
+    assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
+
+
+def test_an_answer_that_came_with_the_submit_is_taken_without_a_call(polled):
+    one = polled(submissions=(AT_ONCE,))
+    one.store_reply(0)
+
+    assert one.polled(NO_ANSWER)
+    assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("polls", "settled", "looked_at"),
+    [(0, 0, []), (4, 4, []), (4, 2, ["2-4", "1-4", "2-3", "1-3"])],
+    ids=["the first poll", "all are settled", "two are not"],
+)
+def test_a_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
+    polled, monkeypatch, polls, settled, looked_at
+):
+    one = polled(**TWO_IDS, polls=polls, polls_settled=settled)
+    real, found = type(one.services.store).head, []
+
+    def head(store, key, version=""):
+        found.append(key.partition("/raw-")[2])
+        return real(store, key, version)
+
+    monkeypatch.setattr(type(one.services.store), "head", head)
+
+    one.polled(PENDING)
+
+    assert sorted(found, reverse=True) == sorted(looked_at, reverse=True)
+    assert [key[-1] for key in found] == [key[-1] for key in looked_at], "the latest poll first"
+
+
+def test_an_answer_that_a_dead_poll_left_is_taken_without_a_call(polled):
+    one = polled(**TWO_IDS, polls=4, polls_settled=2)
+    one.store_reply(3, attempt=1)
+
+    assert one.polled(NO_ANSWER)
+    assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("batch", "took"),
+    [
+        ({}, [(0.0, 100.0)]),
+        ({"pending_at": T - 30}, [(70.0, 100.0)]),
+        ({"pending_at": ACCEPTED - 50}, [(0.0, 100.0)]),
+        ({"missing_asks": 1}, []),
+        (TWO_IDS, []),
+    ],
+    ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
+)
+def test_how_long_a_batch_took_is_remembered_if_it_can_be_told(polled, batch, took):
+    one = polled(**batch)
+
+    one.polled(COMPLETE)
+
+    assert one.doubles.took == took
+
+
+# ── pending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
+def test_a_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(polled, reply, status):
+    one = polled(claims=3, polls=1, misses=2, failures=2, vain_since=T - 50)
+
+    assert not one.polled(reply)
+    now = one.now
+    assert (now.due_at, now.claims, now.polls_settled) == (T + NEXT_POLL, 0, 2)
+    assert (now.misses, now.failures, now.vain_since) == (0, 0, 0.0)
+    assert (now.pending_at, now.api_status) == (T, status)
+    assert one.doubles.ages == [100.0]
+
+
+def test_an_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polled):
+    missed = replace(EARLIER, misses=3)
+    one = polled(submissions=(missed, LATEST), polls=1, misses=2, failures=2)
+
+    one.polled(PENDING)
+
+    assert one.now.submissions == (EARLIER, LATEST)
+    assert (one.now.misses, one.now.failures) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("pending_for", "deadline", "due_in"),
+    [
+        (100, None, NEXT_POLL),
+        (DAY - 99, None, NEXT_POLL),
+        (DAY - 98, None, 99),
+        (DAY, None, 1),
+        (100, 30, 30),
+        (100, 101, NEXT_POLL),
+    ],
+)
+def test_a_pending_batch_is_polled_when_it_becomes_overdue_or_its_jobs_deadline_comes(
+    polled, pending_for, deadline, due_in
+):
+    one = polled({"deadline_at": deadline and T + deadline}, submissions=(Submission("id", 1, T - pending_for),))
+
+    assert not one.polled(PENDING)
+    assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
+
+
+def test_an_overdue_batch_that_is_pending_is_submitted_again(polled):
+    one = polled(submissions=(Submission("id", 1, T - DAY - 1),))
+
+    assert not one.polled(PENDING)
+    assert (one.now.state, one.now.due_at) == (BatchState.READY, T)
+    assert [message.number for message in one.doubles.sent] == [one.seen.number]
+
+
+def test_a_pending_batch_ends_at_its_jobs_deadline(polled):
+    one = polled({"deadline_at": T})
+
+    assert one.polled(PENDING)
+    assert (one.now.state, one.now.ending) == (BatchState.DONE, PAST_DEADLINE)
+
+
+def test_how_long_a_pending_batch_has_waited_is_a_metric(polled, monkeypatch):
+    told = []
+    monkeypatch.setattr(functions.poll.poll_batch, "count", lambda *what: told.append(what))
+
+    polled().polled(PENDING)
+
+    assert told == [("PollCalls",), ("OldestPendingAge", 100.0)]

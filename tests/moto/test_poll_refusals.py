@@ -1,0 +1,313 @@
+"""Polls that bring neither an answer nor "pending": which replies are believed at once, and what the others count."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.poll.unanswered import LATE
+from shared import lasting_errors
+from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
+from shared.pacing.controls import PauseReason, Permit
+from shared.workers_ai.replies import Failed, OutcomeUnknown, Pending, Rejected
+from tests.support.ledger_items import T
+from tests.support.polled_batch import ACCEPTED, COMPLETE
+
+DAY = 86_400
+LATEST = Submission("id", 2, ACCEPTED)
+EARLIER = Submission("earlier", 1, T - 9_000)
+EARLIER_IS_POLLED = {"attempt": 2, "polls": 1, "polls_settled": 1}
+LATE_SINCE = Submission("id", 1, T - DAY - 1)
+
+REFUSED = Rejected(400, 5006, "", enveloped=True)
+REFUSED_WITHOUT_CODE = Rejected(400, None, "", enveloped=True)
+NO_SUCH_MODEL = Rejected(400, 5007, "", enveloped=True)
+SERVER_ERROR = Rejected(500, 3008, "", enveloped=True)
+SERVER_ERROR_WITHOUT_CODE = Rejected(500, None, "", enveloped=True)
+TIMED_OUT = Rejected(499, 3008, "", enveloped=True)
+PROXY = Rejected(503, None, "")
+UNKNOWN_ID = Rejected(404, 8001, "", enveloped=True)
+BAD_TOKEN = Rejected(401, 10000, "", enveloped=True)
+SLOW_DOWN = Rejected(429, 971, "", 100.0, enveloped=True)
+FAILED_AS_REJECTED = Rejected(500, 3030, "", enveloped=True)
+FAILED = Failed(3030, "")
+PERHAPS_FAILED = Failed(3030, "", enveloped=False)
+PERHAPS_FAILED_WITHOUT_CODE = Failed(None, "", enveloped=False)
+NO_ANSWER = OutcomeUnknown("")
+
+
+# ── replies that are believed when several say the same ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        (REFUSED, 5006),
+        (REFUSED_WITHOUT_CODE, 400),
+        (NO_SUCH_MODEL, 5007),
+        (SERVER_ERROR, 3008),
+        (PERHAPS_FAILED, 3030),
+        (PERHAPS_FAILED_WITHOUT_CODE, 0),
+    ],
+)
+def test_a_doubted_reply_is_counted_by_its_code(polled, reply, code):
+    one = polled(claims=1, misses=3)
+
+    assert not one.polled(reply)
+    now = one.now
+    assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 2)
+    assert (now.failures, now.failing_code, now.failing_at, now.misses) == (1, code, T, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "failures", "since"),
+    [
+        ({"failures": 2, "failing_code": 5006}, 3, T - 500),
+        ({"failures": 2, "failing_code": 5004}, 1, T),
+        ({"failures": 0, "failing_code": 5006}, 1, T),
+    ],
+    ids=["the same", "another code", "none since"],
+)
+def test_only_replies_in_a_row_that_say_the_same_are_counted_together(polled, before, failures, since):
+    one = polled(failing_at=T - 500, **before)
+
+    one.polled(REFUSED)
+
+    assert (one.now.failures, one.now.failing_at) == (failures, since)
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "over"),
+    [(REFUSED, 5006, 60), (NO_SUCH_MODEL, 5007, 60), (PERHAPS_FAILED, 3030, 60), (SERVER_ERROR, 3008, 30)],
+)
+@pytest.mark.parametrize(("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)])
+def test_a_doubted_reply_is_believed_the_fifth_time_over_long_enough(
+    polled, reply, code, over, before, sooner, believed
+):
+    one = polled(failures=before, failing_code=code, failing_at=T - over + sooner)
+
+    one.polled(reply)
+
+    assert one.now.failures == before + (not believed)
+    assert (one.now.state is BatchState.QUEUED) is not believed
+
+
+@pytest.mark.parametrize("reply", [REFUSED, SERVER_ERROR, PERHAPS_FAILED])
+def test_a_batch_that_is_believed_to_have_failed_is_isolated(polled, reply):
+    one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
+
+    assert not one.polled(reply)
+    assert (one.now.state, one.now.cause, one.now.due_at) == (BatchState.READY, str(reply.code), T)
+    assert one.now.halving.message == f"Workers AI accepted this request and then failed it ({reply.code})"
+
+
+def test_a_model_that_is_believed_to_be_none_fails_its_job(polled):
+    one = polled(failures=4, failing_code=5007, failing_at=T - 60)
+
+    assert one.polled(NO_SUCH_MODEL)
+    words = "Workers AI refuses the model @cf/meta/m2m100-1.2b (code 5007). Choose a model with the Batch property."
+    assert (one.now.state, one.now.ending) == (BatchState.DONE, ErrorDetail("rejected", words))
+    job = one.services.ledger.job(one.job.job_id)
+    assert job.error == ErrorDetail("unknown_model", words)
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause", "believed"),
+    [
+        (REFUSED, "5006", True),
+        (SERVER_ERROR, "3008", True),
+        (REFUSED, "5004", False),
+        (REFUSED_WITHOUT_CODE, "failed", False),
+        (NO_SUCH_MODEL, "5007", False),
+    ],
+)
+def test_a_cause_that_its_job_knows_is_believed_at_once(polled, reply, cause, believed):
+    one = polled({"isolation": Isolation(causes={cause: ""})})
+
+    one.polled(reply)
+
+    assert one.now.failures == (0 if believed else 1)
+    assert (one.now.halving is not None) is believed
+
+
+@pytest.mark.parametrize("reply", [FAILED, FAILED_AS_REJECTED])
+def test_the_apis_own_word_that_a_batch_failed_is_believed_at_once(polled, reply):
+    one = polled()
+
+    assert not one.polled(reply)
+    assert (one.now.state, one.now.cause) == (BatchState.READY, "3030")
+
+
+# ── no answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reply", [NO_ANSWER, PROXY, TIMED_OUT, SERVER_ERROR_WITHOUT_CODE])
+@pytest.mark.parametrize(("age", "wait"), [(100, 50), (4, 5), (1_000, 180)])
+def test_after_no_answer_a_batch_waits_half_as_long_as_it_did_and_its_claim_counts(polled, reply, age, wait):
+    one = polled(claims=1, submissions=(Submission("id", 1, T - age),))
+
+    assert not one.polled(reply)
+    now = one.now
+    assert (now.state, now.due_at, now.claims, now.vain_since) == (BatchState.QUEUED, T + wait, 2, T)
+    assert (now.failures, now.misses) == (0, 0)
+
+
+def test_after_no_answer_for_an_earlier_id_the_next_poll_is_soon(polled):
+    one = polled(submissions=(EARLIER, LATEST), **EARLIER_IS_POLLED)
+
+    one.polled(NO_ANSWER)
+
+    assert (one.now.due_at, one.now.submissions) == (T + 15, (EARLIER, LATEST))
+
+
+@pytest.mark.parametrize(("reply", "code"), [(NO_ANSWER, 0), (PROXY, 503), (TIMED_OUT, 3008)])
+def test_calls_without_an_answer_for_long_are_noted_in_the_job(polled, reply, code):
+    since = T - lasting_errors.NOTED_AFTER_SECONDS - 1
+    one = polled(vain_since=since)
+
+    one.polled(reply)
+
+    assert one.services.ledger.job(one.job.job_id).trouble == LastingError(code, since, T, polling=True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "accepted", "again"),
+    [
+        (TIMED_OUT, LATE_SINCE, True),
+        (SERVER_ERROR_WITHOUT_CODE, LATE_SINCE, True),
+        (TIMED_OUT, replace(LATE_SINCE, at=T - DAY), False),
+        (PROXY, LATE_SINCE, False),
+        (NO_ANSWER, LATE_SINCE, False),
+    ],
+    ids=["a timeout", "an error without a code", "not overdue", "not the API's", "no reply"],
+)
+def test_an_overdue_batch_is_submitted_again_if_the_api_itself_has_no_answer(polled, reply, accepted, again):
+    one = polled(submissions=(accepted,))
+
+    assert not one.polled(reply)
+    assert len(one.doubles.sent) == again
+    assert one.now.state is (BatchState.READY if again else BatchState.QUEUED)
+
+
+def test_an_overdue_batch_that_is_not_to_be_submitted_again_ends_late(polled):
+    one = polled(submissions=(LATE_SINCE,))
+    one.doubles.ambiguous_submit = "fail"
+
+    assert one.polled(TIMED_OUT)
+    assert (one.now.state, one.now.ending) == (BatchState.DONE, LATE)
+
+
+# ── ids that are not known ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("misses", "since"), [(0, T), (1, T - 500)])
+def test_a_poll_that_must_not_know_the_id_is_counted(polled, misses, since):
+    one = polled(claims=1, misses=misses, missed_at=T - 500, failures=3)
+
+    assert not one.polled(UNKNOWN_ID)
+    now = one.now
+    assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 2)
+    assert (now.misses, now.missed_at, now.failures) == (misses + 1, since, 0)
+
+
+@pytest.mark.parametrize(("before", "since", "lost"), [(4, 60, True), (3, 60, False), (4, 59.5, False)])
+def test_an_id_that_is_not_known_five_times_in_a_minute_is_lost(polled, before, since, lost):
+    one = polled(misses=before, missed_at=T - since)
+
+    assert not one.polled(UNKNOWN_ID)
+    assert one.now.state is (BatchState.READY if lost else BatchState.QUEUED)
+    assert len(one.doubles.sent) == lost
+
+
+def test_a_lost_batch_that_cannot_be_submitted_now_keeps_its_count(polled):
+    one = polled(misses=4, missed_at=T - 60, failures=2)
+    one.services.budget.hold(T, 60)
+
+    assert not one.polled(UNKNOWN_ID)
+    assert (one.now.state, one.now.misses, one.now.missed_at, one.now.failures) == (BatchState.QUEUED, 5, T - 60, 0)
+
+
+def test_a_lost_batch_that_is_not_submitted_again_ends_as_unknown(polled):
+    one = polled(misses=4, missed_at=T - 60)
+    one.doubles.ambiguous_submit = "fail"
+
+    assert one.polled(UNKNOWN_ID)
+    assert one.now.ending == ErrorDetail("expired", "Workers AI no longer knew the batch.")
+
+
+@pytest.mark.parametrize("reply", [UNKNOWN_ID, REFUSED, SERVER_ERROR, PERHAPS_FAILED])
+@pytest.mark.parametrize(
+    ("misses", "since", "given_up"), [(4, 60, True), (3, 60, False), (4, 59.5, False), (0, 999, False)]
+)
+def test_an_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, since, given_up):
+    """The latest id's count stays: it alone decides what becomes of the batch."""
+    earlier = replace(EARLIER, misses=misses, missed_at=T - since)
+    latest = {"failures": 4, "failing_code": reply.code, "failing_at": T - 60, "misses": 4, "missed_at": T - 60}
+    one = polled(submissions=(earlier, LATEST), **EARLIER_IS_POLLED, **latest)
+
+    assert not one.polled(reply)
+    now = one.now
+    counted = replace(earlier, misses=misses + 1, missed_at=T - since if misses else T, given_up=given_up)
+    assert now.submissions == (counted, LATEST)
+    assert (now.state, now.due_at, now.claims) == (BatchState.QUEUED, T + 15, 1)
+    assert (now.failures, now.misses) == (4, 4)
+
+
+def test_an_earlier_id_that_failed_is_given_up_at_once(polled):
+    one = polled(submissions=(EARLIER, LATEST), **EARLIER_IS_POLLED)
+
+    assert not one.polled(FAILED)
+    assert one.now.submissions == (replace(EARLIER, misses=1, missed_at=T, given_up=True), LATEST)
+    assert one.now.state is BatchState.QUEUED
+
+
+# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_refused_token_pauses_all_calls_and_the_batchs_clock(polled):
+    one = polled(paused=5.0)
+
+    assert not one.polled(BAD_TOKEN)
+    pause = one.services.budget.controls().pause
+    assert (pause.reason, pause.since, pause.code) == (PauseReason.TOKEN_REFUSED, T, "10000")
+    assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 60, 65.0, 0)
+
+
+def test_a_call_too_many_holds_all_calls_and_the_batchs_clock(polled):
+    one = polled(paused=5.0)
+
+    assert not one.polled(SLOW_DOWN)
+    assert one.services.budget.controls().rate.hold_until == T + 100
+    assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 105, 110.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_over"),
+    [
+        (COMPLETE, True),
+        (Pending("queued"), True),
+        (FAILED, True),
+        (UNKNOWN_ID, True),
+        (REFUSED, True),
+        (NO_ANSWER, False),
+        (PROXY, False),
+        (BAD_TOKEN, False),
+        (SLOW_DOWN, False),
+    ],
+)
+def test_a_pause_is_over_when_the_reply_to_its_probe_shows_it(polled, reply, is_over):
+    one = polled()
+    one.services.budget.pause(PauseReason.TOKEN_REFUSED, T - 100, "10000", Permit())
+    pause = one.services.budget.controls().pause
+
+    one.polled(reply, Permit(pause))
+
+    assert one.services.budget.controls().pause == (None if is_over else pause)
+
+
+def test_a_reply_to_a_poll_that_is_no_probe_ends_no_pause(polled):
+    one = polled()
+    one.services.budget.pause(PauseReason.OUTAGE, T - 100, "", Permit())
+
+    one.polled(COMPLETE)
+
+    assert one.services.budget.controls().pause.reason is PauseReason.OUTAGE

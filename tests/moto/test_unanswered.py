@@ -1,0 +1,246 @@
+"""Batches whose ids bring no answer: which are submitted again, which are isolated, and how the others end."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.poll.unanswered import (
+    LATE,
+    MISSING,
+    end,
+    end_missing,
+    is_overdue,
+    isolate_or_end,
+    next_poll,
+    overdue_at,
+    submit_again,
+)
+from shared.aws.queues import SubmitMessage
+from shared.models import (
+    CANCEL,
+    PAST_DEADLINE,
+    BatchState,
+    DueKind,
+    ErrorDetail,
+    JobControl,
+    PartialReply,
+    Submission,
+)
+from tests.support.ledger_items import REASON, T
+from tests.support.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL
+
+HOUR = 3_600.0
+CANCELLED = {"control": JobControl(cancelled=CANCEL)}
+ID = Submission("id", 1, ACCEPTED)
+PARTLY, WHOLLY = PartialReply("staging/partly", 0), PartialReply("staging/wholly", 0)
+PARTLY_ANSWERED = {"partial_replies": (PARTLY,), "missing_asks": 2}
+COUNTED = {"misses": 7, "missed_at": T - 60}
+
+
+def ids(*rounds):
+    """An acceptance in each of these rounds, the last one at `ACCEPTED`."""
+    last = len(rounds)
+    return tuple(Submission(f"id-{at}", at, ACCEPTED - 100 * (last - at), one) for at, one in enumerate(rounds, 1))
+
+
+@pytest.fixture
+def stored(polled):
+    """The same batch, and both replies of which it may name one."""
+
+    def make(*given, **batch):
+        one = polled(*given, **batch)
+        one.services.store.put(PARTLY.key, INCOMPLETE.body)
+        one.services.store.put(WHOLLY.key, COMPLETE.body)
+        return one
+
+    return make
+
+
+# ── how long a batch is pending ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("paused", "hours", "at"), [(0, 24, 24 * HOUR), (50, 24, 24 * HOUR + 50), (0, 0.5, HOUR / 2)])
+def test_a_batch_is_overdue_after_the_stacks_deadline_pauses_apart(polled, paused, hours, at):
+    one = polled(paused=paused, submissions=ids(0, 0))
+    one.doubles.batch_deadline_hours = hours
+
+    assert overdue_at(one.services, one.seen) == ACCEPTED + at
+    assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [False, False, True]
+
+
+def test_the_next_poll_is_chosen_by_the_age_since_the_last_acceptance(polled):
+    one = polled(submissions=ids(0, 0))
+
+    assert next_poll(one.services, one.job, one.seen) == NEXT_POLL
+    assert one.doubles.ages == [100.0]
+
+
+# ── submitted again ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}, {"submissions": ids(0, 0, 0, 1), "round": 1}],
+    ids=["once", "twice", "one was unknowable", "others of an earlier round"],
+)
+def test_a_batch_of_less_than_three_submits_is_submitted_again(polled, batch):
+    one = polled(**batch)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    now = one.now
+    assert (now.state, now.work, now.due_at, now.misses) == (BatchState.READY, DueKind.SUBMIT, T, 0)
+    assert one.doubles.sent == [SubmitMessage(one.job.job_id, one.seen.number)]
+
+
+@pytest.mark.parametrize(
+    ("job", "batch", "ending"),
+    [
+        ({}, {"submissions": ids(0, 0, 0)}, LATE),
+        ({}, {"submissions": ids(0, 0), "unknowable": 1}, LATE),
+        ({}, {"last_word": REASON}, REASON),
+        (CANCELLED, {}, LATE),
+        ({"deadline_at": T}, {}, PAST_DEADLINE),
+        ({"deadline_at": T}, {"last_word": REASON}, PAST_DEADLINE),
+    ],
+    ids=["three", "two and an unknowable", "last word", "cancelled", "past its deadline", "last word and deadline"],
+)
+def test_a_batch_ends_that_may_not_be_submitted_again(polled, job, batch, ending):
+    one = polled(job, **batch)
+
+    assert submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, ending, 2)
+    assert one.doubles.sent == []
+
+
+def test_a_batch_ends_if_the_stack_submits_none_twice(polled):
+    one = polled()
+    one.doubles.ambiguous_submit = "fail"
+
+    assert submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert one.now.ending == LATE
+
+
+@pytest.mark.parametrize("why", ["the job is paused", "no call is permitted"])
+def test_while_no_submit_could_be_sent_the_ids_are_polled_on(polled, why):
+    one = polled({"control": JobControl(held_since=T - 9)} if why == "the job is paused" else {})
+    if why == "no call is permitted":
+        one.services.budget.hold(T, 60)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    now = one.now
+    assert (now.state, now.due_at, now.misses, now.missed_at) == (BatchState.QUEUED, T + NEXT_POLL, 7, T - 60)
+    assert one.doubles.sent == []
+
+
+def test_no_message_is_sent_for_a_batch_that_somebody_else_changed(polled):
+    one = polled()
+    one.services.ledger.resubmit(one.seen, T)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert one.doubles.sent == []
+
+
+def test_of_a_partly_answered_batch_only_what_lacks_an_answer_is_submitted_again(stored):
+    one = stored(**PARTLY_ANSWERED)
+
+    assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
+    assert (one.now.round, one.now.round_requests, one.now.state) == (1, 1, BatchState.READY)
+
+
+# ── items that are missing ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}],
+    ids=["once", "twice", "one was unknowable"],
+)
+def test_records_without_an_answer_are_tried_again_by_themselves(stored, batch):
+    one = stored(**PARTLY_ANSWERED | batch)
+
+    assert not end_missing(one.services, one.job, one.seen)
+    assert (one.now.round, one.now.round_requests, one.now.due_at) == (1, 1, T + 20)
+
+
+@pytest.mark.parametrize(
+    ("job", "batch", "failed", "ending"),
+    [
+        ({}, {"submissions": ids(0, 0, 0)}, 1, MISSING),
+        ({}, {"submissions": ids(0, 0), "unknowable": 1}, 1, MISSING),
+        ({}, {"last_word": REASON}, 1, REASON),
+        (CANCELLED, {}, 1, MISSING),
+        ({}, {"partial_replies": (WHOLLY,)}, 0, MISSING),
+    ],
+    ids=["three", "two and an unknowable", "last word", "cancelled", "nothing is missing"],
+)
+def test_records_without_an_answer_end_if_they_may_not_be_tried_again(stored, job, batch, failed, ending):
+    one = stored(job, **PARTLY_ANSWERED | batch)
+
+    assert end_missing(one.services, one.job, one.seen)
+    now = one.now
+    assert (now.state, now.ending, now.round) == (BatchState.DONE, ending, 0)
+    assert (now.part.failed, now.part.succeeded) == (failed, 2 - failed)
+
+
+def test_records_without_an_answer_end_if_the_stack_submits_none_twice(stored):
+    one = stored(**PARTLY_ANSWERED)
+    one.doubles.ambiguous_submit = "fail"
+
+    assert end_missing(one.services, one.job, one.seen)
+    assert one.now.ending == MISSING
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_records_of_a_batch_end_for_one_reason(polled):
+    one = polled()
+
+    assert end(one.services, one.job, one.seen, REASON)
+    assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, REASON, 2)
+
+
+def test_a_batch_that_somebody_else_changed_does_not_end(polled):
+    one = polled()
+    one.differs()
+
+    assert not end(one.services, one.job, one.seen, REASON)
+    assert (one.now.state, one.now.ending) == (BatchState.QUEUED, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "message"),
+    [
+        (5006, "5006", "Workers AI accepted this request and then failed it (5006)"),
+        (None, "failed", "Workers AI accepted this request and then failed it"),
+    ],
+)
+def test_a_failed_batch_of_several_records_is_isolated(polled, code, cause, message):
+    one = polled()
+
+    isolate_or_end(one.services, one.job, one.seen, code, "")
+
+    now = one.now
+    assert (now.state, now.halving, now.cause) == (BatchState.READY, ErrorDetail("rejected", message), cause)
+    assert (now.ending, now.due_at, now.work) == (None, T, DueKind.POLL)
+
+
+@pytest.mark.parametrize(
+    "batch", [{"sendable": 1}, {"round": 1, "submissions": (ID, replace(ID, round=1))}], ids=["alone", "tried again"]
+)
+def test_what_was_tried_alone_or_again_and_failed_is_to_end(polled, batch):
+    one = polled(**batch)
+
+    isolate_or_end(one.services, one.job, one.seen, 5006, "its words")
+
+    now = one.now
+    assert (now.ending.code, now.cause, now.halving, now.due_at) == ("rejected", "5006", None, T)
+    assert one.services.store.get(now.ending.said) == b"its words"
+
+
+def test_of_a_failed_batch_that_was_partly_answered_only_the_others_are_tried_again(stored):
+    one = stored(**PARTLY_ANSWERED)
+
+    isolate_or_end(one.services, one.job, one.seen, 5006, "")
+
+    assert (one.now.round, one.now.halving, one.now.ending) == (1, None, None)

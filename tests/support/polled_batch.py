@@ -1,0 +1,129 @@
+"""One batch of two records that the API has accepted, on moto at a fixed time; a test says what the API answers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
+
+from functions.poll.poll_batch import poll_batch
+from shared import s3_keys as keys
+from shared.aws.object_store import ObjectStore
+from shared.bootstrap import Services
+from shared.ledger import Ledger
+from shared.models import Batch, Job, JobState, Submission
+from shared.pacing.budget import Budget
+from shared.pacing.controls import Permit, control_key
+from shared.staged_batch import RecordIndex, build_body, encode_index
+from shared.workers_ai.results import parse_answer
+from tests.support.ledger_items import BATCH, JOB, T
+from tests.support.resources import client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from shared.workers_ai.replies import Reply
+
+RECORDS = [b'{"text":"one"}', b'{"text":"two"}']
+BODY = build_body(RECORDS)
+ACCEPTED = T - 100
+"""When the API accepted the batch."""
+NEXT_POLL = 100.0
+"""Seconds to the next poll of a pending batch, as far as the times of its model say."""
+_item = '{"id":%d,"success":true,"result":{"translated_text":"x"}}'
+INCOMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
+"""It lacks the second record's item."""
+COMPLETE = parse_answer(f'{{"responses":[{_item % 0},{_item % 1}]}}'.encode())
+_ids = count(1)
+
+
+@dataclass
+class Doubles:
+    """The API, the queues, the times and the settings that the batch meets, and what each was asked."""
+
+    batch_deadline_hours: float = 24
+    ambiguous_submit: str = "resubmit"
+    reply: Reply | Exception | None = None
+    asked: list[tuple[str, float]] = field(default_factory=list)
+    """Id and seconds of each poll."""
+    sent: list[object] = field(default_factory=list)
+    ages: list[float] = field(default_factory=list)
+    """Ages for which the next poll was wanted."""
+    took: list[tuple[float, float]] = field(default_factory=list)
+    """Of each batch that was finished: its age when it was last pending, and now."""
+
+    @contextmanager
+    def poll(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
+        self.asked.append((request_id, seconds))
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        assert self.reply is not None
+        yield self.reply
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    def send_all(self, messages: list[object], delays: list[float]) -> None:
+        self.sent += messages
+
+    def next_poll(self, model: str, age: float, now: float) -> float:
+        self.ages.append(age)
+        return NEXT_POLL
+
+    def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
+        self.took.append((after, by))
+
+
+class PolledBatch:
+    """The batch and its job, each with what differs from `ledger_items`, and the services that poll it at `T`."""
+
+    def __init__(self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any) -> None:
+        made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
+        self.job: Job = replace(made, **(job or {}))
+        accepted = replace(BATCH, submissions=(Submission("id", 1, ACCEPTED),), body_size=len(BODY))
+        self.seen = replace(accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch})
+        """The batch as whoever found it due has read it."""
+        self.doubles = Doubles()
+        double = cast("Any", self.doubles)
+        ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
+        budget = Budget(dynamodb, "table", 200)
+        self.services = Services(
+            double, ledger, store, double, double, budget, double, double, now=lambda: T, sleep=lambda _: None
+        )
+        for name in ("PAUSE", "RATE", "STACK"):
+            dynamodb.delete_item(TableName="table", Key=cast("Any", control_key(name)))
+        ledger.create_job(self.job)
+        ledger.create_batch(self.seen)
+        index = encode_index(RecordIndex([len(one) for one in RECORDS], [(0, 1)]))
+        # Straight into moto's memory: few tests read it.
+        staged = keys.staged(self.job.job_id, self.seen.number)
+        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("bucket", staged, BODY + index)
+
+    def polled(self, reply: Reply | Exception | None = None, permit: Permit | None = None, left: float = 900) -> bool:
+        """Poll it once, with so many seconds left; whether it is done by it."""
+        self.doubles.reply = reply
+        outcome = poll_batch(self.services, self.job, self.seen, permit or Permit(), lambda: left)
+        assert outcome.job_id == self.job.job_id
+        return outcome.done
+
+    @property
+    def now(self) -> Batch:
+        """The batch as it is now."""
+        found = self.services.ledger.batch(self.job.job_id, self.seen.number)
+        assert found is not None
+        return found
+
+    def store_reply(self, ordinal: int, attempt: int = 1) -> None:
+        """Put a complete reply where the poll of this ordinal stores it."""
+        key = keys.raw(self.job.job_id, self.seen.number, attempt, ordinal)
+        self.services.store.put_if_absent(key, COMPLETE.body)
+
+    def differs(self) -> None:
+        """Somebody else claims the batch after it was read."""
+        self.services.ledger.claim_poll(self.seen, T + 1)
