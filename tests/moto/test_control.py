@@ -346,6 +346,7 @@ def test_an_object_that_names_no_job_is_left_alone(small, key):
 # ── nobody else is held up ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_paused_job_with_many_batches_hides_nobodys_work(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     paused = begun(world, 120, "large.jsonl")

@@ -351,7 +351,7 @@ def run_model(number: int, **chosen: object) -> None:
 
 
 def test_the_laws_hold_whatever_happens():
-    run_model(0, max_examples=4, stateful_step_count=12)
+    run_model(0, max_examples=3, stateful_step_count=10)
 
 
 @pytest.mark.faults

@@ -103,6 +103,7 @@ def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, 
     assert world.manifest()["batches"][0]["attempts"] == 2
 
 
+@pytest.mark.slow
 def test_records_the_service_stays_short_for_fail_after_two_retries(world, api):
     api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
     world.upload_records("a.jsonl", referenced(5), model=M2M)

@@ -25,6 +25,7 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
     assert submits(api) <= 3 * (2 * 7 + 1) + 2
 
 
+@pytest.mark.slow
 def test_a_job_whose_every_lone_record_is_refused_stops_trying(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=64)
     world.upload_records("a.jsonl", [{"text": "x", "target_lang": 7}] * 64, model=M2M)

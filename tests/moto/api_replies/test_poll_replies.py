@@ -44,6 +44,7 @@ def test_the_same_server_error_five_polls_running_is_a_failed_batch(world, api):
     assert codes(world) == [None, "rejected"]
 
 
+@pytest.mark.slow
 def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
@@ -56,6 +57,7 @@ def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(
     assert len(world.lines("retry.jsonl")) == 3
 
 
+@pytest.mark.slow
 def test_a_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_become(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
@@ -67,6 +69,7 @@ def test_a_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_
     assert 3_600 < world.now() - began < 3_600 + 120
 
 
+@pytest.mark.slow
 def test_an_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
     world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="stuck", times=0))
@@ -98,6 +101,7 @@ def test_an_id_unknown_only_for_a_moment_is_not_submitted_again(world, api):
     assert len(api.accepted) == 1
 
 
+@pytest.mark.slow
 def test_of_several_ids_the_first_complete_answer_wins(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", seconds=4_500), Fault(kind="stuck", nth=2, times=0))

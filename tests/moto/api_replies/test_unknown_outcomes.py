@@ -170,6 +170,7 @@ def test_the_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
     assert len(api.accepted) == 1
 
 
+@pytest.mark.slow
 def test_an_outage_does_not_spend_everyones_second_try(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="accept_then_reset", times=4))
