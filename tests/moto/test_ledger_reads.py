@@ -1,0 +1,150 @@
+"""What the ledger reads: what is due, what is open and unclaimed, and the batches of a job in their order."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from shared.ledger import Ledger
+from shared.ledger.item_keys import DueEntry
+from shared.models import BatchState, DueKind
+from tests.support.ledger_items import BATCH, JOB, READY, SUBMITTING, OneItem, T
+
+# ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def five_polls(table):
+    """Batches 0 to 4, due at T-2, T-1, T, T+1 and T+2; the middle one is of schema `v2`."""
+    at = Ledger(table, "table")
+    batches = [
+        replace(BATCH, job_id=f"job-{number % 2}", number=f"{number:08d}", due_at=T - 2 + number) for number in range(5)
+    ]
+    batches[2] = replace(batches[2], schema="v2")
+    for batch in batches:
+        at.create_batch(batch)
+    yield at
+    for batch in batches:
+        table.delete_item(
+            TableName="table", Key={"pk": {"S": f"JOB#{batch.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "following"),
+    [(0, 0, T - 2), (1, 1, T - 1), (2, 2, T), (3, 3, T + 1), (4, 3, T + 1), (5, 3, T + 1), (9, 3, T + 1)],
+)
+def test_what_is_due_comes_oldest_first_of_both_schemas_and_with_the_time_of_the_next(
+    five_polls, limit, found, following
+):
+    entries, next_at = five_polls.due(DueKind.POLL, T, limit)
+
+    assert [(entry.job_id, entry.number, entry.due_at) for entry in entries] == [
+        (f"job-{number % 2}", f"{number:08d}", T - 2 + number) for number in range(found)
+    ]
+    assert next_at == following
+
+
+def test_when_all_is_due_nothing_follows(five_polls):
+    entries, next_at = five_polls.due(DueKind.POLL, T + 2, 5)
+
+    assert (len(entries), next_at) == (5, None)
+
+
+def test_a_job_among_what_is_due_has_no_number(table):
+    ledger = OneItem(table, JOB).ledger
+
+    assert ledger.due(DueKind.JOB, T, 9) == ([DueEntry(JOB.job_id, "", T)], None)
+
+
+@pytest.mark.parametrize(("most", "pages"), [(1, 1), (4, 1), (5, 2), (9, 2)])
+def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, monkeypatch, most, pages):
+    """Each schema is a page of its own: four items of `v1`, one of `v2`."""
+    asked = []
+    real = five_polls.call
+    monkeypatch.setattr(five_polls, "call", lambda *names, **arguments: asked.append(1) or real(*names, **arguments))
+
+    assert five_polls.count_open(DueKind.POLL, most) == (4 if pages == 1 else 5)
+    assert len(asked) == pages
+    asked.clear()
+    assert five_polls.count_by_job(DueKind.POLL, most) == ({"job-0": 2 if pages == 1 else 3, "job-1": 2})
+    assert len(asked) == pages
+
+
+@pytest.mark.parametrize(
+    ("held", "found"),
+    [
+        (replace(READY, claims=2), (DueEntry(READY.job_id, READY.number, T), 2)),
+        (SUBMITTING, None),
+        (replace(READY, state=BatchState.DONE, due_at=None, work=None), None),
+        (replace(JOB, lease_until=T + 1), None),
+        (replace(JOB, lease_until=T), (DueEntry(JOB.job_id, "", T), 0)),
+        (JOB, (DueEntry(JOB.job_id, "", T), 0)),
+    ],
+    ids=["open", "being submitted", "over", "leased", "its lease is over", "never leased"],
+)
+def test_an_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
+    ledger = OneItem(table, held).ledger
+
+    assert ledger.unclaimed(held.job_id, getattr(held, "number", ""), T) == found
+
+
+def test_an_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
+    ledger = Ledger(table, "table")
+
+    assert ledger.unclaimed("no-job", "", T) is None
+    assert ledger.claims_of(DueEntry("no-job", "", T)) == 0
+
+
+@pytest.mark.parametrize(("claims", "counted"), [(3, 3), ("three", 0)])
+def test_claims_are_read_of_an_item_that_cannot_be_read_otherwise(table, claims, counted):
+    item = OneItem(table, JOB)
+    item.change("plan", "broken")
+    item.change("claims", claims)
+
+    assert item.ledger.claims_of(DueEntry(JOB.job_id, "", T)) == counted
+
+
+# ── batches of a job ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ten_batches(table):
+    at = Ledger(table, "table")
+    for number in range(10):
+        at.create_batch(replace(BATCH, job_id="ten", number=f"{number:08d}"))
+    at.create_batch(replace(BATCH, job_id="ten", number="00000003.1"))
+    return at
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        ({}, ["0", "1", "2", "3", "3.1", "4", "5", "6", "7", "8", "9"]),
+        ({"after": "00000006"}, ["7", "8", "9"]),
+        ({"limit": 3}, ["0", "1", "2"]),
+        ({"limit": 3, "page_size": 2}, ["0", "1", "2"]),
+        ({"limit": 4, "page_size": 2}, ["0", "1", "2", "3"]),
+        ({"limit": 2, "page_size": 9, "after": "00000007"}, ["8", "9"]),
+        ({"prefix": "00000003."}, ["3.1"]),
+    ],
+)
+def test_batches_are_read_in_order_and_no_further_than_wanted(ten_batches, monkeypatch, wanted, numbers):
+    asked = []
+    real = ten_batches.call
+    monkeypatch.setattr(
+        ten_batches, "call", lambda *names, **given: asked.append(given.get("Limit")) or real(*names, **given)
+    )
+
+    found = [batch.number.lstrip("0") or "0" for batch in ten_batches.batches("ten", **wanted)]
+
+    assert found == numbers
+    limit, size = wanted.get("limit"), wanted.get("page_size")
+    if limit:
+        assert sum(asked) <= max(limit, size or 0)
+        assert len(asked) == math.ceil(limit / min(limit, size or limit))
+
+
+def test_the_last_batch_is_the_one_with_the_highest_number(ten_batches):
+    assert ten_batches.last_batch("ten").number == "00000009"
+    assert ten_batches.last_batch("none") is None
