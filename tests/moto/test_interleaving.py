@@ -44,7 +44,7 @@ MEANWHILE = {
 }
 
 
-@pytest.mark.parametrize("share", [0.2, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
+@pytest.mark.parametrize("share", [*(pytest.param(share, marks=pytest.mark.slow) for share in (0.2, 0.5)), 1.0])
 @pytest.mark.parametrize("what", ["the same event again", "everything that is due"])
 @pytest.mark.parametrize("journey", [SMALL, SPLIT_IN_TWO], ids=["plain", "refused"])
 def test_whatever_comes_before_its_writes_a_job_is_paid_for_once_and_whole(journey, what, share):

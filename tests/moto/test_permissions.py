@@ -82,6 +82,7 @@ def pause_and_resume(world: World) -> None:
     world.settle(minutes=240)
 
 
+@pytest.mark.slow
 def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 

@@ -141,6 +141,7 @@ def test_locks_hold_hashes_and_no_address():
         assert text.count("--hash=sha256:") >= len(re.findall("^[a-z]", text, re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.build
 def test_the_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
     made = subprocess.run(

@@ -233,7 +233,7 @@ def finish_all(world, at_once):
 @pytest.mark.parametrize(
     ("size", "at_once"),
     [
-        pytest.param(100, 16, id="tiny answers-a few at a time"),
+        pytest.param(100, 16, id="tiny answers-a few at a time", marks=pytest.mark.slow),
         pytest.param(100, 100_000, id="tiny answers-all at once"),
         pytest.param(20_000, 100_000, id="small answers-all at once", marks=pytest.mark.slow),
         pytest.param(20_000, 16, id="small answers-a few at a time", marks=pytest.mark.slow),
