@@ -11,7 +11,6 @@ batches of jobs, which may use all.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from shared.aws.dynamodb import ConditionFailedError
 from shared.observability import count
 from shared.pacing.controls import (
     MODEL_PROBE_SECONDS,
-    PAUSED_LOOK_SECONDS,
     CallKind,
     ControlItems,
     Denied,
@@ -146,8 +144,7 @@ class Budget(ControlItems):
         if pause is None or (pause.until is not None and now >= pause.until):
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
-        look_at = min(max(pause.next_probe, now + 1), now + PAUSED_LOOK_SECONDS, pause.until or math.inf)
-        return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=look_at)
+        return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=pause.look_at(now))
 
     def model_room(self, model: str, now: float) -> ModelRoom:
         """How many batches of a model may be submitted now, tokens and pauses apart."""

@@ -11,6 +11,7 @@ by `shared.pacing.budget`.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -75,6 +76,10 @@ class Pause:
     step: float
     until: float | None = None
     code: str = ""
+
+    def look_at(self, now: float) -> float:
+        """When what it holds up looks again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
+        return min(max(self.next_probe, now + 1), now + PAUSED_LOOK_SECONDS, self.until or math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +247,9 @@ class ControlItems(Table):
             return None
         if call_for is CallKind.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
             return None
-        look = min(now + PAUSED_LOOK_SECONDS, pause.until or now + PAUSED_LOOK_SECONDS)
         if probing := self.claim_probe(pause, now):
             return probing
-        return Denied(soon_after(min(look, max(pause.next_probe, now + 1)) + 1, 9), paused=True)
+        return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True)
 
     def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
         """None: no wait in the way; a wait: this call is its probe."""

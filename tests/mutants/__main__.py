@@ -125,10 +125,8 @@ class Reach:
             found = {one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one}
             files = {one.partition("::")[0] for one in found}
             found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
-        within = {one.rpartition("|")[0] for one in by_line.get(self.guarded(path, line), ())}
-        return sorted(
-            (one for one in found if one in self.seconds), key=lambda one: (one not in within, self.seconds[one])
-        )
+        telling = {one.rpartition("|")[0] for one in by_line.get(self.guarded(path, line), ())}
+        return sorted(found & self.seconds.keys(), key=lambda one: (one not in telling, self.seconds[one]))
 
     def guarded(self, path: Path, line: int) -> int:
         """The first line that is done only if the condition on this line holds; 0 if it holds no condition of an `if`.
@@ -150,12 +148,12 @@ class Reach:
             spread: whether to take the first of each file, then the second of each, and so on.
         """
         if spread:
-            places = Counter[str]()
-            ranks = {}
+            taken, ranks = Counter[str](), dict[str, int]()
             for test in tests:
-                ranks[test] = places[path := test.partition("::")[0]]
-                places[path] += 1
-            tests = sorted(tests, key=lambda one: ranks[one])
+                path = test.partition("::")[0]
+                ranks[test] = taken[path]
+                taken[path] += 1
+            tests = sorted(tests, key=ranks.__getitem__)
         chosen = []
         for test in tests:
             chosen.append(test)

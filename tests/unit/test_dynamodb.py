@@ -5,12 +5,11 @@ DynamoDB itself is botocore's stub, which answers what a test says and refuses a
 
 from dataclasses import dataclass
 
-import boto3
 import pytest
-from botocore.stub import Stubber
 
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
+from tests.support.stubs import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
 ITEM = {**KEY, "claims": {"N": "2"}, "due_at": {"N": "9.5"}}
@@ -26,10 +25,8 @@ class Turn:
 
 @pytest.fixture
 def dynamodb():
-    client = boto3.client("dynamodb", region_name="eu-west-1", aws_access_key_id="test", aws_secret_access_key="test")
-    with Stubber(client) as stub:
+    with stubbed("dynamodb") as stub:
         yield stub
-        stub.assert_no_pending_responses()
 
 
 @pytest.fixture

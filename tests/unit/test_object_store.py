@@ -3,23 +3,21 @@
 import io
 from contextlib import ExitStack
 
-import boto3
 import pytest
 from botocore.response import StreamingBody
-from botocore.stub import ANY, Stubber
+from botocore.stub import ANY
 
 from shared.aws.object_store import BLOCK_BYTES, ObjectNotFoundError, ObjectStore, WriteConflictError
 from shared.errors import StorageError
+from tests.support.stubs import stubbed
 
 KEY = "results/a/output.jsonl"
 
 
 @pytest.fixture
 def s3():
-    client = boto3.client("s3", region_name="eu-west-1", aws_access_key_id="test", aws_secret_access_key="test")
-    with Stubber(client) as stub:
+    with stubbed("s3") as stub:
         yield stub
-        stub.assert_no_pending_responses()
 
 
 @pytest.fixture

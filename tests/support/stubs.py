@@ -1,0 +1,21 @@
+"""Clients of AWS services that answer what a test says, and refuse a call that it did not expect."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.stub import Stubber
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def stubbed(service: str) -> Iterator[Stubber]:
+    """A stub of one service, whose every answer must have been asked for in the end."""
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    with Stubber(boto3.client(service, region_name="eu-west-1", **keys)) as stub:  # type: ignore[call-overload] # known at run time
+        yield stub
+        stub.assert_no_pending_responses()
