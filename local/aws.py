@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from botocore.config import Config
 
-__all__ = ["ROOT", "Home", "LocalAwsError", "client", "down", "free_port", "up"]
+__all__ = ["ROOT", "Home", "LocalAwsError", "build", "client", "down", "free_port", "up"]
 
 TOOLS = ROOT / ".local"
 """The environments of the local AWS and the SAM CLI, and the build: the same for every stack."""
@@ -287,6 +287,17 @@ def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> Non
 # ------------------------------------------------------------------------------------------------------------
 # The verbs
 # ------------------------------------------------------------------------------------------------------------
+
+
+def build(home: Home = MAIN) -> Path:
+    """Pack the functions for this machine, as `up` does; the folder of what one of them ships.
+
+    Raises:
+        LocalAwsError: with the log's last lines.
+    """
+    with locked(TOOLS / "build.lock") as lock:
+        _build(home, lock)
+    return BUILD / "SubmitFunction"
 
 
 def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[str, str]:

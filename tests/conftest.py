@@ -25,8 +25,14 @@ settings.register_profile(
 settings.register_profile(QUICK, settings.get_profile("dropbatch"), max_examples=60 // FEWER)
 settings.load_profile("dropbatch")
 
-SHARED = ("tests/stack/", "tests/faults/", "tests/unit/test_artifact.py", "tests/unit/test_release.py")
-TEMPLATE = "tests/unit/template/"
+STACK_OF_A_FILE = ("tests/stack/", "tests/faults/")
+TOGETHER = {
+    "tests/stack/test_stack.py": "builds",
+    "tests/unit/test_artifact.py": "builds",
+    "tests/unit/test_release.py": "builds",
+    "tests/unit/template/": "template",
+}
+"""What uses the same builds or the same template, by where its tests lie."""
 
 
 def pytest_collection_finish():
@@ -36,16 +42,16 @@ def pytest_collection_finish():
 
 
 class _OneProcessForAStack(LoadScopeScheduling):
-    """Tests go to whichever process is free, but those that share a stack, an artifact or the template stay together.
+    """Tests go to whichever process is free, but those that share a stack, builds or the template stay together.
 
     Told apart by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if path.startswith(TEMPLATE):
-            return TEMPLATE
-        return path if path.startswith(SHARED) else nodeid
+        for place, share in TOGETHER.items():
+            if nodeid.startswith(place):
+                return share
+        return nodeid.partition("::")[0] if nodeid.startswith(STACK_OF_A_FILE) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)  # there are no such hooks under `-p no:xdist`

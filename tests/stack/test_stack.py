@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def stack():
-    with running_stack(aws.Home(ROOT / ".local/test"), "MaxRequestsPerBatch=200") as made:
+    with running_stack(aws.Home(ROOT / ".local/test"), "MaxRequestsPerBatch=400") as made:
         yield made
 
 
@@ -42,7 +42,7 @@ def test_every_line_of_thousands_answers_its_own_request(stack):
     assert manifest["state"] == "completed"
     assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
     assert_every_line_answers_its_request(stack.lines(folder), records)
-    assert [one["count"] for one in stack.bill()[before:]] == [200] * 10
+    assert [one["count"] for one in stack.bill()[before:]] == [400] * 5
     assert {"options.json", "output.jsonl", "report.html", "manifest.json", "status.json"} == stack.names(folder)
 
 
@@ -93,8 +93,8 @@ def test_an_upload_announced_three_times_is_one_job_and_billed_once(stack):
 
     assert len(stack.folders(path)) == 1
     assert_every_line_answers_its_request(stack.lines(folder), records)
-    assert [batch["attempts"] for batch in manifest["batches"]] == [1] * 6
-    assert [one["count"] for one in stack.bill()[before:]] == [200] * 6
+    assert [batch["attempts"] for batch in manifest["batches"]] == [1] * 3
+    assert [one["count"] for one in stack.bill()[before:]] == [400] * 3
 
 
 @pytest.mark.slow

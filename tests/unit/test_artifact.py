@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -15,39 +16,26 @@ from pathlib import Path
 import pytest
 from packaging.markers import Marker
 
+from local import aws
+
 ROOT = Path(__file__).resolve().parents[2]
 AARCH64 = 183
 RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six")
 
 
-def _pack(function, target, build):
-    made = subprocess.run(
-        [
-            "make",
-            "--no-print-directory",
-            f"build-{function}",
-            f"ARTIFACTS_DIR={target}",
-            f"DROPBATCH_BUILD={build}",
-        ],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return target
-
-
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def here():
     """The artifact for this machine; both functions' are packed by one rule from the same sources."""
-    return _pack("SubmitFunction", tmp_path_factory.mktemp("here"), "local")
+    return aws.build()
 
 
 @pytest.fixture(scope="module")
-def arm64(tmp_path_factory):
-    return _pack("PollFunction", tmp_path_factory.mktemp("arm64"), "arm64")
+def arm64(release_folder, tmp_path_factory):
+    """The artifact for Lambda, as a release holds it."""
+    folder = tmp_path_factory.mktemp("arm64")
+    (archive,) = release_folder.glob("*.zip")
+    shutil.unpack_archive(archive, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -53,36 +53,29 @@ def test_a_zip_depends_on_names_and_content_alone(tmp_path):
         assert {entry.external_attr >> 16 & 0o777 for entry in made.infolist()} == {0o644}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("release") / "arm64"
-    build_release("arm64", "arm64", made)
-    return made
-
-
 @pytest.mark.slow
 @pytest.mark.build
-def test_two_builds_give_the_same_bytes(folder, tmp_path):
+def test_two_builds_give_the_same_bytes(release_folder, tmp_path):
     build_release("arm64", "arm64", tmp_path / "again")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+    assert {path.name: path.read_bytes() for path in release_folder.iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
     }
 
 
 @pytest.mark.build
-def test_the_sums_are_those_of_every_other_file(folder):
-    sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (folder / "SHA256SUMS").read_text(), re.MULTILINE))
-    files = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
-    assert {hashlib.sha256((folder / name).read_bytes()).hexdigest(): name for name in files} == sums
+def test_the_sums_are_those_of_every_other_file(release_folder):
+    sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (release_folder / "SHA256SUMS").read_text(), re.MULTILINE))
+    files = {path.name for path in release_folder.iterdir()} - {"SHA256SUMS"}
+    assert {hashlib.sha256((release_folder / name).read_bytes()).hexdigest(): name for name in files} == sums
     version, _ = release.project()
     zipped = f"dropbatch-{version}-arm64.zip"
     assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
-    with zipfile.ZipFile(folder / zipped) as made:
+    with zipfile.ZipFile(release_folder / zipped) as made:
         assert {"functions/submit/handler.py", "functions/poll/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}
 
 
 @pytest.mark.build
-def test_a_folder_that_is_in_use_is_left_alone(folder, tmp_path):
-    kept = shutil.copytree(folder, tmp_path / "kept")
+def test_a_folder_that_is_in_use_is_left_alone(release_folder, tmp_path):
+    kept = shutil.copytree(release_folder, tmp_path / "kept")
     with pytest.raises(ReleaseError, match="not empty"):
         build_release("arm64", "arm64", kept)
