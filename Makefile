@@ -1,9 +1,9 @@
-# The verbs for people, and the rule by which `sam build` packs a function. Needs make and python3, version 3.11 or
-# later, with venv and pip. Everything else is installed from the locks, by hash.
+# The targets for people, and the rule with which `sam build` builds a function. Needs make and python3, version 3.11 or
+# later, with venv and pip. Everything else is installed from the lock files, checked by hash.
 
 PYTHON ?= python3
 export SAM_CLI_TELEMETRY := 0
-# Some machines forbid Python to keep byte code: every process of a test run would compile all tests, which takes 3 s.
+# Some machines set this so that Python writes no byte code: each process of a test run would compile all tests (3 s).
 export PYTHONDONTWRITEBYTECODE :=
 
 DEV   := .venv/bin/python
@@ -12,7 +12,7 @@ LOCAL := .local/aws/.stamp .local/sam/.stamp
 .PHONY: deploy-worker release help demo try check test test-slow test-faults coverage mutants soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
-help: ## list the verbs
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=gateway or worker)
@@ -34,7 +34,7 @@ test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack
 test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
-test-faults: .venv/.stamp $(LOCAL) ## inject faults for minutes and write the table of docs/reliability.md
+test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the table in docs/reliability.md
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.support.fault_table
@@ -60,7 +60,7 @@ lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp ## style, types, the template 
 bench: .venv/.stamp $(LOCAL) ## measurements, each beside a baseline in the same run
 	$(DEV) -m bench
 
-up: .venv/.stamp $(LOCAL) ## the stack on a local AWS, left running (.local/stack.json says where)
+up: .venv/.stamp $(LOCAL) ## start the stack on a local AWS and leave it running (.local/stack.json describes it)
 	$(DEV) -m local.aws up
 
 down: .venv/.stamp ## stop what `make up` started
@@ -70,11 +70,11 @@ dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## draw docs/dashboard.
 	$(DEV) -m local.dashboard run
 	.local/dashboard/bin/python -m local.dashboard draw
 
-build: .local/sam/.stamp ## pack both functions for AWS into .aws-sam
+build: .local/sam/.stamp ## build both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
 	@$(MAKE) --no-print-directory sbom
 
-release: .venv/.stamp ## dist/: for each processor a folder to deploy or publish without building
+release: .venv/.stamp ## write dist/: for each processor, a folder to deploy or publish without building
 	$(DEV) -m local.release
 
 SBOM := .aws-sam/sbom.json
@@ -83,21 +83,21 @@ sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.jso
 	@$(PACKER) -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file $(SBOM) requirements.txt
 
-deploy: .local/sam/.stamp ## pack, deploy to your AWS account, check the Cloudflare token
+deploy: .local/sam/.stamp ## build, deploy to your AWS account, check the Cloudflare token
 	.local/sam/bin/python -m local.deploy
 
 deploy-worker: .local/sam/.stamp ## deploy the Worker of Transport=worker to your Cloudflare account (needs Node.js)
 	.local/sam/bin/python -m local.deploy_worker
 
-destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks
+destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks first
 	.local/sam/bin/python -m local.destroy
 
-clean: ## remove what the other verbs made, with the environments
+clean: ## remove what the other targets made, including the environments
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
 	rm -rf .aws-sam dist .local .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Environments: one for the project, one each for the local AWS and the SAM CLI, which pin versions that exclude others.
+# Environments: one for the project, and one each for the local AWS and the SAM CLI, whose pinned versions conflict.
 # uv makes this fast; where it is not available or cannot reach the index, pip does the same.
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -139,8 +139,8 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 INSTALLS_dashboard := matplotlib
 INSTALLS_checkov   := the policy scanner
 
-# The locks hold names, versions and hashes for every platform, and no address. Newer versions are taken only with
-# `make lock UPGRADE=--upgrade`. boto3's packages are not in requirements.txt: the Lambda runtime has them.
+# The lock files have names, versions and hashes for every platform, and no URL. Only `make lock UPGRADE=--upgrade`
+# takes newer versions. boto3's packages are not in requirements.txt: the Lambda runtime has them.
 COMPILE = .venv/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-config \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE)
 RUNTIME_BRINGS := boto3 botocore s3transfer urllib3 python-dateutil six
@@ -153,17 +153,17 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
 
-wheels: .venv/.stamp ## write docs/platforms.md: where the locks install from wheels alone
+wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
 	$(DEV) -m local.wheels
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages.
-# DROPBATCH_BUILD says for which machine: arm64 (the default) or x86_64 in Lambda, or local: this Python, this processor.
+# DROPBATCH_BUILD chooses the target: arm64 (the default) or x86_64 in Lambda, or local: this Python, this processor.
 # ---------------------------------------------------------------------------------------------------------------------
 
 DROPBATCH_BUILD ?= arm64
 LAMBDA_PYTHON := 3.13
-# These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags that are named.
+# These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags listed here.
 TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64
 TAGS_x86_64 := manylinux_2_28_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64
 TARGET_arm64  = --implementation cp --python-version $(LAMBDA_PYTHON) $(TAGS_arm64:%=--platform %)
@@ -196,4 +196,4 @@ build-%Function:
 	    exec $$python -m compileall -q --invalidation-mode unchecked-hash -s "$(ARTIFACTS_DIR)" -p /var/task "$(ARTIFACTS_DIR)"; \
 	  fi; \
 	done; \
-	echo "No Python $$want here: $* is packed without byte code and has slower cold starts."
+	echo "Python $$want was not found: $* is built without byte code, so its cold starts are slower."

@@ -1,6 +1,6 @@
-"""Measurements, each beside a baseline in the same run. Nothing of the product imports this.
+"""Measurements, each compared with a baseline in the same run. No product code imports this package.
 
-Powertools reads its variables when it is imported, so they are set before anything else.
+Powertools reads its environment variables when it is imported, so they are set before anything else.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`python -m bench` measures everything and writes `bench/README.md`; `--quick` prints a rough table in a minute.
+"""`python -m bench`: measures everything and writes `bench/README.md`; `--quick` prints a rough table in a minute.
 
 Each figure is CPU time, never wall time, and each target is a ratio between steps that took turns in one run.
 """
@@ -55,7 +55,7 @@ def split_rows(extent: Extent, folder: Path) -> list[Speed]:
             "floor": steps.split_floor,
             "lowest": steps.split_lowest_floor,
         }
-        if not document:  # loading a whole document is no way to read 2 GB
+        if not document:  # plain code would load a document whole, which does not work for 2 GB
             ways |= {
                 "json": steps.split_json_alone,
                 "plain": steps.split_plainly,
@@ -99,7 +99,7 @@ def _speed(name: str, times: dict[str, list[float]], size: int) -> Speed:
 
 
 def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
-    """Memory and CPU of both steps by the size of their input, each in a process of its own."""
+    """Memory and CPU of both steps by the size of their input, each in its own process."""
     found = []
     seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
     inputs.write_upload(seed, "1 KB records", extent.split_growth[0])
@@ -157,12 +157,12 @@ def s3_rows(extent: Extent) -> dict[str, Spread]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; prints and writes nothing")
+    parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; print, and write no file")
     quick = parser.parse_args().quick
     if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
         os.environ.update({**ALLOCATOR, "POWERTOOLS_LOG_LEVEL": "WARNING"})  # read when a process starts
         arguments = [sys.executable, "-m", "bench", *sys.argv[1:]]
-        os.execv(sys.executable, arguments)  # noqa: S606 - this very program, with them set
+        os.execv(sys.executable, arguments)  # noqa: S606 - this program again, with them set
     extent = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)

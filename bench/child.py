@@ -1,4 +1,4 @@
-"""Measurements that need a process of their own: peak memory, the allocator's settings, imports, the S3 client."""
+"""Measurements that need their own process: peak memory, the allocator's settings, imports, the S3 client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py")
-"""Packages that the Lambda runtime has, compiled."""
+"""Packages that come compiled with the Lambda runtime."""
 
 EXAMPLE_SETTINGS = {
     "BUCKET_NAME": "bucket",
@@ -58,7 +58,7 @@ def split_memory(upload: str) -> dict[str, float]:
 
 
 def collect_memory(reply: str, count: str) -> dict[str, float]:
-    """The same of a collect; the reply is a mapped file, and its pages count while memory is free."""
+    """The same for a collect; the reply is a mapped file, whose pages count as long as memory is free."""
     from bench.steps import Collected  # noqa: PLC0415
 
     collected = Collected(int(count))
@@ -81,7 +81,7 @@ def split_times(upload: str, rounds: str) -> list[float]:
 
 
 def imports(handler: str, compiled: str) -> dict[str, float]:
-    """CPU seconds to import a handler, and then to build its services; with byte code or, our own packages, without."""
+    """CPU seconds to import a handler, and then to build its services; our own packages with byte code or without."""
     os.environ.update(EXAMPLE_SETTINGS)
     sys.dont_write_bytecode = False  # the first of these processes compiles for the others
     if compiled == "no":
@@ -111,7 +111,7 @@ def _ignore_byte_code() -> None:
 
 
 def s3_client(size: str, rounds: str) -> dict[str, list[float]]:
-    """CPU seconds of this process to read `size` bytes as split does, and to write as many as staged objects."""
+    """CPU seconds of this process to read `size` bytes as split does, and to write `size` bytes as staged objects."""
     from bench.s3_client import times  # noqa: PLC0415
 
     os.environ.update(EXAMPLE_SETTINGS)

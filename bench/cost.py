@@ -1,8 +1,8 @@
 """`python -m bench.cost`: what AWS bills for a batch, for whole jobs and for an idle stack; writes `bench/cost.md`.
 
-Jobs of several sizes are counted (`bench.meter`). What a batch costs is the difference of two jobs divided by the
-difference of their batches, so that what happens once a job does not count. Processor time is measured on batches of
-full size, moto's and the local API's own share taken off.
+The calls of jobs of several sizes are counted (`bench.meter`). The cost of a batch is the difference between two jobs
+divided by the difference of their batches, so that what happens once per job does not count. Processor time is measured
+on full-size batches, without the share of moto and the local API.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (40, 120, 200)
 FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
 """The job on which processor time and bytes are measured: the largest batches, of records of 1 KB."""
 JOBS = (10, 1_000, 1_000_000)
-"""Records of the jobs whose sum is shown."""
+"""Records of the jobs whose total cost is shown."""
 STANDING = {"secret": 0.40, "19 alarms": 1.90, "dashboard": 3.00}
 """Dollars a month for resources that are billed when idle; an account has 10 alarms and 3 dashboards free."""
 
@@ -50,11 +50,11 @@ PROCESSOR_MB = 1_769
 FUNCTIONS = ("submit", "poll")
 
 
-# ── what it comes to ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the bill ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def per_batch(small: Mapping[str, float], large: Mapping[str, float], batches: int) -> dict[str, float]:
-    """The difference of two jobs per batch."""
+    """The difference between two jobs, per batch."""
     return {name: (large[name] - small[name]) / batches for name in large}
 
 
@@ -86,52 +86,53 @@ def bill(
 _TEXT = """\
 # What Dropbatch costs on AWS
 
-Written by `python -m bench.cost`; do not edit. Counted on moto with answers after a minute (median, lognormal, sigma
-0.5): what a batch costs is the difference of jobs of {sizes} batches. DynamoDB's units are computed from the items'
-sizes, the index's included. List prices of {prices}. X-Ray's traces (the first 100,000 a month are free) and storage
-come on top.
+Written by `python -m bench.cost`; do not edit. Calls are counted on moto, with answers after a minute (median,
+lognormal, sigma 0.5). The cost of a batch is computed from the difference between jobs of {sizes} batches.
+DynamoDB units are computed from the sizes of the items, including the index. Prices are the list prices of
+{prices}. X-Ray traces (the first 100,000 a month are free) and storage are billed in addition.
 
 ## One batch
 
-Of {records:,} records of 1 KB, the largest there are by default.
+A batch of {records:,} records of 1 KB, the largest by default.
 
 {table}
 
 ## Whole jobs
 
-Records of 1 KB, answered with vectors of 384 numbers. Beside its batches a job has its own costs, counted on a job of
-one batch. Batches have {growth_text}.
+Records of 1 KB, answered with vectors of 384 numbers. A job has its own costs in addition to those of its batches; they
+are counted on a job of one batch. Batches have {growth_text}.
 
 {jobs}
 
 ## An idle stack
 
-One run a minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed when idle.
-CloudWatch bills the stack's own metrics ($0.30 each) only in hours in which they have values: three of them always.
+A month of one run per minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed
+when idle. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in which they have values; three of them
+always have.
 
 {idle}
 
-## Lambda's seconds
+## Billed Lambda time
 
-Waiting is assumed for each call: DynamoDB {dynamodb:.0f} ms, S3 {s3_read:.0f} ms to the first byte and 80 MB a
-second, SQS {sqs:.0f} ms; Workers AI {submit:.1f} s to submit, {pending:.1f} s to say that a batch is pending,
-{finished:.1f} s to answer; parallel calls count once. A tick's waiting for what is due next is counted on the moved
-clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose answers had {reply:.1f} MB
-each; {call_cpu:.0f} ms of computing per call are assumed for TLS, which is not used here. A function has its share of
-a processor: with less memory it computes longer, and waiting costs less.
+The waiting time of each call is assumed: DynamoDB {dynamodb:.0f} ms; S3 {s3_read:.0f} ms to the first byte and 80 MB a
+second; SQS {sqs:.0f} ms; Workers AI {submit:.1f} s for a submit, {pending:.1f} s for a poll of a pending batch,
+{finished:.1f} s for a poll with an answer. Parallel calls count once. The time that a tick waits for the next due item
+is counted on the simulated clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose
+answers had {reply:.1f} MB each. {call_cpu:.0f} ms per call is added to the waiting time for TLS, which is not used
+here. A function has its share of a processor: with less memory, computing takes longer and waiting costs less.
 
 {lambdas}
 
-The same with other sizes, both functions alike, the whole bill of a million records:
+The whole bill of a million records, with other memory sizes, the same for both functions:
 
 {sizes_table}
 
 ## Growth
 
-Each cell is for one batch more. S3's calls are the same in both; the rest follows the calls of the API, which vary by
-chance in jobs as small as these. By the simulation of `bench/polling.md` there are no more calls per batch in a job
-of 10,000 batches than in one of 2,000, and `tests/unit/test_result_files.py` holds the work of finishing to
-the same for each batch: the bill of 20,000 batches is 20 times that of 1,000.
+Each cell is for one more batch. The S3 calls are the same in both columns; the rest follows the API calls, whose number
+varies by chance in jobs as small as these. In the simulation of `bench/polling.md`, a job of 10,000 batches needs no
+more calls per batch than one of 2,000, and `tests/unit/test_result_files.py` checks that finishing a job takes the same
+work per batch: the bill of 20,000 batches is 20 times that of 1,000.
 
 {growth}
 """
@@ -143,7 +144,7 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
 
 
 def batches_of(records: int) -> int:
-    """Batches of a job of so many records of 1 KB, by the template's defaults."""
+    """Number of batches of a job with `records` records of 1 KB, at the template's defaults."""
     most, most_bytes = int(default("MaxRequestsPerBatch")), int(default("MaxBatchBytes"))
     plan = SplitPlan(MODEL, most, most_bytes, "", first_requests=FIRST_BATCH_RECORDS)
     number = 0
@@ -171,7 +172,7 @@ class Bill:
         return float(sum(dollars for *_, dollars in self.rows(memory)))
 
     def plus(self, other: Bill, times: float = 1.0) -> Bill:
-        """With so many times another."""
+        """This bill plus `times` times another."""
         used = Counter({name: self.used[name] + times * other.used[name] for name in {*self.used, *other.used}})
         wait = {name: self.wait[name] + times * other.wait[name] for name in FUNCTIONS}
         cpu = {name: self.cpu[name] + times * other.cpu[name] for name in FUNCTIONS}
@@ -188,11 +189,11 @@ def _bill(used: Mapping[str, float], seconds: Mapping[str, float], times: float 
 
 @dataclass(frozen=True)
 class Bills:
-    """What was measured, priced.
+    """What was measured, as bills.
 
     Attributes:
         batch: one more batch of one small record.
-        job: what a job of one batch costs beside it.
+        job: what a job of one batch costs in addition to its batch.
         record: computing and moving one record of 1 KB and its answer.
         tick: a run that finds nothing to do.
     """
@@ -207,7 +208,7 @@ class Bills:
         return self.job.plus(self.batch, batches_of(records)).plus(self.record, records)
 
     def of_batch(self, records: int) -> Bill:
-        """A batch of so many records."""
+        """A batch of `records` records."""
         return self.batch.plus(self.record, records)
 
 
@@ -216,7 +217,7 @@ def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> B
     more = SIZES[-1] - SIZES[0]
     batch = _bill(per_batch(small.used, large.used, more), per_batch(small.seconds, large.seconds, more))
     job = _bill(one.used, one.seconds).plus(batch, -1)
-    # Full batches differ from small ones in seconds alone: bytes are computed on and moved.
+    # Full batches differ from small ones only in seconds: they have more bytes to process and to move.
     excess = _bill({}, full.seconds, 1 / FULL_BATCHES).plus(Bill(Counter(), batch.wait, batch.cpu), -1)
     record = Bill(
         Counter(),
@@ -227,7 +228,7 @@ def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> B
 
 
 def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> str:
-    """Everything as text."""
+    """The whole report as text."""
     small, middle, large = SIZES
     found = bills(one, meters[small], meters[large], full, idle)
     memory = {name: memory_of(name) for name in FUNCTIONS}
@@ -301,7 +302,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__.splitlines()[0])
     parser.add_argument("--operations", action="store_true", help="print the calls of a batch by name; write nothing")
     operations = parser.parse_args().operations

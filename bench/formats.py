@@ -1,4 +1,4 @@
-"""`python -m bench.formats` measures cutting and joining each format beside native records, and writes formats.md."""
+"""`python -m bench.formats`: compares splitting and joining of each format with native records; writes formats.md."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ RECORDS: dict[str, Callable[[int], str]] = {
 HEADERS = {"csv": b"id,text", "tsv": b"id\ttext"}
 WRITTEN = Path(__file__).with_name("formats.md")
 INTRODUCTION = """\
-# Formats beside native records
+# Formats compared with native records
 
-Written by `python -m bench.formats`; do not edit. CPU time as a ratio to that of native records: the median of rounds
-that take turns in one process, and in brackets the least and the largest. A record is a text of about 1 KB, answered
-with a short text. S3 is left out.
+Written by `python -m bench.formats`; do not edit. CPU time relative to native records: the median of rounds that take
+turns in one process, with the minimum and the maximum in brackets. A record is a text of about 1 KB, answered with a
+short text. S3 is not included.
 
-*Split* reads the upload and stages its batches. *Join* reads a reply and makes the output's lines. A native record
-passes as bytes; a record of another format is decoded and written anew in both directions.
+*Split* reads the upload and stages its batches. *Join* reads a reply and creates the lines of the output. A native
+record passes through as bytes; a record in another format is decoded and encoded again in both directions.
 
 | format | split, times native | join, times native |
 | --- | --- | --- |
@@ -65,12 +65,12 @@ def cuts(format_: str, content: bytes) -> Iterator[Cut]:
 
 
 def count(format_: str, content: bytes) -> int:
-    """Records of an upload that can be sent."""
+    """Number of records of an upload that can be sent."""
     return sum(one.sendable for one in cuts(format_, content))
 
 
 def lines(format_: str, one: Cut, reply: bytes) -> int:
-    """The bytes of a batch's output."""
+    """Size of a batch's output in bytes."""
     answers = sort_answers(parse_answer(reply), one.rows.references_sent())
     if format_ == "native":
         return sum(map(len, join(one.rows, 0, answers, None, lambda _: b"")))
@@ -82,7 +82,7 @@ def lines(format_: str, one: Cut, reply: bytes) -> int:
 
 
 def main(records: int = 20_000, rounds: int = 5) -> None:
-    """Write a table of CPU time of each format as a ratio to native."""
+    """Write the table: the CPU time of each format as a ratio to native records."""
     reading: dict[str, Callable[[], object]] = {}
     joining: dict[str, Callable[[], object]] = {}
     for name, record in RECORDS.items():

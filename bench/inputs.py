@@ -20,7 +20,7 @@ _FOREIGN = "größer, été, señor, Київ, 東京の天気, "
 
 
 def texts(characters: int, different: int = 1_000) -> list[str]:
-    """Sentences of about so many characters."""
+    """Sentences of about `characters` characters."""
     dice = random.Random(characters)
     return [" ".join(dice.choices(_WORDS, k=characters // 5))[:characters] for _ in range(different)]
 
@@ -51,11 +51,11 @@ UPLOADS: dict[str, tuple[Callable[[random.Random, list[str], int], str], list[st
     "1 KB of chat messages": (_chat, LONG),
     "85-byte records": (_kilobyte, SHORT),
 }
-"""Kinds of uploads: how a record is made, and of which texts."""
+"""Kinds of uploads: how a record is made, and from which texts."""
 
 
 def write_upload(path: Path, kind: str, size: int, *, document: bool = False) -> None:
-    """An upload of about so many bytes: JSON Lines, or the API's own document."""
+    """Write an upload of about `size` bytes: JSON Lines, or the API's own document."""
     record, text = UPLOADS[kind]
     dice = random.Random(kind)
     separator = b",\n" if document else b"\n"
@@ -76,7 +76,7 @@ def write_upload(path: Path, kind: str, size: int, *, document: bool = False) ->
 
 
 def repeat_upload(path: Path, source: Path, size: int) -> None:
-    """A large upload of a small one's lines, over and over."""
+    """Write a large upload that repeats the lines of a small one."""
     lines = source.read_bytes()
     with path.open("wb") as file:
         while file.tell() < size:
@@ -84,7 +84,7 @@ def repeat_upload(path: Path, source: Path, size: int) -> None:
 
 
 def _embedding(dimensions: int) -> Callable[[random.Random], str]:
-    """Numbers as a service prints 32-bit floats it holds as 64-bit ones, cut at 10 digits, drawn from a few vectors."""
+    """Results with one of a few vectors, printed like 32-bit floats stored as 64-bit ones and cut at 10 digits."""
     dice = random.Random(dimensions)
     vectors = ["[" + ",".join(repr(round(dice.gauss(0, 0.05), 10)) for _ in range(dimensions)) + "]" for _ in range(64)]
 
@@ -114,7 +114,7 @@ REPLIES: dict[str, Callable[[random.Random], str]] = {
 
 
 def write_reply(path: Path, kind: str, size: int) -> int:
-    """A finished batch's reply of about so many bytes, items shuffled; how many items it has."""
+    """Write a finished batch's reply of about `size` bytes, items shuffled; return the number of items."""
     dice = random.Random(kind)
     count = max(size // len(_item(0, REPLIES[kind](dice))), 1)
     numbers = list(range(count))

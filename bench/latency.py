@@ -1,8 +1,8 @@
-"""`python -m bench.latency`: what each step sustains at AWS's latencies; writes `bench/latency.md`.
+"""`python -m bench.latency`: the throughput of each step at AWS's latencies; writes `bench/latency.md`.
 
-Split is run as it is, on boto3, against a server in another process that answers S3, DynamoDB and SQS after the time
-they are known to take, and with the share of a processor that Lambda gives a function of its memory. The calls of the
-other steps are counted on moto (`bench.meter`), and their time is computed from the same latencies.
+Split runs unchanged, on boto3, against a server in another process that replaces S3, DynamoDB and SQS and answers after
+the time that they are known to take. It gets the share of a processor that Lambda gives a function with its memory. The
+calls of the other steps are counted on moto (`bench.meter`), and their time is computed from the same latencies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SECONDS = 20.0
 SIZES = {"500 records": 500, "5,000 records": 5_000, "9.5 MB": 100_000}
 """Batches of records of 1 KB, by their size."""
 PARALLEL = {"submit": (10, 1), "poll": (5, min(BATCHES_PER_MESSAGE, THREADS))}
-"""By step: runs at the same time that its queue allows, as the template has it; batches that a run handles at once."""
+"""By step: concurrent runs that its queue allows, as in the template; batches that a run handles at the same time."""
 WALL = 100
 """Submits a minute within Cloudflare's limit of calls."""
 
@@ -65,7 +65,7 @@ WALL = 100
 
 
 class SlowAws(Handler):
-    """Any range of an endless upload; takes any object, item and message, and keeps none. As slow as AWS."""
+    """Serves any range of an endless upload; accepts any object, item and message, and keeps none. As slow as AWS."""
 
     disable_nagle_algorithm = True
     line = b'{"text":"' + b"w" * (RECORD - 12) + b'"}\n'
@@ -86,7 +86,7 @@ class SlowAws(Handler):
             time.sleep(max(sending_since + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
 
     def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
-        """Take an object."""
+        """Accept an object."""
         if self.headers.get("Expect"):
             self.send_response_only(HTTPStatus.CONTINUE)
             self.end_headers()
@@ -98,7 +98,7 @@ class SlowAws(Handler):
         self.head(HTTPStatus.OK, 0)
 
     def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
-        """Answer a call of DynamoDB or SQS."""
+        """Answer a call to DynamoDB or SQS."""
         self.rfile.read(int(self.headers["Content-Length"]))
         service, _, operation = self.headers["X-Amz-Target"].rpartition(".")
         time.sleep(DYNAMODB if service.startswith("DynamoDB") else SQS)
@@ -112,10 +112,10 @@ class SlowAws(Handler):
 
 
 class OneJob(Ledger):
-    """The ledger of one job, every transition of which succeeds."""
+    """The ledger of one job; every transition succeeds."""
 
     def __init__(self, client: DynamoDBClient, job: Job) -> None:
-        """Hold this job."""
+        """Keep the job."""
         super().__init__(client, "table")
         self.present, self.created = job, 0
 
@@ -132,13 +132,13 @@ class OneJob(Ledger):
         return self.present
 
     def create_batch(self, batch: Batch) -> Batch | None:
-        """Count it."""
+        """Count the batch."""
         self.created += 1
         return super().create_batch(batch)
 
 
 def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
-    """Split an endless upload for some seconds; batches, seconds and processor seconds."""
+    """Split an endless upload for some seconds; return batches, seconds and processor seconds."""
     staging.MAX_AHEAD = staging.MAX_AHEAD if ahead else 0
     if not ahead:
         stored = reading.read_stored
@@ -166,7 +166,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
 
 
 def measure_split(endpoint: str, records: int, *, ahead: bool, share: float) -> dict[str, float]:
-    """The same in a process of its own with a share of a processor, without its imports."""
+    """Run `split_for` in its own process with a share of a processor; its imports are not measured."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     child = context.Process(target=_child, args=(theirs, endpoint, records, ahead), daemon=True)
@@ -190,7 +190,7 @@ def _child(port: Connection, endpoint: str, records: int, ahead: bool) -> None: 
 
 
 def split_rows() -> list[list[str]]:
-    """A row for each size of batch."""
+    """A row for each batch size."""
     rows = []
     with serving(SlowAws) as endpoint:
         for name, records in SIZES.items():
@@ -237,26 +237,26 @@ def other_rows() -> list[list[str]]:
 
 
 _TEXT = """\
-# What each step sustains at AWS's latencies
+# Throughput of each step at AWS's latencies
 
 Written by `python -m bench.latency`; do not edit. S3 answers after {s3:.0f} ms and moves 80 MB a second on each
-connection, DynamoDB answers after {dynamodb:.0f} ms, SQS after {sqs:.0f} ms. A function of {memory} MB has {share:.2f}
-of a processor. Cloudflare's limit of calls leaves room for {wall} submits a minute: split should sustain four times,
-the other steps twice as many batches.
+connection, DynamoDB answers after {dynamodb:.0f} ms, SQS after {sqs:.0f} ms. A function with {memory} MB has
+{share:.2f} of a processor. Cloudflare's call limit leaves room for {wall} submits a minute. The target is four times as
+many batches for split, and twice as many for the other steps.
 
 ## Split
 
-Batches a minute, run for {seconds:.0f} s each, on boto3 over plain HTTP, where it hashes each body that it sends. *One
-after another* is the same code with nothing read or put ahead, in the same run.
+Batches a minute, measured over {seconds:.0f} s each, on boto3 over plain HTTP, where it hashes each body that it sends.
+*One after another* is the same code without reading or putting ahead, in the same run.
 
 {split}
 
 ## The other steps
 
-Counted on moto, as the difference of two jobs, for one batch: calls, the seconds they are waited for (those at the same
-time once; Workers AI answers a submit after 1 s, a poll after 0.3 s or with an answer after 0.8 s), and seconds of
-computing on the function's share of a processor. *Runs* are the invocations that a function's queue allows at the
-same time, *batches in a run* those that one of them waits for at the same time; they share its processor.
+Figures for one batch, counted on moto as the difference between two jobs: calls; seconds of waiting for them (parallel
+calls count once; Workers AI answers a submit after 1 s, a poll after 0.3 s, or after 0.8 s with an answer); and seconds
+of computing on the function's share of a processor. *Runs* are the concurrent invocations that a function's queue
+allows. *Batches in a run* are those that one invocation waits for at the same time; they share its processor.
 
 {others}
 """

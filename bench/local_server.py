@@ -1,4 +1,4 @@
-"""An HTTP server in another process that stands for AWS: what it answers costs this process no processor time."""
+"""An HTTP server in another process that replaces AWS: its answers cost this process no processor time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What the servers have in common: ranges, heads as S3 writes them, and no log."""
+    """What the servers have in common: ranges, response headers as S3 writes them, and no log."""
 
     protocol_version = "HTTP/1.1"
 
     def range(self) -> tuple[int, int]:
-        """The first and the last byte that are asked for."""
+        """The first and the last byte of the requested range."""
         begin, end = map(int, re.findall(r"\d+", self.headers["Range"]))
         return begin, end
 
     def head(self, status: HTTPStatus, length: int) -> None:
-        """Send the head of an answer."""
+        """Send the status line and the headers of an answer."""
         self.send_response_only(status)
         self.send_header("ETag", '"etag"')
         self.send_header("Content-Length", str(length))
@@ -43,7 +43,7 @@ def _serve(port: Connection, handler: type[Handler]) -> None:
 
 @contextmanager
 def serving(handler: type[Handler]) -> Iterator[str]:
-    """Run a server in a process of its own; its address."""
+    """Run a server in its own process; yield its address."""
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, handler), daemon=True)
     server.start()

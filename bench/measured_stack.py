@@ -1,6 +1,6 @@
-"""A local stack to be measured: its uploads, its results checked line by line, and its functions' processes.
+"""A local stack to measure: its uploads, its results checked line by line, and its functions' processes.
 
-The functions' memory and processor time are read from outside, in /proc: Linux only.
+The functions' memory and processor time are read from outside, from /proc: Linux only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LATENCIES = {
     "dynamodb": {"seconds": 0.005, "spread": 0.3},
     "sqs": {"seconds": 0.010, "spread": 0.3},
 }
-"""How long the services take to answer; see `local.fault_proxy.Latency`."""
+"""How long each service takes to answer; see `local.fault_proxy.Latency`."""
 
 
 def record(number: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def pieces(size: int) -> Iterator[tuple[bytes, int]]:
 
 @dataclass
 class Watch:
-    """Watches the functions' processes, and kills those of one function at intervals.
+    """Watches the functions' processes, and kills one of the submit function at intervals.
 
     Attributes:
         function: the submit function's name.
@@ -79,7 +79,7 @@ class Watch:
         peaks: the highest resident memory, in kB, of a process of each function.
         computed: seconds of processor time of each process of both functions.
         killed: processes killed.
-        over: ends the watch.
+        over: set it to end the watch.
     """
 
     function: str
@@ -90,7 +90,7 @@ class Watch:
     over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Look twice a second, until `over` is set."""
+        """Look at the processes twice a second, until `over` is set."""
         dice = random.Random(1)
         next_kill = time.monotonic() + self.kill_every
         while not self.over.wait(0.5):
@@ -126,11 +126,11 @@ def processes() -> Iterator[tuple[int, str, int]]:
 
 @contextmanager
 def running_stack(parameters: str, *, latency: bool = False) -> Iterator[tuple[dict[str, str], Any]]:
-    """A fresh stack, stopped at the end: the content of its stack.json, and an S3 client.
+    """Start a fresh stack and stop it at the end; yield the content of its stack.json, and an S3 client.
 
     Args:
-        parameters: of the template, as `Name=value Other=value`.
-        latency: whether AWS takes as long to answer as it is known to, and functions have their share of a processor.
+        parameters: parameters of the template, as `Name=value Other=value`.
+        latency: whether AWS answers after the time it is known to take, and functions have their share of a processor.
     """
     aws.down(HOME)
     share = Share(share_of(MEMORY), lambda: [pid for pid, *_ in processes()])
@@ -148,19 +148,19 @@ def running_stack(parameters: str, *, latency: bool = False) -> Iterator[tuple[d
 
 
 def ask(url: str, body: Any = None) -> Any:  # noqa: ANN401 - JSON
-    """PUT JSON, or GET without a body; the decoded answer."""
+    """PUT JSON, or GET without a body; return the decoded answer."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, data, method="PUT" if data else "GET")) as reply:  # noqa: S310 - http
         return json.load(reply)
 
 
 def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 - boto3's client
-    """Upload the large file in parts; its bytes and records."""
+    """Upload the large file in parts; return its bytes and records."""
     key = f"inbox/{KEY}"
     begun = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
     parts: list[dict[str, Any]] = []
     written, records = 0, 0
-    for piece, records in pieces(size):  # noqa: B007 - the last is wanted
+    for piece, records in pieces(size):  # noqa: B007 - the last value is used
         number = len(parts) + 1
         answer = s3.upload_part(Bucket=bucket, Key=key, UploadId=begun, PartNumber=number, Body=piece)
         parts.append({"PartNumber": number, "ETag": answer["ETag"]})
@@ -171,7 +171,7 @@ def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 
 
 
 def wait(s3: Any, bucket: str, path: str, *, quiet: bool = False) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - boto3's client
-    """Wait for the manifest of a path's only job; its folder and the manifest.
+    """Wait for the manifest of a path's only job; return its folder and the manifest.
 
     Raises:
         TimeoutError: there is none after `MAX_WAIT_SECONDS`.
@@ -194,9 +194,9 @@ def wait(s3: Any, bucket: str, path: str, *, quiet: bool = False) -> tuple[str, 
 
 
 def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: int) -> tuple[int, Counter[str]]:  # noqa: ANN401 - boto3's client
-    """Read the output as a stream: how many lines are not the answer to their record, and the codes of failed ones.
+    """Read the output as a stream; return how many lines do not answer their record, and the codes of failed ones.
 
-    The number is -1 if the output is not whole.
+    The number is -1 if the output is incomplete or does not match the manifest.
     """
     wrong, number = 0, 0
     codes: Counter[str] = Counter()
@@ -218,5 +218,5 @@ def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: 
 
 
 def local(base_url: str, path: str) -> Any:  # noqa: ANN401 - JSON
-    """A local route of the local Workers AI: its bill, its counts."""
+    """The answer of one of the local Workers AI's `_local` routes: its bill, its counts."""
     return ask(f"{base_url.removesuffix('/client/v4')}/_local/{path}")

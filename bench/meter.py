@@ -1,6 +1,6 @@
-"""Counts both functions' calls of AWS and of the API, in a job that runs in this process on moto, on a moved clock.
+"""Counts both functions' calls to AWS and the API, in a job that runs in this process, on moto and a simulated clock.
 
-DynamoDB's units are computed from the items' sizes; the time of waiting for answers is assumed, as stated here.
+DynamoDB units are computed from the sizes of the items. The time spent waiting for answers is assumed, as stated here.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ S3_BYTES_A_SECOND = 80e6
 API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
 """Seconds until Workers AI answers, assumed."""
 CALL_CPU = 0.001
-"""Seconds of sockets and TLS per call, assumed: there are none here."""
+"""Seconds of work on sockets and TLS per call, assumed: there is none here."""
 PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""
 TICK_SECONDS = 60.0
 S3_READS = {"GetObject", "HeadObject"}
 
 
-# ── what a call is ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def item_size(wire: Any) -> int:  # noqa: ANN401 - DynamoDB's wire form
@@ -96,7 +96,7 @@ class Log:
         self.used = used
 
     def write(self, text: str) -> int:
-        """Count a text."""
+        """Count the bytes of a text."""
         self.used["log bytes"] += len(text.encode())
         return len(text)
 
@@ -108,7 +108,7 @@ class Meter:
     """Counts the functions' calls while one of them runs."""
 
     def __init__(self) -> None:
-        """Begin at zero."""
+        """Start all counts at zero."""
         self.used: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Meter:
     # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def call(self, client: Any, operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:  # noqa: ANN401
-        """Count one call of AWS."""
+        """Count one call to AWS."""
         service = client.meta.service_model.service_name
         if service == "dynamodb":
             self._units(operation, arguments, answer)
@@ -247,7 +247,7 @@ class Metered(World):
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:
-    """Run one job, all of its batches of one size, to its end; without batches run some idle ticks."""
+    """Run one job, its batches all of the same size, to its end; with 0 batches, run some idle ticks."""
     meter = Meter()
     metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"  # as the template's variables do
     api = WorkersAI(

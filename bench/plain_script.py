@@ -1,8 +1,8 @@
-"""What a user would otherwise write: submit all, poll all, join, write. Measured against in `bench.stack compare`.
+"""What a user would otherwise write: submit all, poll all, join, write. `bench.stack compare` measures it.
 
-A short asyncio script of httpx and `json`, as good as such scripts are: bodies under the API's limit, a bounded number
-of parallel calls, back-off on errors, answers joined by id and written in order. It keeps its state in memory: what it
-had submitted when it dies is billed and lost.
+A short asyncio script with httpx and `json`, as good as such scripts are: bodies under the API's limit, a bounded
+number of parallel calls, back-off on errors, answers joined by id and written in order. It keeps its state in memory:
+if it dies, what it has submitted is billed and lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLL_SECONDS = 10.0
 
 
 def batches(path: Path) -> list[list[dict[str, Any]]]:
-    """The records of a JSON Lines file, in batches that the API takes."""
+    """The records of a JSON Lines file, in batches that the API accepts."""
     found: list[list[dict[str, Any]]] = [[]]
     size = 0
     with path.open(encoding="utf-8") as lines:
@@ -35,7 +35,7 @@ def batches(path: Path) -> list[list[dict[str, Any]]]:
 
 
 async def call(client: httpx.AsyncClient, url: str, body: dict[str, Any], limit: asyncio.Semaphore) -> dict[str, Any]:
-    """One call of the API, retried while it fails."""
+    """Make one call to the API, and retry it while it fails; return its result."""
     wait = 1.0
     while True:
         async with limit:
@@ -51,7 +51,7 @@ async def call(client: httpx.AsyncClient, url: str, body: dict[str, Any], limit:
 
 
 async def answers(client: httpx.AsyncClient, url: str, requests: list[Any], limit: asyncio.Semaphore) -> list[Any]:
-    """Submit one batch and poll until it is answered; its answers by record."""
+    """Submit one batch and poll until it is answered; return its answers, one per record in order."""
     request_id = (await call(client, url, {"requests": requests}, limit))["request_id"]
     while True:
         await asyncio.sleep(POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""`python -m bench.polling`: ways to decide when to poll a batch, simulated; writes `bench/polling.md`.
+"""`python -m bench.polling`: simulates ways to decide when to poll a batch; writes `bench/polling.md`.
 
-It runs the product's own policy at the product's rates, on a clock of its own: nothing waits, no API is called, and the
-same seed gives the same table. Faults and the duration of calls and rounds (about a second) are not simulated.
+It runs the product's own policy at the product's rates, on its own clock: nothing waits, no API is called, and the same
+seed gives the same table. Faults and the duration of calls and rounds (about a second) are not simulated.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ MINUTE, HOUR = 60.0, 3_600.0
 
 
 class Way:
-    """A way to decide: seconds to wait, from a batch's age; it may learn."""
+    """A way to decide how many seconds to wait, from a batch's age; it may learn."""
 
     def wait(self, age: float, now: float, chance: float) -> float:
-        """Seconds until the next poll of a batch of this age, found pending."""
+        """Seconds until the next poll of a batch that was found pending at this age."""
         raise NotImplementedError
 
     def first(self, number: int, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
-        """Seconds until the first poll of a batch, just accepted."""
+        """Seconds until the first poll of a batch that was just accepted."""
         return self.wait(0.0, now, chance)
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
-        """A batch was found finished."""
+        """Note that a batch was found finished."""
 
 
 @dataclass
 class Growing(Way):
-    """A share of the age, within 5 s and 15 minutes."""
+    """Waits a share of the age, between 5 s and 15 minutes."""
 
     share: float
 
@@ -69,7 +69,7 @@ class EveryMinute(Way):
 
 @dataclass
 class Knowing(Way):
-    """The product's rule with the true distribution from the beginning: the best that learning can reach."""
+    """The product's rule with the true distribution from the start: the best that learning can reach."""
 
     spread: cadence.Distribution
 
@@ -80,7 +80,7 @@ class Knowing(Way):
 
 @dataclass
 class Learned(Way):
-    """The product's own way, its memory read now and then."""
+    """The product's own way; it reads its memory every `READ_SECONDS`."""
 
     bounds: list[cadence.Bound] = field(default_factory=list)
     spread: cadence.Distribution = cadence.ASSUMED
@@ -92,7 +92,7 @@ class Learned(Way):
         return cadence.next_poll(self.spread, age, chance)
 
     def first(self, number: int, now: float, chance: float) -> float:
-        """The same; while nothing is known only the first batches are polled early."""
+        """The same; while nothing is known, only the first batches are polled early."""
         self._read(now)
         return cadence.first_poll(self.spread, f"{number:08d}", chance)
 
@@ -101,7 +101,7 @@ class Learned(Way):
             self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
 
     def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
-        """Remember it if it is sampled."""
+        """Remember the bound if the batch is sampled."""
         if not cadence.is_sampled(f"{number:08d}"):
             return
         slot = int(chance * cadence.SAMPLES)
@@ -113,12 +113,12 @@ class Learned(Way):
 
 @dataclass(frozen=True)
 class World:
-    """How long the API takes: when a batch is finished that was accepted at a given time."""
+    """How long the API takes: when a batch accepted at a given time is finished."""
 
     name: str
     ready: Callable[[], Callable[[float, random.Random], float]]
     independent: bool = True
-    """Whether times depend on nothing else; only then there is one true distribution."""
+    """Whether times depend on nothing else; only then is there one true distribution."""
 
 
 def _after(seconds: Callable[[random.Random], float]) -> Callable[[], Callable[[float, random.Random], float]]:
@@ -141,7 +141,7 @@ def _in_order() -> Callable[[float, random.Random], float]:
 
 
 REALISTIC = World("5 to 90 s, evenly", _after(lambda chance: chance.uniform(5, 90)))
-"""Of the targets: two jobs of 40 batches, the first on a model never seen."""
+"""The world of the targets: two jobs of 40 batches, the first on a new model."""
 TWO_JOBS, SEEDS, WHOLE_SEEDS = ((0.0, 40), (1_200.0, 40)), 20, 3
 WORLDS = (
     REALISTIC,
@@ -191,7 +191,7 @@ class Bucket:
     """The shared rate budget, as `shared/pacing/budget.py` keeps it."""
 
     def __init__(self) -> None:
-        """Full."""
+        """Start with a full bucket."""
         self.interval = MINUTE / CALLS_PER_MINUTE
         self.filled_at = 0.0
 
@@ -200,7 +200,7 @@ class Bucket:
         return max(now, self.filled_at - (burst - 1) * self.interval)
 
     def take(self, now: float) -> None:
-        """One call."""
+        """Take the token of one call."""
         self.filled_at = max(self.filled_at, now) + self.interval
 
 
@@ -210,10 +210,10 @@ def run(
     """Submit and poll until everything is collected.
 
     Args:
-        way: when to poll.
-        jobs: when each begins, and its batches.
-        ready: when the API has finished a batch.
-        seed: of all random numbers.
+        way: decides when to poll.
+        jobs: when each job begins, and its number of batches.
+        ready: returns when the API has finished a batch.
+        seed: the seed of all random numbers.
     """
     chance = random.Random(seed)
     bucket, found = Bucket(), Found()
@@ -250,7 +250,7 @@ def run(
 
 
 def _look(at: float) -> float:
-    """When a tick finds what is due at this time: no tick works in the last seconds of its minute."""
+    """When a tick finds what is due at `at`: no tick works in the last seconds of its minute."""
     return at if at % TICK < LOOKS else (at // TICK + 1) * TICK
 
 
@@ -303,7 +303,7 @@ def next_day() -> list[str]:
 
 
 def two_jobs() -> list[list[str]]:
-    """The targets' two jobs, by the simulation and on the whole path."""
+    """The targets' two jobs, in the simulation and on the whole path."""
     simulated = [Found(), Found()]
     for seed in range(SEEDS):
         way = Learned()
@@ -325,39 +325,39 @@ def two_jobs() -> list[list[str]]:
 _TEXT = """\
 # When to poll a batch
 
-Written by `python -m bench.polling`; do not edit. A simulation on a clock of its own: the same on every machine. Each
-cell holds API calls per batch, submit included, and seconds from ready to collected: the median and the 95th
-percentile. At most {calls} calls a minute, submits and polls together; submits stop at {outstanding:,} batches
-pending. *Around* means a lognormal distribution: with sigma 0.5 two thirds of the batches lie between 0.6 and 1.65
-times the median. *Knowing* is the same rule with the true distribution given beforehand: the best that learning can
-reach.
+Written by `python -m bench.polling`; do not edit. A simulation on its own clock: the same on every machine. Each cell
+shows API calls per batch, including the submit, and seconds from ready to collected: the median and the 95th
+percentile. Submits and polls together make at most {calls} calls a minute; submits stop while {outstanding:,} batches
+are pending. *Around* means a lognormal distribution: with sigma 0.5, two thirds of the batches are between 0.6 and 1.65
+times the median. *Knowing* is the rule of *learned* with the true distribution given in advance: the best that learning
+can reach.
 
-## Two jobs of 40 batches that finish after 5 to 90 s, the first on a model never seen
+## Two jobs of 40 batches that finish after 5 to 90 s, the first on a new model
 
-The targets: at most 4 calls for a batch of the first job and 3 of the second, the median answer collected within 20 s.
-*Whole path*: both functions on moto with the local Workers AI, on one clock that moves by seconds (`bench.whole_path`);
-there a call takes no time. Each over several seeds.
+The targets: at most 4 calls per batch in the first job and 3 in the second, and the median answer collected within
+20 s. *Whole path*: both functions on moto with the local Workers AI, on one clock that advances by seconds
+(`bench.whole_path`); there a call takes no time. Both rows cover several seeds.
 
 {two_jobs}
 
 ## Jobs of 20 batches, one every 20 minutes, 12 times
 
-The first of them is on a model never seen.
+The first job is on a new model.
 
 {regular}
 
-## One job of 2,000 batches, on a model never seen
+## One job of 2,000 batches, on a new model
 
 {large}
 
-## How many batches: around 2 minutes (sigma 0.5), on a model never seen
+## By number of batches: around 2 minutes (sigma 0.5), on a new model
 
 {counts}
 
 ## The API stalls
 
-Nothing is finished for 10 hours, then everything within a minute; after that batches take 33 s again. The job after it
-begins an hour later and has 20 batches, like the stalled one; the completion times of that one are still remembered.
+No batch finishes for 10 hours, then all finish within a minute; after that, batches take 33 s again. *The job after it*
+begins an hour later and has 20 batches, like the stalled job, whose completion times are still remembered.
 
 {stall}
 """

@@ -1,4 +1,4 @@
-"""The measurements as `bench/README.md`; every number in the text comes from a run."""
+"""Writes the measurements as `bench/README.md`; every number in the text comes from a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Speed:
     """A step on one kind of input.
 
     Attributes:
-        kind: of input.
+        kind: the kind of input.
         per_gb: CPU seconds per GB of each way: `ours`, `floor` and others.
         floors: each way's time as a multiple of the floor's.
         faster: each way's time as a multiple of ours.
@@ -43,10 +43,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A step in a fresh process: resident memory at its highest before and after it, in MB, and CPU seconds per GB.
+    """A step in a fresh process: peak resident memory before and after it, in MB, and CPU seconds per GB.
 
     Attributes:
-        anonymous: memory that is no file's page while the answers live; only of collect.
+        anonymous: memory not backed by a file while the answers are in memory; only for collect.
     """
 
     step: str
@@ -79,77 +79,78 @@ class Table:
 
 _ALL = """\
 Written by `make bench`; do not edit. Every figure is CPU time (user and system) or memory, never wall time. Steps that
-are compared take turns in one process, a round each, after a warm-up round; a ratio is taken within a
-round. A cell holds the median, and in brackets the least and the largest."""
+are compared take turns in one process, one round each, after a warm-up round; ratios are taken within a round. A cell
+shows the median, with the minimum and the maximum in brackets."""
 
 _NOISE = """\
-Noise of this run: the slowest round of one floor took longer than the fastest by a factor of {least:.2f} to
-{largest:.2f}."""
+Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""
 
 _SPLIT = """\
-`functions.submit.records.cut.cut`, fed with 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body
-and sidecar) written to another, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
-batches. The cost of the S3 client is not included; it is below. *Floor*: read the blocks, find the
-newlines (`split`, which leaves the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode
-each line with msgspec and drop it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the
-payload, the same limits. *filesplit*: PyPI's package of that name, as many lines per file; it reads none of them
-and writes no body and no sidecar."""
+`functions.submit.records.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
+sidecar) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
+batches. The cost of the S3 client is not included; it is shown below. *Floor*: read the blocks, split them at the
+newlines (which creates the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode each line
+with msgspec and discard it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the payload, the
+largest of these limits. *filesplit*: the PyPI package of that name, with as many lines per file; it parses none of
+them and writes no body and no sidecar."""
 
 _COLLECT = """\
-A finished poll's reply of {megabytes} MB, items shuffled, as a mapped file: recognized
-(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part; no
-S3, no DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: the reply read to its end by msgspec and
-dropped. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
+A finished poll's reply of {megabytes} MB, items shuffled, as a memory-mapped file, is parsed
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part,
+without S3 and DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: msgspec reads the reply to its end and
+discards it. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
 
 _GROWTH = """\
-A fresh process for each, three times. Memory is what is resident at its highest, in MB. Uploads are of 1 KB records,
-what is staged is dropped; replies are of embeddings of 384 floats. A collect's reply is a mapped file, read in one pass
-by a reader that returns at its end, so all its pages count as resident until then; the kernel takes them
-back when memory is short. *Not of files*: what it cannot take back, when the part is complete."""
+Each row is measured in three fresh processes. Memory is peak resident memory, in MB. Uploads have 1 KB records, and
+what is staged is discarded; replies have embeddings of 384 floats. The reply to collect is a memory-mapped file. It is
+read in one pass, by a reader that returns only at its end, so all its pages count as resident until then; the kernel
+reclaims them when memory is short. *Not of files*: memory that the kernel cannot reclaim, when the part is complete."""
 
 _IMPORTS = """\
-A fresh process for each, {processes} times, ms of CPU. Without byte code means that the function's own package is
-compiled; Python's library and boto3 are compiled in the Lambda runtime. *Services*: what the first call adds:
-boto3, its clients, the HTTP client."""
+CPU time in ms, each measured in {processes} fresh processes. Without byte code, the function's own package is compiled
+at import; Python's library and boto3 come compiled with the Lambda runtime. *Services*: what the first call adds, which
+is boto3, its clients and the HTTP client."""
 
 _OTHERS = """\
-`MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` as `template.yaml` sets them, against glibc's defaults: split of
-1 KB records, its output dropped, in processes that take turns. The cost of boto3 itself: ranged reads of 8 MiB and
-puts of 0.5 MB against a stub in another process, over plain HTTP, where it hashes each body that it sends; over HTTPS
-there is TLS instead."""
+`MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` as `template.yaml` sets them, compared with glibc's defaults:
+split of 1 KB records, its output discarded, in processes that take turns. The cost of boto3 itself: ranged reads of
+8 MiB and puts of 0.5 MB against a stub in another process, over plain HTTP, where boto3 hashes each body that it sends;
+over HTTPS it uses TLS instead."""
 
 _LATER = """\
-Public tools: none was found on PyPI that cuts a request file under a record and a byte limit, checks its records and
-writes request bodies, or joins a shuffled reply to its records. Looked at: gpt-batch-manager (splits by an estimate of
-tokens), json-file-split (into a number of files), bespokelabs-curator, openai-batch and openbatch (build requests from
-Python objects and send them), filesplit (lines alone; measured above). API calls per batch
-([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here.
-Other formats are measured beside native records in [formats.md](formats.md)."""
+Public tools: none was found on PyPI that splits a request file by a record limit and a byte limit, checks its records
+and writes request bodies, or that joins a shuffled reply to its records. Examined: gpt-batch-manager (splits by
+estimated tokens), json-file-split (splits into a number of files), bespokelabs-curator, openai-batch and openbatch
+(build requests from Python objects and send them), filesplit (splits by lines only; measured above). API calls per
+batch ([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here. Other formats are
+compared with native records in [formats.md](formats.md)."""
 
 _NONE = "-"
 
 _REASONS = {
     ("split", "floor"): """\
-*Split, times its floor.* Reading the JSON alone takes {json_of_floor} floors. Each line is decoded by itself, so that
-its validity depends on its own bytes alone, and into values, since the reader checks numbers and UTF-8 only in values.
-It would need a reader that checks everything and creates nothing. orjson was tried and is not faster.""",
+*Split, times its floor.* Reading the JSON alone takes {json_of_floor} times the floor. Each line is decoded separately,
+so that its validity depends only on its own bytes, and into values, because the reader checks numbers and UTF-8 only in
+values. The target needs a reader that checks everything and creates nothing. orjson was tried and is not faster.""",
     ("split", "plain"): """\
 *Split, times faster than plain.* The floor itself is only {plain_of_floor} times faster than plain, and reading the
-JSON alone {plain_of_json} times. It would need the same reader, and lines that need not be separate objects.""",
+JSON alone {plain_of_json} times. The target needs a reader that checks everything and creates nothing, and lines that
+need not be separate objects.""",
     ("collect", "floor"): """\
-*Collect, times its floor.* msgspec takes {json_of_floor} floors to find where the numbers end, and a reply must be read
-to its end before any state says that it was received. It would need a reader that scans
-numbers several at a time.""",
+*Collect, times its floor.* msgspec takes {json_of_floor} times the floor to find where the numbers end, and a reply
+must be read to its end before any state records that it was received. The target needs a reader that scans several
+numbers at the same time.""",
     ("collect", "plain"): """\
-*Collect, times faster than plain.* Reading the JSON alone is {plain_of_json} times faster than plain, that and the
-floor together {plain_of_both} times. The rest searches each result for line breaks and for bytes that are not text, and
-copies it into its line. It would need the same faster reader.""",
+*Collect, times faster than plain.* Reading the JSON alone is {plain_of_json} times faster than plain, and reading it
+plus the floor {plain_of_both} times. The rest of the time goes into searching each result for line breaks and for bytes
+that are not text, and into copying it into its line. The target needs a reader that scans several numbers at the same
+time.""",
 }
-"""Why a target is missed, by step and baseline; the numbers are the range over the kinds that miss it."""
+"""Why a target is missed, by step and baseline; the numbers are the range over the kinds of input that miss it."""
 
 
 def readme(table: Table) -> str:
-    """The whole file."""
+    """The whole file as text."""
     floors = [
         spread.largest / spread.least for speed in (*table.split, *table.collect) for spread in (speed.per_gb["floor"],)
     ]
@@ -204,7 +205,7 @@ def readme(table: Table) -> str:
                 ("boto3, writing staged objects", table.s3["write"].text()),
             ],
         ),
-        "## What is not here",
+        "## Not measured here",
         _LATER,
     ]
     return "\n\n".join(sections) + "\n"
@@ -262,11 +263,11 @@ def _targets(table: Table) -> list[str]:
     if not missed:
         return [grid]
     reasons = [_REASONS[what].format(**_reasoned(speeds)) for what, speeds in missed.items()]
-    return [grid, "Why the targets are missed, and what it would take:", "\n\n".join(f"- {one}" for one in reasons)]
+    return [grid, "Why the targets are missed, and what would meet them:", "\n\n".join(f"- {one}" for one in reasons)]
 
 
 def _reasoned(speeds: list[Speed]) -> dict[str, str]:
-    """The numbers in the reasons: the least and the largest median of the kinds that miss a target."""
+    """The numbers in the reasons: the smallest and the largest median of the kinds that miss a target."""
 
     def across(value: Callable[[Speed], float]) -> str:
         values = sorted(map(value, speeds))

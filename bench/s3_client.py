@@ -1,4 +1,4 @@
-"""What boto3 itself costs: ranged reads and staged puts against a server that does next to nothing, in another process.
+"""The cost of boto3 itself: ranged reads and staged puts against a server in another process that does almost nothing.
 
 Over plain HTTP boto3 signs each body's SHA-256; over HTTPS it sends a CRC instead, and adds TLS.
 """
@@ -20,7 +20,7 @@ STAGED = 520_000
 
 
 class AnyObject(Handler):
-    """Any object has any bytes; what is put is dropped."""
+    """Serves zeros for any object, and discards what is put."""
 
     content = bytes(RANGE_BYTES)
 
@@ -39,7 +39,7 @@ class AnyObject(Handler):
 
 
 def times(size: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of the client alone for reading and for writing `size` bytes, by `read` and `write`."""
+    """CPU seconds of the client alone to read and to write `size` bytes, under `read` and `write`."""
     with serving(AnyObject) as endpoint:
         client = boto3.client("s3", endpoint_url=endpoint, config=Config(s3={"addressing_style": "path"}))
         store = ObjectStore(client, "bucket")

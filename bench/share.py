@@ -1,7 +1,7 @@
-"""Gives processes the share of a processor that Lambda gives a function of some memory. Linux only.
+"""Gives processes the share of a processor that Lambda gives a function with a given memory size. Linux only.
 
-Lambda's functions run in a control group with a quota: in each period a process may compute for a fixed time, and is
-stopped until the next period when that is used up; waiting costs nothing. Here signals do the same.
+Lambda's functions run in a control group with a quota: in each period a process may compute for a fixed time. When that
+is used up, it is stopped until the next period. Waiting costs nothing. Here signals do the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cpu_seconds(pid: int) -> float:
     Raises:
         OSError: the process has ended.
     """
-    return time.clock_gettime((~pid << 3) | 2)  # The kernel's number of another process's clock.
+    return time.clock_gettime((~pid << 3) | 2)  # The kernel's number for the clock of another process.
 
 
 class Share(threading.Thread):
@@ -46,10 +46,10 @@ class Share(threading.Thread):
         self.processes = processes
         self.over = threading.Event()
         self.used: dict[int, float] = {}
-        """Seconds that each process has computed in all."""
+        """Seconds that each process has computed in total."""
 
     def run(self) -> None:
-        """Check every few milliseconds which processes have used up their share."""
+        """Stop the processes that have used up their share; check every few milliseconds."""
         left: dict[int, float] = {}
         stopped: set[int] = set()
         looked, asked = time.monotonic(), 0.0

@@ -1,12 +1,12 @@
-"""The deployed stack, measured as its user sees it: `python -m bench.stack small`, `python -m bench.stack large`.
+"""Measures the deployed stack as a user sees it: `python -m bench.stack small`, `python -m bench.stack large`.
 
-On the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API. `small` drops
-small files, one after another, and measures the time until their batch is submitted. `large` drops one large file and
-checks every line of its result. With `--kill-every` one process of the submit function is killed at that interval. With
-`--latency` AWS takes as long to answer as it is known to, and each process of a function has the share of a processor
-that 512 MB have. `compare` sets one large file against `bench/plain_script.py`. Each run is added to its table in
-`bench/stack.md`. Not part of `make bench`: it takes minutes, and memory for the local AWS, which keeps objects in it
-(about four times the upload).
+It runs on the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API.
+`small` drops small files, one after another, and measures the time until their batch is submitted. `large` drops one
+large file and checks every line of its result. `--kill-every` kills one process of the submit function at that
+interval. With `--latency`, AWS answers after the time that it is known to take, and each function process has the share
+of a processor that Lambda gives 512 MB. `compare` runs one large file through Dropbatch and `bench/plain_script.py`.
+Each run adds rows to its table in `bench/stack.md`. This is not part of `make bench`: it takes minutes, and memory for
+the local AWS, which keeps objects in memory (about four times the upload).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.versus_script import compare
 
 REPORT = Path(__file__).with_name("stack.md")
 WARMING = 3
-"""Small uploads before those that are measured: the functions' processes start with the first."""
+"""Small uploads before the measured ones: the functions' processes start with the first."""
 MARKER = "<!-- runs of {} -->\n"
 
 
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def small(drops: int) -> str:
-    """Drop small files one after another; the report's line."""
+    """Drop small files one after another; return the report's line."""
     delays, whole = [], []
     with running_stack("") as (stack, s3):
         for number in range(WARMING + drops):
@@ -75,7 +75,7 @@ def small(drops: int) -> str:
 
 
 def run(megabytes: int, kill_every: float, parameters: str, *, latency: bool) -> tuple[Outcome, dict[str, int]]:
-    """One upload from drop to the last checked line; with latency also the calls of AWS by operation."""
+    """Run one upload from the drop to the last checked line; with `latency`, also return the AWS calls by operation."""
     with running_stack(parameters, latency=latency) as (stack, s3):
         outcome = _run(stack, s3, megabytes, kill_every)
         return outcome, ask(f"{stack['fault_proxy_url']}/_latency")["operations"] if latency else {}
@@ -92,7 +92,7 @@ def _run(stack: dict[str, str], s3: Any, megabytes: int, kill_every: float) -> O
         folder, manifest = wait(s3, bucket, KEY)
         seconds = time.monotonic() - began
         watch.over.set()
-        print(f"over after {seconds:.0f} s; checking every line", flush=True)
+        print(f"finished after {seconds:.0f} s; checking every line", flush=True)
         wrong, codes = check(s3, bucket, folder, manifest, records)
         accepted = local(stack["workers_ai_base_url"], "accepted")
     finally:
@@ -117,7 +117,7 @@ def _run(stack: dict[str, str], s3: Any, megabytes: int, kill_every: float) -> O
 
 def row(outcome: Outcome, parameters: str) -> str:
     """The run as a row of the report's table."""
-    wrong = "not whole" if outcome.wrong < 0 else f"{outcome.wrong}"
+    wrong = "incomplete" if outcome.wrong < 0 else f"{outcome.wrong}"
     codes = ", ".join(f"{count:,} {code}" for code, count in outcome.codes.items()) or "0"
     cells = (
         f"{outcome.megabytes:,.0f}",
@@ -137,17 +137,17 @@ def row(outcome: Outcome, parameters: str) -> str:
 
 
 def main() -> int:
-    """Run once and add the run to the report; 0 if every line is right."""
+    """Run once and add the run to the report; return 0 if every line is right."""
     parser = argparse.ArgumentParser(prog="python -m bench.stack")
     kinds = parser.add_subparsers(dest="kind", required=True)
-    of_small = kinds.add_parser("small", help="small files: how soon they are submitted")
+    of_small = kinds.add_parser("small", help="small files: time until they are submitted")
     of_small.add_argument("--drops", type=int, default=20)
-    of_large = kinds.add_parser("large", help="a large file: every line checked, memory watched")
+    of_large = kinds.add_parser("large", help="a large file: check every line, measure memory")
     of_large.add_argument("--megabytes", type=int, default=2_000)
     of_large.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
     of_large.add_argument("--parameters", default="")
-    of_large.add_argument("--latency", action="store_true", help="AWS's latencies, and a share of a processor")
-    of_comparison = kinds.add_parser("compare", help="the same work by a plain script")
+    of_large.add_argument("--latency", action="store_true", help="AWS's latencies and Lambda's share of a processor")
+    of_comparison = kinds.add_parser("compare", help="the same work done by Dropbatch and by a plain script")
     of_comparison.add_argument("--megabytes", type=int, default=100)
     chosen = parser.parse_args()
     if chosen.kind == "small":

@@ -1,8 +1,8 @@
-"""The measured steps: the product's own, the same written plainly, and a floor that no step can be faster than.
+"""The measured steps: the product's own, the same in plain code, and floors that no step can be faster than.
 
-The product's steps are its own functions, from a local file to another, without the cost of S3 (`bench.s3_client`
-measures that). The plain ones are what a competent user writes with `json`, lists and dicts, at the same limits. Floors
-move the same bytes and do nothing else.
+The product's steps are its own functions, from one local file to another, without the cost of S3 (`bench.s3_client`
+measures that). The plain ones are what a competent user writes with `json`, lists and dicts, at the largest of our
+limits. Floors move the same bytes and do nothing else.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ COPY_BYTES = 1 << 20
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """A file in blocks of the size in which split reads its uploads."""
+    """A file in blocks of the size that split reads from uploads."""
     with path.open("rb", buffering=0) as file:
         for _ in range(0, path.stat().st_size, RANGE_BYTES):
             yield file.read(RANGE_BYTES)
 
 
 def anonymous() -> float:
-    """Anonymous memory of this process in MB, by /proc; 0 where there is none."""
+    """Anonymous memory of this process in MB, from /proc; 0 where there is no /proc."""
     status = Path("/proc/self/status")
     found = re.search(r"RssAnon:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(found[1]) * 1024 / 1e6 if found else 0.0
@@ -58,7 +58,7 @@ def anonymous() -> float:
 
 
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
-    """The product's: cut, and write the staged object of each batch; the number of batches."""
+    """The product's split: cut, and write the staged object of each batch; return the number of batches."""
     form = "object" if document else "jsonl"
     plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
     stream = blocks(upload)
@@ -81,21 +81,21 @@ def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def split_floor(upload: Path, output: IO[bytes]) -> None:
-    """Read, find every newline (which leaves the lines), write the same bytes."""
+    """Read, split at every newline (which creates the lines), write the same bytes."""
     for block in blocks(upload):
         block.split(b"\n")
         output.write(block)
 
 
 def split_lowest_floor(upload: Path, output: IO[bytes]) -> None:
-    """The same with the newlines only counted: a bound for any tool that separates records."""
+    """The same, but only count the newlines: a bound for any tool that separates records."""
     for block in blocks(upload):
         block.count(b"\n")
         output.write(block)
 
 
 def split_json_alone(upload: Path, _: IO[bytes]) -> None:
-    """Decode each line as JSON and drop it: a bound for any splitter that checks its records with this reader."""
+    """Decode each line as JSON and discard it: a bound for any splitter that checks its records with this reader."""
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     for block in blocks(upload):
         whole = block[block.find(b"\n") + 1 : block.rfind(b"\n")]  # the first and last lines cross the block's edges
@@ -103,14 +103,14 @@ def split_json_alone(upload: Path, _: IO[bytes]) -> None:
 
 
 def split_by_filesplit(upload: Path, _: IO[bytes]) -> None:
-    """PyPI's `filesplit`: as many lines per file; it reads none of them, and writes no body and no sidecar."""
+    """PyPI's `filesplit`: as many lines per file; it parses none of them, and writes no body and no sidecar."""
     logging.getLogger("filesplit").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(dir=upload.parent) as folder:
         Split(str(upload), folder).bylinecount(MAX_RECORDS)
 
 
 def split_plainly(upload: Path, output: IO[bytes]) -> None:
-    """The plain way: load each line, collect lists, dump payloads; bad lines are kept aside."""
+    """The plain way: load each line, collect lists, dump payloads; bad lines are set aside."""
     batch: list[Any] = []
     bad: list[tuple[int, str]] = []
     size = 0
@@ -142,7 +142,7 @@ class Collected:
     """Services for `collect` without AWS: a sidecar to read, and a part to write."""
 
     def __init__(self, count: int) -> None:
-        """Prepare for a reply of so many items."""
+        """Prepare for a reply of `count` items."""
         rows = RecordIndex()
         rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
         self.sidecar = encode_index(rows)
@@ -164,7 +164,7 @@ class Collected:
         return True
 
     def collect(self, reply: Path) -> None:
-        """The product's: parse the mapped reply, join its items, spool the part."""
+        """The product's collect: parse the mapped reply, join its items, spool the part."""
         with reply.open("rb") as file:
             body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         answer = parse_reply(HTTPStatus.OK, None, body, submitting=False)
@@ -182,7 +182,7 @@ def collect_floor(reply: Path) -> None:
 
 
 def collect_json_alone(reply: Path) -> None:
-    """Read the reply as JSON to its end and drop it."""
+    """Read the reply as JSON to its end and discard it."""
     with reply.open("rb") as file:
         msgspec.json.decode(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type=msgspec.Raw)
 

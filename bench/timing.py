@@ -28,7 +28,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:
-        """Of measurements."""
+        """The spread of these measurements."""
         return cls(min(values), statistics.median(values), max(values))
 
     def text(self, form: str = ".2f", unit: str = "") -> str:
@@ -58,7 +58,7 @@ def ratio(times: Times, of: str, to: str) -> Spread:
 
 
 def in_fresh_process(task: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401
-    """Run one of `bench.child`'s tasks in a process of its own; its result."""
+    """Run one of `bench.child`'s tasks in its own process; return its result."""
     command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     variables = {**inherited, **(ALLOCATOR if environment is None else environment)}

@@ -1,4 +1,4 @@
-"""Dropbatch beside a plain script on the same local API: one large file, with and without a kill half way."""
+"""Compares Dropbatch with a plain script on the same local API: one large file, with and without a kill half way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local.workers_ai import expected_result
 
 
 def compare(megabytes: int) -> str:
-    """The report's lines: Dropbatch and a plain script, each undisturbed and killed half way and begun again."""
+    """The report's lines: Dropbatch and a plain script, each undisturbed, and killed half way and restarted."""
     lines = []
     for kill in (False, True):
         with running_stack("") as (stack, s3):
@@ -32,7 +32,7 @@ def compare(megabytes: int) -> str:
 
 
 def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool) -> list[str]:  # noqa: ANN401 - boto3's client
-    """Killed means: every process of both functions, when half of the batches have been accepted."""
+    """Run Dropbatch; `kill` kills every process of both functions when half of the records have been accepted."""
     watch = Watch(stack["submit_function"])
     watcher = threading.Thread(target=watch.run)
     _, records = upload(s3, stack["bucket"], megabytes * 1_000_000)
@@ -54,11 +54,11 @@ def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool)
 
 
 def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str]:
-    """Killed means: when half of the batches have been accepted; then it is begun again, as its user would."""
+    """Run the script; `kill` kills it when half of the records have been accepted, and restarts it as a user would."""
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
         with source.open("wb") as file:
-            for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last is wanted
+            for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last value is used
                 file.write(piece)
         url = f"{stack['workers_ai_base_url']}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
         command = [sys.executable, "-m", "bench.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]

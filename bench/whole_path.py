@@ -1,6 +1,6 @@
-"""Polls counted on the whole path: both functions on moto, the local Workers AI, one clock that moves by seconds.
+"""Counts polls on the whole path: both functions on moto, the local Workers AI, one clock that advances by seconds.
 
-`tests.support.world` moves its clock from minute to minute; here a tick waits in steps of a second, and the queues'
+`tests.support.world` advances its clock minute by minute. Here a tick waits in steps of a second, and the queues'
 messages are delivered in each step, as AWS does while a tick runs.
 """
 
@@ -30,21 +30,21 @@ MAX_MINUTES = 60
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a job took: polls of each batch, and seconds from ready to collected."""
+    """Figures of a job, for each batch: its polls, and its seconds from ready to collected."""
 
     polls: list[int]
     delays: list[float]
 
 
 def jobs(count: int, batches: int, soonest: float, latest: float, seed: int = 1) -> list[Job]:
-    """Run jobs of so many batches of one record, 20 minutes apart, on a model never seen before the first.
+    """Run jobs with batches of one record, 20 minutes apart, on a model that is new before the first.
 
     Args:
-        count: jobs.
-        batches: of each.
-        soonest: seconds that a batch takes at least.
-        latest: seconds that it takes at most; evenly spread between.
-        seed: of the API's random numbers.
+        count: the number of jobs.
+        batches: the batches of each job.
+        soonest: the least seconds that a batch takes.
+        latest: the most seconds that a batch takes; times are spread evenly between the two.
+        seed: the seed of the API's random numbers.
     """
     middle, half = (soonest + latest) / 2, (latest - soonest) / 2
     behaviour = Behaviour(latency=middle, latency_kind="uniform", latency_spread=half / middle, seed=seed)
@@ -82,7 +82,7 @@ def _run(world: World, api: WorkersAI, name: str, batches: int) -> Job:
 
 @contextlib.contextmanager
 def _by_seconds(world: World, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While a tick waits, deliver messages in each second."""
+    """While a tick waits, deliver messages every second."""
 
     def sleep(seconds: float) -> None:
         ends = time.time() + seconds

@@ -1,5 +1,5 @@
 """The command line of Dropbatch.
 
-It uses the public interface alone: the bucket, the stack's outputs, logs, metrics and queues. It imports nothing of the
-functions, so that it is installed without them.
+It uses only the public interface: the bucket, the stack's outputs, logs, metrics and queues. It imports no code of the
+functions, so it can be installed without them.
 """

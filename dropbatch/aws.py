@@ -17,11 +17,11 @@ _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundE
 
 
 def session(endpoint_url: str = "", region: str = "") -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
-    """A factory of clients: `session()("s3")`.
+    """Return a factory of boto3 clients: `session()("s3")`.
 
     Args:
         endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
-        region: empty for the one that is configured.
+        region: empty for the configured one.
     """
     import boto3
 
@@ -37,10 +37,10 @@ def explained(*, retry: bool = False) -> Iterator[None]:
     """Turn botocore's errors into messages that say what to do.
 
     Args:
-        retry: suppress errors of a connection that broke, because the caller tries again.
+        retry: suppress the errors of a connection that was cut off, because the caller tries again.
 
     Raises:
-        CommandError: for every other error of botocore.
+        CommandError: for every other botocore error.
     """
     from boto3.exceptions import Boto3Error
     from botocore import exceptions as botocore
@@ -59,13 +59,13 @@ def explained(*, retry: bool = False) -> Iterator[None]:
         raise CommandError(f"{error}.", Exit.USAGE) from error
     except botocore.ClientError as error:
         raise _of_client(error) from error
-    except Boto3Error as error:  # Uploads of files wrap what AWS said.
+    except Boto3Error as error:  # File uploads wrap the error that AWS returned.
         if isinstance(error.__context__, botocore.ClientError):
             raise _of_client(error.__context__) from error
         raise CommandError(str(error)) from error
     except (botocore.ResponseStreamingError, botocore.IncompleteReadError, botocore.ReadTimeoutError) as error:
         if not retry:
-            raise CommandError(f"The connection to AWS broke: {error}") from error
+            raise CommandError(f"The connection to AWS was cut off: {error}") from error
     except botocore.BotoCoreError as error:
         raise CommandError(f"AWS could not be reached: {error}") from error
 
@@ -74,18 +74,18 @@ def _of_client(error: Any) -> CommandError:  # noqa: ANN401
     code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
     operation = error.operation_name
     if code in _DENIED:
-        advice = "Attach the policy in the stack's output UserPolicyArn; operators' verbs need OperatorPolicyArn."
+        advice = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
         return CommandError(f"AWS denied {operation}: {message.rstrip('.')}. {advice}", Exit.NOT_PERMITTED)
     if code in _EXPIRED:
         return CommandError("The AWS credentials have expired. Sign in again.", Exit.NOT_PERMITTED)
     if code in _UNKNOWN_KEY:
-        return CommandError(f"AWS does not know these credentials ({code}).", Exit.NOT_PERMITTED)
+        return CommandError(f"AWS does not recognise these credentials ({code}).", Exit.NOT_PERMITTED)
     if code in _NOT_FOUND:
         return CommandError(f"{operation}: {message or code}", Exit.NOT_FOUND)
     return CommandError(f"AWS refused {operation}: {code}: {message}")
 
 
 def is_not_found(error: Exception) -> bool:
-    """Whether an error of a client says that an object, a bucket or another thing does not exist."""
+    """Whether a client's error means that an object, a bucket or another resource does not exist."""
     response = getattr(error, "response", {})
     return response.get("Error", {}).get("Code", "") in _NOT_FOUND

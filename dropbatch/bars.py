@@ -1,4 +1,4 @@
-"""Progress of bytes, up and down: bars on a terminal, nothing elsewhere."""
+"""Progress bars of uploads and downloads: shown on a terminal, nowhere else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_BAR_BYTES = 8 << 20
 
 @contextmanager
 def bytes_bar(label: str, size: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar; gives a function that counts bytes, from several threads."""
+    """Show a bar; yield a function that counts bytes and may be called from several threads."""
     if not sys.stderr.isatty() or size < MIN_BAR_BYTES:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""The command `dropbatch`: its options, its verbs, and the exit code."""
+"""The command `dropbatch`: its options, its subcommands, and the exit code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ for verb in (
 
 
 def main() -> None:
-    """Run a verb. An error becomes a message on standard error and an exit code."""
+    """Run a subcommand. An error becomes a message on standard error and an exit code."""
     try:
         sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:

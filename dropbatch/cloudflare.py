@@ -1,4 +1,4 @@
-"""Cloudflare's API, as far as the doctor calls it. Redirects are not followed; a token is sent to one host alone."""
+"""The part of Cloudflare's API that the doctor calls. Redirects are not followed; the token goes to one host only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reply:
     """One reply.
 
     Attributes:
-        status: HTTP's.
+        status: the HTTP status.
         headers: by name in lower case.
         body: decoded JSON; None for anything else.
     """
@@ -38,7 +38,7 @@ class Reply:
 
     @property
     def result(self) -> Any:  # noqa: ANN401 - JSON
-        """What the envelope holds, or the body without one."""
+        """The envelope's `result`, or the body if there is no envelope."""
         if isinstance(self.body, dict) and "success" in self.body and "result" in self.body:
             return self.body["result"]
         return self.body
@@ -46,7 +46,7 @@ class Reply:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's
-        """Follow none: a redirect would carry the token to another host."""
+        """Follow no redirect: it would send the token to another host."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Api:
         """Send one request.
 
         Raises:
-            CommandError: no reply came.
+            CommandError: no reply arrived.
         """
         if self.token:
             headers = {"Authorization": f"Bearer {self.token}", **headers}
@@ -107,9 +107,9 @@ def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - u
 
 
 def check_token(api: Api) -> str:
-    """List one model, which is free; what is wrong with the token and how to fix it, empty if nothing is."""
+    """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is."""
     if not api.token or api.token != api.token.strip():
-        return "The token is empty or has a space or a line end around it."
+        return "The token is empty, or has a space or a line break before or after it."
     reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
     if reply.status == 200:  # noqa: PLR2004 - HTTP's OK
         return ""
@@ -118,4 +118,4 @@ def check_token(api: Api) -> str:
             f"The token is valid but may not use Workers AI in account {api.account} (HTTP {reply.status}, code "
             f'{reply.code}). Give it "Workers AI - Read" and "Workers AI - Edit" for that account.'
         )
-    return f"Cloudflare does not accept this token (HTTP {reply.status}, code {reply.code}). Make another one."
+    return f"Cloudflare does not accept this token (HTTP {reply.status}, code {reply.code}). Create a new one."

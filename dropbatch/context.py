@@ -1,4 +1,4 @@
-"""What the verbs share: the stack they work on, common options, output."""
+"""What the subcommands share: the stack they work on, common options, output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Context:
         """The stack, looked up when it is first needed.
 
         Raises:
-            CommandError: it does not exist, or may not be looked up.
+            CommandError: it does not exist, or the caller may not look it up.
         """
         from dropbatch.stack import find_stack
 

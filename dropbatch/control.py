@@ -16,7 +16,7 @@ def control_job(stack: Stack, job_id: str, word: Literal["run", "pause", "cancel
 
 
 def control_stack(stack: Stack, word: Literal["run", "pause"]) -> None:
-    """Write the stack's control object, which only operators may."""
+    """Write the stack's control object; only operators may do this."""
     _put(stack, "control/stack", word)
 
 

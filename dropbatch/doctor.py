@@ -1,4 +1,4 @@
-"""`doctor`: what can be wrong with a stack, and what to do about it."""
+"""`doctor`: find what is wrong with a stack, and say what to do about it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MAX_CLOCK_SECONDS = 300.0
 TICK_SECONDS = 180.0
 """A tick runs every minute. Logs arrive some seconds later."""
 MAX_JOBS = 1_000
-"""Unfinished jobs of the last week that are looked at."""
+"""At most this many unfinished jobs of the last week are checked."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: what.
-        level: `ok`; `note`: worth knowing; `bad`: something does not work; `unknown`: it could not be looked at.
+        name: what was checked.
+        level: `ok`; `note`: worth knowing; `bad`: something does not work; `unknown`: it could not be checked.
         message: what was found, and what to do.
     """
 
@@ -45,7 +45,7 @@ class Finding:
 
 
 def examine(stack: Stack) -> Iterator[Finding]:
-    """Look at everything, one thing after another. What may not be looked at is a finding too."""
+    """Run the checks one after another. A check that is not permitted is a finding too."""
     for name, look in CHECKS.items():
         try:
             with aws.explained():
@@ -65,7 +65,7 @@ def _stack(stack: Stack) -> Iterator[tuple[Level, str]]:
     elif status.endswith("_IN_PROGRESS"):
         yield "note", f"{stack.name}: {status}. A deployment is under way; look again when it is over."
     else:
-        yield "bad", f"{stack.name}: {status}. Its events in CloudFormation say why; deploy again with `make deploy`."
+        yield "bad", f"{stack.name}: {status}. Its events in CloudFormation show why; deploy again with `make deploy`."
 
 
 def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
@@ -76,7 +76,7 @@ def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
     )
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
-        yield "unknown", "AWS named no time."
+        yield "unknown", "AWS returned no time."
         return
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
     if abs(ahead) < MAX_CLOCK_SECONDS / 5:
@@ -85,7 +85,7 @@ def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
         where = "ahead of" if ahead > 0 else "behind"
         yield (
             "bad",
-            f"This machine's clock is {abs(ahead):,.0f} s {where} AWS's. Set it; AWS denies requests beyond 300 s.",
+            f"This machine's clock is {abs(ahead):,.0f} s {where} AWS's. Set it: AWS denies requests beyond 300 s.",
         )
 
 
@@ -112,7 +112,7 @@ def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
         (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
         age = now - found["CreationTime"].timestamp()
         if age < TICK_SECONDS:
-            yield "note", f"The stack is {age:,.0f} s old; the first tick comes within a minute or two."
+            yield "note", f"The stack is {age:,.0f} s old; the first tick runs within a minute or two."
             return
         yield (
             "bad",
@@ -139,8 +139,8 @@ def _dead_letters(stack: Stack) -> Iterator[tuple[Level, str]]:
             yield (
                 "bad",
                 (
-                    f"{queue}: {count:,} messages failed five times. `dropbatch tail --since 1d` says why; when fixed, "
-                    "`dropbatch redrive` sends them again."
+                    f"{queue}: {count:,} messages failed five times. `dropbatch tail --since 1d` shows why; when "
+                    "fixed, `dropbatch redrive` sends them again."
                 ),
             )
         else:
@@ -173,7 +173,7 @@ def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
         if unfinished == MAX_JOBS:
             break
     for code, (count, message) in sorted(reasons.items()):
-        yield ("note" if code == "paused" else "bad"), f"{count:,} jobs wait: {code}: {message}"
+        yield ("note" if code == "paused" else "bad"), f"{count:,} jobs are waiting: {code}: {message}"
     if not reasons and word != "pause":
         yield "ok", f"no pause; {unfinished:,} unfinished jobs of the last 7 days"
 
@@ -207,7 +207,7 @@ def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
     if known is None:
         yield "note", f"DefaultModel {model} is not in the list of `dropbatch models --all`."
     elif not known["batch"]:
-        yield "bad", f"DefaultModel {model} takes no batches. `dropbatch models` lists those that do."
+        yield "bad", f"DefaultModel {model} does not take batches. `dropbatch models` lists those that do."
     else:
         yield "ok", f"DefaultModel {model}"
 
@@ -225,7 +225,7 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "")
     if not token:
-        yield "note", "not looked at: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
+        yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
         return
     environment = _environment(stack)
     wrong = check_token(Api(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token))
@@ -248,4 +248,4 @@ CHECKS: dict[str, Callable[[Stack], Iterator[tuple[Level, str]]]] = {
     "dead letters": _dead_letters,
     "alarms": _alarms,
 }
-"""What is looked at, in the order in which a cause comes before what it causes."""
+"""The checks, ordered so that a cause comes before its effects."""

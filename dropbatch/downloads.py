@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MAX_ATTEMPTS = 5
-"""Attempts to read a file whose connection breaks."""
+"""Attempts to read a file when the connection is cut off."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def download(stack: Stack, job: Job, folder: Path, progress: Callable[[str, int,
         progress: called with a file's name, the bytes on this machine, and its size.
 
     Raises:
-        CommandError: the job is not over, or a file is not what the manifest says.
+        CommandError: the job is not over, or a file does not match the manifest.
     """
     manifest = manifest_of(stack, job)
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +58,11 @@ def download_file(
     """Download one file of a manifest, unless it is there already.
 
     Raises:
-        CommandError: it is not what the manifest says.
+        CommandError: it does not match the manifest.
     """
     name, size = entry["name"], entry["bytes"]
     if "/" in name or name in {"", ".", ".."}:
-        raise CommandError(f"The manifest of job {job.id} names a file {name!r}, which is no name of a result.")
+        raise CommandError(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
     if target.exists() and target.stat().st_size == size and _sha256(target).hexdigest() == entry["sha256"]:
         progress(name, size, size)
@@ -87,8 +87,9 @@ def download_file(
     if digest.hexdigest() != entry["sha256"]:
         partial.unlink()
         raise CommandError(
-            f"{job.folder}{name} is not what the manifest says: its SHA-256 is {digest.hexdigest()}, expected "
-            f"{entry['sha256']}. It was deleted here. Run the command again; if it fails again, the object was changed."
+            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected "
+            f"{entry['sha256']}. The download was deleted. Run the command again; if it fails again, the object was "
+            "changed."
         )
     partial.replace(target)
     return Downloaded(target, size, size - there)

@@ -1,4 +1,4 @@
-"""What ends a command, and the exit code it ends with."""
+"""The error that ends a command, and the exit codes."""
 
 from __future__ import annotations
 

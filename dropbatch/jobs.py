@@ -1,4 +1,4 @@
-"""Jobs as the bucket shows them: by id or path, with their status and manifest; and the list of all."""
+"""Jobs as the bucket shows them: find one by id or path, read its status and manifest, list all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FINAL_STATES", "Job", "find_job", "history", "job_of_upload", "manif
 
 JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 RECORDS = "results/_jobs/"
-"""One small object for each job, put when it is created: path, model, format."""
+"""One small object for each job, written when the job is created: path, model, format."""
 MAX_PATH_BYTES = 900
 """A longer path has its results under `results/_long/`."""
 MAX_PARALLEL_READS = 16
@@ -51,7 +51,7 @@ def find_job(stack: Stack, name: str) -> Job:
     """Find a job by its id, by the path of its upload (its newest job), or by the path of one of its results.
 
     Raises:
-        CommandError: there is none.
+        CommandError: there is no such job.
     """
     if JOB_ID.fullmatch(name):
         record = read_json(stack, f"{RECORDS}{name}.json")
@@ -122,7 +122,7 @@ def status_of(stack: Stack, job: Job) -> dict[str, Any]:
     """A job's status.json.
 
     Raises:
-        CommandError: there is none.
+        CommandError: there is no such job.
     """
     found = read_json(stack, f"{job.folder}status.json")
     if found is None:

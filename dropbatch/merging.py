@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8", "too_large"})
 """Codes of records that are in no retry file."""
 MAX_GENERATIONS = 20
-"""Retries of retries of retries that are followed."""
+"""How many generations of retries are followed: retries of a job, retries of these, and so on."""
 _ID = re.compile(rb'\{"id":\d+,')
 
 
@@ -51,7 +51,7 @@ def merge_retries(stack: Stack, job: Job, folder: Path) -> Merged:
         folder: where the merged output is written.
 
     Raises:
-        CommandError: a retry is not over, or is none of this job.
+        CommandError: a retry is not over, or its records are not this job's.
     """
     output = _file_of(manifest_of(stack, job), "output")
     if output is None:
@@ -103,7 +103,7 @@ def _merge_job(stack: Stack, job: Job, scratch: Path, generation: int) -> Merged
 
 
 def overlay(current: Path, newer: Path, places: Iterable[int], target: Path) -> Iterator[int]:
-    """Write a file of answers with newer ones at some places; gives the places where one was taken.
+    """Write a file of answers with newer ones at some places; yield the places where one was used.
 
     A newer answer replaces an older one, but a failure never replaces a success.
 
@@ -181,10 +181,10 @@ def _is_table(path: Path) -> bool:
 
 
 def _places(errors: Path, retry_lines: int, newer: Path, child: Job) -> list[int]:
-    """Record ids of the job's failed records that the lines of a retry's output answer, in their order.
+    """The record id in the job for each line of a retry's output, in their order.
 
     Raises:
-        CommandError: the retry has other records than the retry file.
+        CommandError: the retry's records are not those of the retry file.
     """
     failed = [one for one in _failures(errors) if one.is_object]
     if len(failed) != retry_lines:
@@ -199,8 +199,8 @@ def _places(errors: Path, retry_lines: int, newer: Path, child: Job) -> list[int
         found = [] if is_table else [by_reference.get(_reference(json.loads(line)), -1) for line in file]
     if not found or -1 in found or found != sorted(set(found)):
         raise CommandError(
-            f"Job {child.id} has {answers:,} records, and the retry file {retry_lines:,}. It was changed before it was "
-            "uploaded, and its records have no unique references in the same order: they cannot be matched."
+            f"Job {child.id} has {answers:,} records, and the retry file {retry_lines:,}. The file was changed before "
+            "it was uploaded, and its records have no unique references in the same order, so they cannot be matched."
         )
     return found
 

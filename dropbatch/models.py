@@ -1,4 +1,4 @@
-"""The models that Dropbatch knows: task, batches, prices. The same file that the functions use."""
+"""The models that Dropbatch knows: task, batches, prices. Read from the same file that the functions use."""
 
 from __future__ import annotations
 

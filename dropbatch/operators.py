@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from dropbatch.stack import Stack
 
 DEAD_LETTERS, QUEUE = "DeadLetterQueueUrl", "QueueUrl"
-"""How the outputs that name queues end."""
+"""The suffixes of the outputs that are queue URLs."""
 READ_SECONDS = 2.0
 """Seconds between two reads of the logs."""
 LATE_SECONDS = 10.0
-"""Seconds after which a log line may still turn up."""
+"""How late, in seconds, a log line may arrive."""
 
 
 def redrive(stack: Stack) -> dict[str, int]:
-    """Send the messages of the dead-letter queues back to their queues; how many, by queue.
+    """Send the messages of the dead-letter queues back to their queues; return how many, by queue.
 
-    A message is deleted after its queue has taken it. An interrupted run may send one twice, which is harmless: every
-    message may be delivered more than once.
+    A message is deleted after its queue has accepted it. An interrupted run may send one twice, which is harmless:
+    every message may be delivered more than once.
     """
     sqs = stack.client("sqs")
     moved = {}

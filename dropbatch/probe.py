@@ -1,6 +1,6 @@
 """`doctor --probe`: ask the real API what its documentation leaves open, with a few tiny batches.
 
-Each answer is named as the local Workers AI names its switch, so that `probe.json` can be given to it (`--like`).
+Each answer has the name of the local Workers AI's switch for it, so that `probe.json` can be passed to it (`--like`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Prober:
         api: the account.
         model: takes batches of `{"text": …}`.
         gateway: an AI Gateway to try; None for none.
-        say: called with what is being done.
+        say: called with a text about each step.
         sleep: waits between two polls.
         clock: seconds.
         like: answers that were found, by switch of the local Workers AI.
-        facts: answers that are no switch.
+        facts: answers for which there is no switch.
         observations: every reply: step, status, code, names of members.
     """
 
@@ -59,7 +59,7 @@ class Prober:
     observations: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self) -> dict[str, Any]:
-        """Ask everything; the content of probe.json.
+        """Ask every question; return the content of probe.json.
 
         Raises:
             CommandError: the token is not accepted, or the API cannot be reached.
@@ -109,7 +109,7 @@ class Prober:
     # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _batch(self) -> str:
-        """Submit two records and wait for their answers; the request_id, empty if there are none."""
+        """Submit two records and wait for their answers; return the request_id, empty if there are no answers."""
         self.say(f"A batch of two records for {self.model} ...")
         records = [{"text": "one", "external_reference": "probe-1"}, {"text": "two"}]
         began = self.clock()

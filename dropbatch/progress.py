@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLAIN_EVERY_SECONDS = 30.0
-"""Seconds between two plain lines of a job of which only the counts changed."""
+"""Seconds between two plain lines of a job if only its counts changed."""
 MIN_RATE_SECONDS = 3.0
 """Seconds of watching before a rate is shown."""
 NARROW_COLUMNS = 72
@@ -23,7 +23,7 @@ FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True)
 class Watched:
-    """A job's time and counts when it was first shown: what a rate is measured from."""
+    """A job's time and counts when it was first shown. Its rate is measured from these."""
 
     at: float
     records: int
@@ -70,7 +70,7 @@ class Progress:
             self._print_changes(now)
 
     def redraw(self) -> None:
-        """Draw the lines again, with the present time; nothing where lines cannot be rewritten."""
+        """Draw the lines again with the current time; do nothing where lines cannot be rewritten."""
         if not self.on_terminal:
             return
         width = self._columns() - 1
@@ -89,7 +89,7 @@ class Progress:
             return shutil.get_terminal_size().columns
 
     def _print_changes(self, now: float) -> None:
-        """Print jobs whose state or reason to wait has changed, the others now and then."""
+        """Print jobs whose state or reason to wait has changed, and the others every `plain_seconds`."""
         for name, status in self._statuses.items():
             key = f"{status.get('state')} {(status.get('waiting_for') or {}).get('code')}"
             before, at = self._printed.get(name, ("", 0.0))
@@ -111,7 +111,7 @@ def describe(
     now: float = 0.0,
     first: Watched | None = None,
 ) -> list[str]:
-    """Describe a job in one line, and in a second one what it waits for.
+    """Describe a job in one line, and what it waits for in a second one.
 
     Args:
         name: of the job.

@@ -47,10 +47,10 @@ def save_report(stack: Stack, job: Job, path: Path) -> Path:
 
 
 def wait_for_validation(stack: Stack, uploaded: Uploaded) -> dict[str, Any]:
-    """The report of a validation, as soon as it exists.
+    """Wait for the report of a validation and return it.
 
     Raises:
-        CommandError: it does not after an hour.
+        CommandError: there is no report after an hour.
     """
     deadline = time.monotonic() + VALIDATION_SECONDS
     while time.monotonic() < deadline:
@@ -90,5 +90,5 @@ def _estimate(estimate: dict[str, Any]) -> str:
         if estimate[name] is not None
     ]
     if cost := estimate["cost"]:
-        parts.append(f"${cost['amount']} by the prices of {cost['priced_at']}")
+        parts.append(f"${cost['amount']} at the prices of {cost['priced_at']}")
     return ", ".join(parts) or "none: the model's price is unknown"

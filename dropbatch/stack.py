@@ -25,7 +25,7 @@ class Stack:
         name: in CloudFormation.
         bucket: of uploads and results.
         outputs: the stack's outputs by name.
-        client: makes a client of a service.
+        client: creates a client of a service.
         is_local: whether `make up` runs it on this machine.
     """
 
@@ -37,7 +37,7 @@ class Stack:
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
-        """A client of S3."""
+        """An S3 client."""
         return self.client("s3")
 
 
@@ -46,16 +46,16 @@ def find_stack(name: str, *, local: bool) -> Stack:
 
     Args:
         name: in CloudFormation.
-        local: take the one that `make up` left running instead.
+        local: use the one that `make up` left running instead.
 
     Raises:
-        CommandError: there is none, or it may not be looked up.
+        CommandError: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
         client, name = _local_client() if local else (aws.session(), name)
         outputs = _outputs(client, name)
     if "BucketName" not in outputs:
-        raise CommandError(f'"{name}" is no stack of Dropbatch: it has no output BucketName.', Exit.NOT_FOUND)
+        raise CommandError(f'"{name}" is not a Dropbatch stack: it has no output BucketName.', Exit.NOT_FOUND)
     return Stack(name, outputs["BucketName"], outputs, client, is_local=local)
 
 

@@ -1,4 +1,4 @@
-"""Uploading files: key, metadata, and the version that S3 made of them."""
+"""Uploading files: key, metadata, and the version that S3 created."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Uploaded:
 
 
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Options as S3 metadata: text beyond ASCII as encoded words (RFC 2047), as S3's own tools write it.
+    """Options as S3 metadata: non-ASCII text becomes encoded words (RFC 2047), as S3's own tools write it.
 
     Raises:
         CommandError: an option is unknown, or all of them together are too large.
@@ -47,7 +47,7 @@ def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
     size = sum(len(name) + len(value) for name, value in encoded.items())
     if size > MAX_METADATA_BYTES:
         raise CommandError(
-            f"The options take {size:,} bytes, and S3 keeps {MAX_METADATA_BYTES:,} with an object. "
+            f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
             "Put them in an _options.json in the upload's folder.",
             Exit.USAGE,
         )
@@ -75,11 +75,11 @@ def upload(
         file: on this machine.
         path: under the folder.
         metadata: of the new object.
-        folder: `inbox`, or `validate` to have it checked only.
+        folder: `inbox`, or `validate` to only check it.
         progress: called with each number of bytes sent.
 
     Raises:
-        CommandError: the file cannot be read, or AWS denied or failed.
+        CommandError: the file cannot be read, or AWS denied the upload, or it failed.
     """
     try:
         with aws.explained(), answers_of(stack, "PutObject", "CompleteMultipartUpload") as answers:
@@ -93,7 +93,7 @@ def upload(
 
 @contextmanager
 def answers_of(stack: Stack, *operations: str) -> Iterator[list[dict[str, Any]]]:
-    """Collect S3's answers to some operations: boto3's transfers do not return them, and only they name the version."""
+    """Collect S3's answers to some operations: boto3's transfers do not return them, and only they have the version."""
     answers: list[dict[str, Any]] = []
     events = stack.s3.meta.events
     for operation in operations:

@@ -20,14 +20,14 @@ MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two reads of a job's status, at first and later."""
 REDRAW_SECONDS = 1.0
 JOB_SECONDS = 300.0
-"""Seconds in which an upload must have a job: S3's events may take a minute, and the queue may be long."""
+"""Seconds to wait for an upload's job: S3's events may take a minute, and the queue may be long."""
 
 
 def wait_for_job(stack: Stack, uploaded: Uploaded) -> Job:
-    """The job of an upload, as soon as it exists.
+    """Wait for the job of an upload and return it.
 
     Raises:
-        CommandError: it does not after five minutes, or interrupted.
+        CommandError: there is no job after five minutes, or the user interrupted it.
     """
     deadline = time.monotonic() + JOB_SECONDS
     pause = MIN_READ_SECONDS / 2
@@ -39,7 +39,8 @@ def wait_for_job(stack: Stack, uploaded: Uploaded) -> Job:
             pause = min(pause * 1.3, MAX_READ_SECONDS)
     except KeyboardInterrupt:
         raise CommandError(
-            f"\nInterrupted. The file is uploaded and its job will run. See it with `dropbatch wait {uploaded.path}`.",
+            "\nInterrupted. The file is uploaded and its job will run. Watch it with "
+            f"`dropbatch wait {uploaded.path}`.",
             Exit.INTERRUPTED,
         ) from None
     raise CommandError(
@@ -63,7 +64,7 @@ def wait_until_over(stack: Stack, jobs: Sequence[Job], progress: Progress) -> di
                 continue
             current = read_json(stack, f"{job.folder}status.json") or statuses[job.id]
             statuses[job.id] = current
-            # The last status.json follows the manifest by moments.
+            # The last status.json is written moments after the manifest.
             if current["state"] in FINAL_STATES | {"finalizing"} or current.get("fraction_done") == 1:
                 manifest = read_json(stack, f"{job.folder}manifest.json")
                 if manifest:

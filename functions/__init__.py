@@ -1,1 +1,1 @@
-"""One room for each Lambda function; the only place that knows Lambda's events."""
+"""One package per Lambda function; only this code handles Lambda's events."""

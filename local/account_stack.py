@@ -1,4 +1,4 @@
-"""The stack on a real AWS account: where it is, what its status in CloudFormation requires, and its deletion.
+"""The stack in a real AWS account: find it, decide what its status in CloudFormation requires, delete it.
 
 The answers of the guided deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
 defaults and is never written. The token is in neither.
@@ -21,7 +21,7 @@ ANSWERS = ROOT / "samconfig.local.toml"
 
 
 class DeployError(Exception):
-    """Why something was not done; the message is for the person at the terminal."""
+    """Why something was not done; the message is for the user."""
 
 
 class Step(Enum):
@@ -34,11 +34,11 @@ class Step(Enum):
     UPDATE = "update"
     WAIT = "wait"
     REPAIR = "repair"
-    """A person must bring it back to a status from which it can be updated."""
+    """A person must return it to a status from which it can be updated."""
 
 
 STEPS = {
-    "REVIEW_IN_PROGRESS": Step.CREATE,  # A change set was made and not executed: no resource exists.
+    "REVIEW_IN_PROGRESS": Step.CREATE,  # A change set was created but not executed: no resource exists.
     "DELETE_COMPLETE": Step.CREATE,
     "CREATE_FAILED": Step.RECREATE,
     "ROLLBACK_COMPLETE": Step.RECREATE,
@@ -62,7 +62,7 @@ STEPS = {
     "UPDATE_ROLLBACK_FAILED": Step.REPAIR,
     "IMPORT_ROLLBACK_FAILED": Step.REPAIR,
 }
-"""What to do for each status that CloudFormation knows."""
+"""What to do for each of CloudFormation's stack statuses."""
 
 NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
 """A stack with one of these was never created completely: what it left behind holds no data."""
@@ -163,10 +163,10 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Whether the user says yes."""
+    """Ask the user a question; return whether the answer is yes."""
     try:
         return input(f"{question} [y/N]: ").strip().lower() in {"y", "yes"}
-    except EOFError:  # Nobody is there to be asked.
+    except EOFError:  # Standard input is closed: nobody can answer.
         return False
 
 
@@ -175,10 +175,10 @@ def not_now(stack: Stack) -> DeployError:
     if next_step(stack) is Step.WAIT:
         return DeployError(
             f'CloudFormation is still working on the stack "{stack.name}" ({stack.status}). Nothing was done; wait '
-            "until it has ended, then try again."
+            "until it has finished, then try again."
         )
     return DeployError(
         f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events in the CloudFormation '
-        "console say why. Bring it back from there (for UPDATE_ROLLBACK_FAILED: Stack actions, Continue update "
-        "rollback), then try again."
+        "console show why. Repair it there (for UPDATE_ROLLBACK_FAILED: Stack actions, Continue update rollback), "
+        "then try again."
     )

@@ -1,11 +1,11 @@
 """The stack on this machine: `python -m local.aws up|down|status`. No account, no Docker, no network.
 
-`up` starts a local AWS and a local Workers AI, packs the functions with `sam build`, deploys template.yaml
+`up` starts a local AWS and a local Workers AI, builds the functions with `sam build`, deploys template.yaml
 with `sam deploy` and writes .local/stack.json. All of it runs until `down`, which stops only what was started here.
 
-Environment: LOCAL_PORT (the local AWS; the local Workers AI takes the next one), WORKERS_AI_BASE_URL (another
-Workers AI than the local one), LOCAL_PARAMETERS (further Name=value template parameters, space between), LOCAL_FAULTS
-(any value: the functions reach the local AWS through a proxy, on the port after the next, that breaks calls on demand).
+Environment: LOCAL_PORT (port of the local AWS; the local Workers AI uses the next one), WORKERS_AI_BASE_URL (use
+another Workers AI), LOCAL_PARAMETERS (more template parameters, Name=value separated by spaces), LOCAL_FAULTS (any
+value: the functions reach the local AWS through a proxy that breaks calls on demand, on the port after the next).
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ LOCAL_TOKEN = "local-token"  # noqa: S105 - the token that the local Workers AI 
 LOCAL_ACCOUNT = "0123456789abcdef0123456789abcdef"
 
 BUILD_SOURCES = ("functions", "shared", "Makefile", "requirements.txt", "samconfig.toml", "template.yaml")
-"""A change in one of these makes a new build."""
+"""A change in one of these triggers a new build."""
 SERVICES = {
     "aws": ("local AWS", ("local/emulator.py", "requirements-local.txt")),
     "workers_ai": ("local Workers AI", ("local/workers_ai",)),
     "proxy": ("fault proxy", ("local/fault_proxy.py",)),
 }
-"""The services by name: what people call them, and the sources whose change restarts them."""
+"""The services by name: their titles, and the sources whose change restarts them."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where one local stack keeps its state. A second stack beside the first takes another folder.
+    """Where one local stack keeps its state. A second stack beside the first uses another folder.
 
     Attributes:
         state: the folder, inside the project.
@@ -77,7 +77,7 @@ class Home:
 
     @property
     def stack_file(self) -> Path:
-        """Says where the stack is."""
+        """Describes the running stack."""
         return self.state / "stack.json"
 
     @property
@@ -118,7 +118,7 @@ def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
         "MINISTACK_HOST": "127.0.0.1",
-        "IOT_MTLS_ENABLED": "0",  # It would listen on one more port, and not on loopback alone.
+        "IOT_MTLS_ENABLED": "0",  # It would listen on one more port, and not only on loopback.
         "AUTH": "true",  # Each function has its role's permissions and no more.
         "TMPDIR": str(home.scratch),
         "PYTHONUNBUFFERED": "1",
@@ -139,7 +139,7 @@ def _start_workers_ai(home: Home, port: int) -> None:
 
 
 def _start_services(home: Home, port: int, proxy: str, *, with_workers_ai: bool) -> None:
-    """Start what does not run yet, restart what has changed, stop what is not wanted."""
+    """Start what does not run yet, restart what has changed, stop what is not needed."""
     if not home.service("aws").is_current(port, proxy):
         home.deployed.unlink(missing_ok=True)
         home.stack_file.unlink(missing_ok=True)
@@ -174,13 +174,13 @@ def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: 
 
 
 def _build(home: Home, lock: int) -> str:
-    """Pack the functions for this machine unless the build is current; the build's fingerprint."""
+    """Build the functions for this machine unless the build is current; return the build's fingerprint."""
     current = fingerprint(*BUILD_SOURCES)
     mark = TOOLS / "build.sha256"
     if mark.exists() and mark.read_text() == current:
         return current
     mark.unlink(missing_ok=True)
-    print("Packing the functions (sam build) ...", flush=True)
+    print("Building the functions (sam build) ...", flush=True)
     arguments = ["build", "--build-in-source", "--parallel", "--build-dir", str(BUILD)]
     _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, home.logs / "build.log", lock)
     mark.write_text(current)
@@ -265,7 +265,7 @@ def _machine_architecture() -> str:
 
 def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]:
     return {
-        **defaults(),  # explicitly: CloudFormation keeps a value of an earlier deployment
+        **defaults(),  # explicitly: CloudFormation would keep the values of an earlier deployment
         "CloudflareAccountId": LOCAL_ACCOUNT,
         "CloudflareApiToken": LOCAL_TOKEN,
         "WorkersAiBaseUrl": base_url,
@@ -275,7 +275,7 @@ def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]
 
 
 def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> None:
-    with locked(TOOLS / "build.lock") as lock:  # No other build may come between this one and its deployment.
+    with locked(TOOLS / "build.lock") as lock:  # No other build may run between this one and its deployment.
         wanted = {"build": _build(home, lock), "parameters": parameters}
         deployed = json.loads(home.deployed.read_text()) if home.deployed.exists() else None
         if deployed != wanted or not home.stack_file.exists():
@@ -285,12 +285,12 @@ def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> Non
 
 
 # ------------------------------------------------------------------------------------------------------------
-# The verbs
+# The commands
 # ------------------------------------------------------------------------------------------------------------
 
 
 def build(home: Home = MAIN) -> Path:
-    """Pack the functions for this machine, as `up` does; the folder of what one of them ships.
+    """Build the functions for this machine, as `up` does; return the folder of one function's package.
 
     Raises:
         LocalAwsError: with the log's last lines.
@@ -301,10 +301,10 @@ def build(home: Home = MAIN) -> Path:
 
 
 def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[str, str]:
-    """Start or update a stack; what .local/stack.json says about it.
+    """Start or update a stack; return the content of its stack.json.
 
     Args:
-        environment: the variables that this module's docstring names.
+        environment: the variables in this module's docstring.
         home: which stack.
 
     Raises:
@@ -327,7 +327,7 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
 
 
 def down(home: Home = MAIN) -> list[str]:
-    """Stop what `up` started; the names of the services that ran. The logs stay."""
+    """Stop what `up` started; return the names of the services that ran. The logs stay."""
     with locked(home.state / "lock"):
         stopped = [name for name in SERVICES if home.service(name).stop()]
         for file in (home.stack_file, home.deployed):
@@ -342,14 +342,14 @@ def _print_status() -> int:
         state = f"runs on port {service['port']} (process {service['pid']})" if service else "does not run"
         print(f"{title:17} {state}")
     if not MAIN.stack_file.exists():
-        print("no stack; `make up` makes one")
+        print("no stack; `make up` starts one")
         return 1
     print(MAIN.stack_file.read_text(), end="")
     return 0
 
 
 def main() -> int:
-    """Run the verb of the command line; the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m local.aws", description="The stack on this machine.")
     parser.add_argument("verb", choices=["up", "down", "status"])
     verb = parser.parse_args().verb
@@ -364,7 +364,7 @@ def main() -> int:
     except LocalAwsError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"""The stack is up; {MAIN.stack_file.relative_to(ROOT)} says where. To use it as you would AWS:
+    print(f"""The stack is up; {MAIN.stack_file.relative_to(ROOT)} describes it. To use it as you would AWS:
   export AWS_ENDPOINT_URL={stack["endpoint_url"]} AWS_DEFAULT_REGION={stack["region"]}
   export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
   aws s3 cp requests.jsonl s3://{stack["bucket"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl

@@ -1,11 +1,11 @@
 """The stack's dashboard as a picture: `make dashboard` runs jobs on a local stack and draws docs/dashboard.png.
 
-    python -m local.dashboard run     run jobs with faults on a stack of its own for minutes; write the measurements
+    python -m local.dashboard run     run jobs with faults on a separate stack for minutes; write the measurements
     python -m local.dashboard draw    draw the measurements, widget by widget, as template.yaml lays them out
 
-The local AWS makes no metrics of log lines and evaluates no alarms. So the metrics are read from the functions' logs,
-in the form that CloudWatch receives, and alarms are evaluated here by their thresholds. SQS's metrics are sampled every
-two seconds; the age of the oldest message is the time since its queue was last seen empty.
+The local AWS extracts no metrics from log lines and evaluates no alarms. So the metrics are read from the functions'
+logs, in the form that CloudWatch receives, and alarms are evaluated here by their thresholds. SQS's metrics are sampled
+every two seconds; the age of the oldest message is the time since its queue was last seen empty.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def is_raised(alarm: dict[str, Any], series: Series, ended: float) -> bool:
 
 def draw() -> None:
     """Draw every widget."""
-    import matplotlib as mpl  # noqa: PLC0415 - installed in an environment of its own
+    import matplotlib as mpl  # noqa: PLC0415 - installed in its own environment
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
@@ -264,7 +264,7 @@ def _draw_metrics(axes: Any, properties: dict[str, Any], measured: dict[str, Any
     for number, (namespace, name, _, dimension, options) in enumerate(properties["metrics"]):
         wanted = options.get("stat", properties["stat"])
         found = points(measured["series"].get(key(namespace, name, dimension), []), wanted, began, ended)
-        if wanted == "Sum" and found:  # A count that is missing is 0.
+        if wanted == "Sum" and found:  # A missing count is 0.
             known = dict(found)
             found = [(step * BIN / 60, known.get(step * BIN / 60, 0)) for step in range(int((ended - began) // BIN))]
         colour = options.get("color", COLOURS[number % len(COLOURS)])

@@ -1,9 +1,9 @@
 """`make demo`: the main job on this machine. A file of real texts goes in, every answer comes out and is checked.
 
-A stack of its own is brought up beside whatever else runs here, and stopped in the end, however it ends; what came out
-stays in .local/demo/results. How the local services run is local.aws's; the vectors come from the local Workers AI.
+It starts its own stack beside whatever else runs here, and always stops it at the end; the results stay in
+.local/demo/results. local.aws runs the local services; the vectors come from the local Workers AI.
 
-Environment: QUERY, what to look for among the records; TRANSPORT, how the functions reach the local Workers AI: rest,
+Environment: QUERY, the text to search the records for; TRANSPORT, how the functions reach the local Workers AI: rest,
 gateway, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
@@ -47,7 +47,7 @@ PATH = f"{MODEL}/demo/aws-operations.jsonl"
 DIMENSION = 384
 QUERY = "change the password of a user"
 LONGEST_TEXT = 200
-"""Characters of a description that make a record: its first sentences say what an operation is for."""
+"""A record has at most this many characters of a description: its first sentences say what an operation is for."""
 PATIENCE_SECONDS = 240.0
 
 # fmt: off
@@ -61,7 +61,7 @@ SERVICES = (
 
 
 class DemoError(Exception):
-    """The demo did not come to its end, or to the right one: in words for the person at the terminal."""
+    """The demo did not finish, or its results are wrong; the message is for the user."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _first_sentences(text: str) -> str:
 
 
 def records() -> Iterator[dict[str, str]]:
-    """The beginnings of the descriptions of AWS operations that botocore brings along, with their names."""
+    """The beginnings of botocore's descriptions of AWS operations, with the operations' names."""
     data = Path(botocore.__file__).parent / "data"
     for service in SERVICES:
         newest = max(path for path in (data / service).iterdir() if path.is_dir())
@@ -95,7 +95,7 @@ def records() -> Iterator[dict[str, str]]:
 
 
 def as_status(status: dict[str, Any], batches: list[Batch], total: int) -> dict[str, Any]:
-    """A job's status with what the ledger says this second: status.json is some seconds old.
+    """A job's status with the ledger's current counts: status.json is some seconds old.
 
     Args:
         status: content of status.json.
@@ -111,7 +111,7 @@ def as_status(status: dict[str, Any], batches: list[Batch], total: int) -> dict[
 
 @dataclass(frozen=True)
 class Stack:
-    """The stack that is up, and ways to it."""
+    """The running stack, and clients for it."""
 
     bucket: str
     workers_ai: str
@@ -122,7 +122,7 @@ class Stack:
 
     @classmethod
     def of(cls, facts: dict[str, str]) -> Stack:
-        """Use what `up` wrote."""
+        """Create it from what `up` returned."""
 
         def client(service: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
             return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
@@ -167,7 +167,7 @@ class Stack:
 
 
 def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
-    """Drop the file and wait for its manifest; the results' folder and the seconds it took.
+    """Drop the file and wait for its manifest; return the results' folder and the seconds it took.
 
     Raises:
         DemoError: it took too long.
@@ -184,21 +184,21 @@ def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
             batches = list(stack.ledger.batches(folder.rpartition("/")[2]))
             progress.show({"job": as_status(status, batches, total)})
             if not ticked and any(batch.submissions for batch in batches):
-                # The schedule of a stack that was idle may be most of a minute from its next run.
+                # The schedule's next run may be most of a minute away.
                 stack.tick()
                 ticked = True
         if status["state"] in FINAL_JOB_STATES:
             return folder, seconds
         if seconds > PATIENCE_SECONDS:
-            raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may say why.")
+            raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may show why.")
         time.sleep(0.3)
 
 
 def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Whether the files say what they must: the manifest and the lines of the output.
+    """Check the result files; return the manifest and the lines of the output.
 
     Raises:
-        DemoError: naming what is wrong.
+        DemoError: what is wrong.
     """
     manifest = json.loads((RESULTS / "manifest.json").read_bytes())
     if manifest["error"]:
@@ -220,7 +220,7 @@ def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], l
     }:
         wrong.append(f"the manifest says {manifest['state']} and {manifest['counts']}")
     if manifest["files"][0]["sha256"] != hashlib.sha256(output).hexdigest():
-        wrong.append("output.jsonl has another SHA-256 than the manifest says")
+        wrong.append("output.jsonl does not have the SHA-256 in the manifest")
     with urllib.request.urlopen(f"{_local_api(stack)}/_local/accepted") as reply:  # noqa: S310 - loopback
         bill = json.load(reply)
     if len(bill) != len(manifest["batches"]):
@@ -231,7 +231,7 @@ def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], l
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a person can check
+# What the user sees
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +240,7 @@ def _local_api(stack: Stack) -> str:
 
 
 def ask(stack: Stack, text: str) -> tuple[list[float], str]:
-    """The vector of a text by the same local Workers AI, and what really made it."""
+    """The vector of a text from the same local Workers AI, and the name of what computed it."""
     request = urllib.request.Request(  # noqa: S310 - loopback
         f"{stack.workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
         json.dumps({"requests": [{"text": text}]}).encode(),
@@ -266,12 +266,12 @@ def nearest(vector: list[float], lines: list[dict[str, Any]], count: int) -> lis
 
 
 def _tell(manifest: dict[str, Any], made_by: str) -> None:
-    """What came out, and that it was checked."""
+    """Print the results, and that they were checked."""
     print("\nEvery record has its line, in order, none failed: checked against the file that went in.")
     for name in ("output.jsonl", "manifest.json", "status.json"):
         path = RESULTS / name
         print(f"  {path.relative_to(aws.ROOT)} ({path.stat().st_size:,} bytes)")
-    print("The first lines of output.jsonl, cut:")
+    print("The first lines of output.jsonl, shortened:")
     with (RESULTS / "output.jsonl").open() as output:
         for line in islice(output, 3):
             print(f"  {line[:107]} ...")
@@ -289,7 +289,7 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The whole
+# The demo
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -297,19 +297,19 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _end(number: int, _frame: object) -> None:
-    """The first signal ends the demo; what comes after it must not disturb the stopping."""
+    """End the demo at the first signal; ignore later ones, so that everything is stopped."""
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)
-    os.write(2, b"\nStopping ...\n")  # A print might be under way.
+    os.write(2, b"\nStopping ...\n")  # A print may have been interrupted.
     raise SystemExit(128 + number)
 
 
 def _transport(name: str, port: int) -> str:
-    """Start what the transport needs; the parameters of the stack for it.
+    """Start what the transport needs; return the stack's parameters for it.
 
     Args:
         name: the transport.
-        port: that of the local AWS; the local Workers AI has the next one.
+        port: the local AWS's; the local Workers AI has the next one.
 
     Raises:
         DemoError: there is no such transport.
@@ -325,17 +325,17 @@ def _transport(name: str, port: int) -> str:
             worker.install()
             own = aws.free_port()
             worker.start(HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN)
-            print("Batches go over the Worker of worker/, which runs in workerd.", flush=True)
+            print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
             return f"Transport=worker WorkerUrl=http://127.0.0.1:{own} WorkerSecret={worker.LOCAL_SECRET}"
     raise DemoError(f"TRANSPORT is {name!r}; it must be rest, gateway or worker.")
 
 
 def run(query: str, transport: str = "") -> None:
-    """Up, one job, its check, a query.
+    """Start the stack, run one job, check its results, search them.
 
     Raises:
-        DemoError: or what came out is wrong.
-        LocalAwsError: the stack does not come up.
+        DemoError: the job did not finish, or its results are wrong.
+        LocalAwsError: the stack does not start.
     """
     wanted = list(records())
     upload = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in wanted).encode()
@@ -366,7 +366,7 @@ def run(query: str, transport: str = "") -> None:
 
 
 def main() -> int:
-    """Run it, stop everything it started, tell how it ended."""
+    """Run the demo and stop everything it started; return the exit code."""
     for ending in ENDINGS:
         signal.signal(ending, _end)
     HOME.state.mkdir(parents=True, exist_ok=True)
@@ -376,7 +376,7 @@ def main() -> int:
         except BlockingIOError:
             print("Another `make demo` is running.", file=sys.stderr)
             return 1
-        aws.down(HOME)  # What a demo left that was killed.
+        aws.down(HOME)  # Left by a demo that was killed.
         worker.stop(HOME.state)
         try:
             run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
@@ -388,7 +388,7 @@ def main() -> int:
                 signal.signal(ending, signal.SIG_IGN)
             aws.down(HOME)
             worker.stop(HOME.state)
-    print("\nEverything that was started is stopped again; the results stay where they are.")
+    print("\nEverything that was started has been stopped; the results stay where they are.")
     return 0
 
 

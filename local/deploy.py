@@ -1,8 +1,8 @@
 """`make deploy`: the stack on a real AWS account.
 
-It packs the functions, runs `sam deploy` (guided the first time), and checks the Cloudflare token with one free call.
+It builds the functions, runs `sam deploy` (guided the first time), and checks the Cloudflare token with one free call.
 The first step depends only on the stack's status in CloudFormation: a first deployment that failed or was declined can
-be repeated. The check reads the token from the stack's secret, which the functions use too. It is not printed.
+be repeated. The check reads the token from the stack's secret, which the functions use too. The token is not printed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
 
 
 def deploy() -> tuple[dict[str, Any], Stack]:
-    """Pack and deploy; the saved answers and the deployed stack.
+    """Build and deploy; return the saved answers and the deployed stack.
 
     Raises:
         DeployError: no stack is deployed.
@@ -118,7 +118,7 @@ def deploy() -> tuple[dict[str, Any], Stack]:
     saved = saved_answers()
     stack = find_stack(saved)
     if stack and next_step(stack) is Step.UPDATE and (wanted := stack.parameters.get("Architecture", built)) != built:
-        print(f"\nThe functions run on {wanted} but were packed for {built}: packing and deploying again.\n")
+        print(f"\nThe functions run on {wanted} but were built for {built}: building and deploying again.\n")
         _sam("build", DROPBATCH_BUILD=wanted)
         _deploy_with_answers()
         stack = find_stack(saved)
@@ -139,13 +139,13 @@ def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
     """
     if stack is None:
         raise DeployError(
-            f'There is no stack "{saved["stack_name"]}" to check the token of. If you deployed under another name or '
-            f"in another region without saving the answers, put stack_name and region in {ANSWERS.name}."
+            f'There is no stack "{saved["stack_name"]}" whose token can be checked. If you deployed under another name '
+            f"or in another region without saving the answers, put stack_name and region in {ANSWERS.name}."
         )
     if stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
             "The change set was not executed: nothing was created and nothing is billed. Run make deploy again when "
-            "you are ready; it asks the same questions, with your answers filled in, and for the token."
+            "you are ready; it asks the same questions, with your answers filled in, and asks for the token."
         )
     if next_step(stack) is not Step.UPDATE:
         raise DeployError(f'The stack "{stack.name}" is not deployed ({stack.status}). Run make deploy again.')
@@ -163,7 +163,7 @@ def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, s
 
 
 def _what_is_wrong(settings: dict[str, str], token: str) -> str:
-    """What the free call says against the token or the Worker's secret; empty if it is good."""
+    """What the free call finds wrong with the token or the Worker's secret; empty if nothing is."""
     if settings["TRANSPORT"] == "worker":
         return check_worker(settings["WORKER_URL"].rstrip("/"), token)
     return check_token(settings["WORKERS_AI_BASE_URL"].rstrip("/"), settings["CLOUDFLARE_ACCOUNT_ID"], token)
@@ -178,14 +178,14 @@ def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
     """
     bucket = settings["BUCKET_NAME"]
     email = f"""
-Confirm the alarms' subscription: AWS has sent a mail to {unconfirmed_email}. Nothing else is sent there until
-its link "Confirm subscription" is followed.
+Confirm the alarms' subscription: AWS has sent an email to {unconfirmed_email}. Nothing else is sent there
+until you open its link "Confirm subscription".
 """
     checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
 {settings["CLOUDFLARE_ACCOUNT_ID"]}. Not checked: that it may run models (permission "Workers AI - Edit"). Only a submit
 would show that, and it is billed. If it may not, status.json of the first job has token_refused in waiting_for."""
     if settings["TRANSPORT"] == "worker":
-        checked = "Checked with one free call: the Worker takes the shared secret."
+        checked = "Checked with one free call: the Worker accepts the shared secret."
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
@@ -202,7 +202,7 @@ def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
     try:
         found = session(saved).client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     except (BotoCoreError, ClientError):
-        return stack.parameters.get("NotificationEmail", "")  # A needless reminder is better than none.
+        return stack.parameters.get("NotificationEmail", "")  # An unnecessary reminder is better than none.
     pending = [each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"]
     return pending[0] if pending else ""
 
@@ -220,14 +220,14 @@ def _deploy_and_check() -> None:
 
 
 def main() -> int:
-    """Deploy and check; the exit code."""
+    """Deploy and check; return the exit code."""
     try:
         _deploy_and_check()
     except DeployError as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError) as error:
-        print(f"AWS refused or could not be reached: {error}", file=sys.stderr)
+        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
         print("It was not deployed. When the cause is fixed, run make deploy again.", file=sys.stderr)

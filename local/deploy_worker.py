@@ -1,7 +1,7 @@
-"""`make deploy-worker`: the Worker of `worker/` on a Cloudflare account, and its shared secret in both places.
+"""`make deploy-worker`: deploy the Worker of `worker/` to a Cloudflare account, with its shared secret on both sides.
 
-The secret is made here, kept in AWS Secrets Manager, and given to the Worker through wrangler's standard input. It is
-never printed and never on disk. Run again, it deploys the Worker as it is now with the same secret.
+The secret is generated here, stored in AWS Secrets Manager, and passed to the Worker through wrangler's standard input.
+It is never printed and never on disk. Another run deploys the current Worker with the same secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ADDRESS = re.compile(r"https://[a-z0-9.-]+\.workers\.dev")
 CHECK_TRIES, CHECK_SECONDS = 10, 3.0
-"""A new Worker, and a new secret, take some seconds to be everywhere."""
+"""A new Worker, or a new secret, takes some seconds to take effect everywhere."""
 
 
 def shared_secret(client: SecretsManagerClient, name: str) -> tuple[str, str]:
@@ -42,10 +42,10 @@ def shared_secret(client: SecretsManagerClient, name: str) -> tuple[str, str]:
 
 
 def _wrangler(*arguments: str, given: str = "") -> str:
-    """Run wrangler in worker/; what it printed.
+    """Run wrangler in worker/; return what it printed.
 
     Raises:
-        DeployError: it failed, and has said why.
+        DeployError: it failed, and has printed why.
     """
     command = [shutil.which("npx") or "npx", "--no-install", "wrangler", *arguments]
     lines = []
@@ -59,18 +59,18 @@ def _wrangler(*arguments: str, given: str = "") -> str:
             sys.stdout.write(line)
             lines.append(line)
     if process.returncode:
-        raise DeployError("wrangler failed; see above. It needs a login: npx wrangler login, in the folder worker/.")
+        raise DeployError("wrangler failed; see above. It needs a login: run npx wrangler login in the folder worker/.")
     return "".join(lines)
 
 
 def address_in(output: str) -> str:
-    """The Worker's address in what `wrangler deploy` printed; empty if it names none."""
+    """The Worker's address in the output of `wrangler deploy`; empty if there is none."""
     found = ADDRESS.search(output)
     return found[0] if found else ""
 
 
 def deploy_worker() -> tuple[str, str]:
-    """Deploy the Worker and give it its secret; its address and the secret's ARN.
+    """Deploy the Worker and give it its secret; return its address and the secret's ARN.
 
     Raises:
         DeployError: what failed.
@@ -84,7 +84,7 @@ def deploy_worker() -> tuple[str, str]:
     _wrangler("secret", "put", "SHARED_SECRET", given=value)
     if not address:
         raise DeployError(
-            "The Worker is deployed, but wrangler named no workers.dev address. Cloudflare's dashboard shows it."
+            "The Worker is deployed, but wrangler printed no workers.dev address. Cloudflare's dashboard shows it."
         )
     for tried in range(CHECK_TRIES):
         if not (wrong := check_worker(address, value)):
@@ -94,17 +94,17 @@ def deploy_worker() -> tuple[str, str]:
 
 
 def main() -> int:
-    """Deploy; the exit code."""
+    """Deploy; return the exit code."""
     try:
         address, arn = deploy_worker()
     except (DeployError, LocalAwsError) as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError, httpx.HTTPError) as error:
-        print(f"AWS refused or could not be reached: {error}", file=sys.stderr)
+        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     print(f"""
-The Worker is up, and takes the secret. Give the stack these parameters, with make deploy:
+The Worker is up and accepts the secret. Set these parameters of the stack with make deploy:
   Transport        worker
   WorkerUrl        {address}
   WorkerSecretArn  {arn}""")

@@ -38,7 +38,7 @@ def destroy() -> None:
     if not confirmed(f'Delete the stack "{stack.name}" ({stack.id})?'):
         raise DeployError("Nothing was deleted.")
     delete(saved, stack)
-    print("Deleted. What stays, and how to remove it, is above.")
+    print("Deleted. The list above shows what stays and how to remove it.")
 
 
 def what_stays(stack: Stack, names: dict[str, str]) -> str:
@@ -59,7 +59,7 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
     if bucket := names.get("Bucket"):
         empty = f'b = boto3.resource("s3", "{region}").Bucket("{bucket}"); b.object_versions.delete(); b.delete()'
         lines += [
-            f"- the bucket {bucket}, with uploads and results. To remove it with all it holds:",
+            f"- the bucket {bucket}, with uploads and results. To remove it with all its content:",
             f"    .local/sam/bin/python -c 'import boto3; {empty}'",
         ]
     if table := names.get("Table"):
@@ -71,11 +71,11 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
     if "ApiToken" in names:
         lines += [
             "- possibly the secret with the token, for up to 30 days (Secrets Manager's recovery window): it is then",
-            "  removed by itself and not billed meanwhile. Revoke the token at Cloudflare if nothing else uses it.",
+            "  removed automatically and not billed meanwhile. Revoke the token at Cloudflare if nothing else uses it.",
         ]
     if stack.parameters.get("Transport") == "worker":
         lines += [
-            "- the Worker at Cloudflare, and the secret that make deploy-worker made. To remove them:",
+            "- the Worker at Cloudflare, and the secret that make deploy-worker created. To remove them:",
             "    (cd worker && npx wrangler delete)",
             f"    aws secretsmanager delete-secret --region {region} --secret-id {stack.name}/worker",
         ]
@@ -89,14 +89,14 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Delete; the exit code."""
+    """Delete; return the exit code."""
     try:
         destroy()
     except DeployError as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError) as error:
-        print(f"AWS refused or could not be reached: {error}", file=sys.stderr)
+        print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,6 +1,6 @@
-"""The local AWS: MiniStack with three corrections. Runs in an environment of its own.
+"""The local AWS: MiniStack with three corrections. It runs in its own environment.
 
-Knows nothing of Dropbatch. What MiniStack lacks (alarms, lifecycle, time to live) is not added.
+It knows nothing of Dropbatch. What MiniStack lacks (alarms, lifecycle, time to live) is not added.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def _get_object_in_ranges(
 
 
 def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - passed through
-    """Judge a batch of messages by the permission for one message, as AWS does; MiniStack has one for batches."""
+    """Check a batch of messages against the permission for one message, as AWS does; MiniStack has one for batches."""
     action: str | None = _extract_iam_action(*request)
     return _BATCH_ACTIONS.get(action or "", action)
 
 
 def _request_context(service: str, action: str, body: bytes, params: dict[str, Any]) -> dict[str, Any]:
-    """Give policies the source and the type of events, as AWS does; a call of Dropbatch has one type."""
+    """Pass the source and the type of events to policies, as AWS does; each call of Dropbatch has one type."""
     context: dict[str, Any] = _request_tag_context(service, action, body, params)
     if action == "events:PutEvents":
         entry = json.loads(body)["Entries"][0]

@@ -1,8 +1,8 @@
 """A proxy between the functions and the local AWS that breaks or slows calls on demand, as AWS does.
 
-Calls are passed byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules, `GET /_faults` says how
-often each kind struck which service. `PUT /_latency` sets how long each service takes to answer; `GET /_latency` counts
-the calls by service and operation. Knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
+Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules, `GET /_faults` returns
+how often each kind struck which service. `PUT /_latency` sets how long each service takes to answer; `GET /_latency`
+counts the calls by service and operation. It knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 KINDS = ("throttle", "throttling_exception", "error_500", "latency", "reset", "lost", "cut")
 """The faults.
 
-`throttle`, `throttling_exception` and `error_500` are answered by the proxy; after `latency` the call is passed on;
-`reset` breaks the connection before the call is passed on, `lost` after it, `cut` in the middle of its answer.
+The proxy itself answers `throttle`, `throttling_exception` and `error_500`; it forwards the call after `latency`;
+`reset` resets the connection before the call is forwarded, `lost` after that, `cut` in the middle of the answer.
 """
 
 ERRORS: dict[tuple[str, str], tuple[int, str]] = {
@@ -91,7 +91,7 @@ class Latency:
     spread: float = 0.0
 
     def draw(self, size: int) -> float:
-        """Seconds that a call takes whose bodies have `size` bytes in all."""
+        """Seconds that a call takes if its bodies have `size` bytes in all."""
         moving = size / self.bytes_per_second if self.bytes_per_second else 0.0
         return self.seconds * random.lognormvariate(0, self.spread) + moving
 
@@ -165,7 +165,7 @@ class Proxy:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """Pass one call on, or break it; whether the connection stays open."""
+        """Forward one call, or break it; return whether the connection stays open."""
         self.calls += 1
         began = asyncio.get_running_loop().time()
         scope = _SCOPE.search(request.head)
@@ -223,7 +223,7 @@ async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         return None
     if _header(head, "expect"):
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)  # Signatures leave it out.
+        head = re.sub(rb"\r\nexpect:[^\r]*", b"", head, flags=re.IGNORECASE)  # It is not signed.
     return Message(head, await _read_body(reader, head))
 
 

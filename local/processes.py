@@ -1,6 +1,6 @@
 """Processes in the background: started once, found again by a file, and stopped with all their children.
 
-A process is known by its number and the time it began, so that only processes started here are ever stopped.
+A process is identified by its id and start time, so that only processes started here are ever stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class LocalAwsError(Exception):
-    """Something failed; the message is for the person at the terminal."""
+    """Something failed; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Service:
     """A program that runs in the background for one stack.
 
     Attributes:
-        name: what its log and its file are called.
+        name: the name of its log and of its file.
         state: the stack's folder.
         sources: files and folders, relative to the project; the service is restarted when one of them changes.
     """
@@ -57,7 +57,7 @@ class Service:
 
     @property
     def file(self) -> Path:
-        """Says which process it is."""
+        """Identifies its process."""
         return self.state / f"{self.name}.pid.json"
 
     @property
@@ -74,7 +74,7 @@ class Service:
         return service if start_time(service["pid"]) == service["born"] else None
 
     def is_current(self, port: int, peer: str = "") -> bool:
-        """Whether it runs with these settings and the present sources; if it runs with others, it is stopped."""
+        """Whether it runs with these settings and the current sources; if it runs with others, stop it."""
         service = self.running()
         wanted = {"port": port, "code": fingerprint(*self.sources), "peer": peer}
         if service and service.items() >= wanted.items():
@@ -85,7 +85,7 @@ class Service:
     def start(
         self, command: list[str], environment: Mapping[str, str], port: int, health: str = "", peer: str = ""
     ) -> None:
-        """Start it in a session of its own and wait until it answers.
+        """Start it in its own session and wait until it answers.
 
         Args:
             command: program and arguments.
@@ -95,12 +95,12 @@ class Service:
             peer: the address of another service that it uses.
 
         Raises:
-            LocalAwsError: the port is taken, or the service does not answer.
+            LocalAwsError: the port is in use, or the service does not answer.
         """
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 raise LocalAwsError(
-                    f"Port {port} is taken by a program that was not started here; set LOCAL_PORT to use another."
+                    f"Port {port} is in use by a program that was not started here; set LOCAL_PORT to use another."
                 )
         code = fingerprint(*self.sources)
         with self.log.open("wb") as output, signals_held():
@@ -109,7 +109,7 @@ class Service:
             service = {"pid": process.pid, "born": start_time(process.pid), "port": port, "code": code, "peer": peer}
             self.file.write_text(json.dumps(service))
         deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, health) or process.poll() is not None:  # another program may be what answers
+        while not _answers(port, health) or process.poll() is not None:  # another program may be answering
             if process.poll() is not None:
                 self.file.unlink()
                 raise LocalAwsError(f"{self.name} stopped right after its start.\n{last_lines(self.log)}")
@@ -119,7 +119,7 @@ class Service:
             time.sleep(0.05)
 
     def stop(self) -> bool:
-        """Stop it with all its children; whether it ran.
+        """Stop it with all its children; return whether it ran.
 
         Raises:
             LocalAwsError: it does not stop.
@@ -137,7 +137,7 @@ class Service:
                 if pid in _children:
                     _children[pid].poll()
                 if start_time(pid) != service["born"]:
-                    # The leader has ended; its children are killed.
+                    # The leader has ended; kill its children.
                     with suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)
                     if child := _children.pop(pid, None):
@@ -150,7 +150,7 @@ class Service:
 def _spawn(
     command: list[str], environment: Mapping[str, str], output: IO[bytes], *inherited: int
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, from the project's root."""
+    """Start a program in its own session, from the project's root."""
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -174,15 +174,15 @@ def _answers(port: int, health: str) -> bool:
 
 
 def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int) -> int:
-    """Run a program to its end, its output in a log; its exit code.
+    """Run a program to its end with its output in a log; return its exit code.
 
-    It holds the lock too: if this process is killed, the next one waits until the program has ended. If this process
-    is interrupted, the program and all its children are killed.
+    The program holds the lock too: if this process is killed, the next one waits until the program has ended. If this
+    process is interrupted, the program and all its children are killed.
 
     Args:
         command: program and arguments.
         environment: all its variables.
-        log: takes its output.
+        log: receives its output.
         lock: file descriptor of a lock.
     """
     with log.open("wb") as output:
@@ -214,7 +214,7 @@ def fingerprint(*sources: str) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, which tells it from a later one with its number; None when it has ended."""
+    """When a process began, which distinguishes it from a later one with the same id; None if it has ended."""
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self").exists():
         try:
@@ -241,7 +241,7 @@ def bare_environment() -> dict[str, str]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[int]:
-    """Hold a lock among all processes, waiting for it if need be; gives its file descriptor."""
+    """Hold a lock across all processes, waiting for it if necessary; yield its file descriptor."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -250,7 +250,7 @@ def locked(file: Path) -> Iterator[int]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back signals that would end this process, until a process just started is in its file."""
+    """Delay signals that would end this process until a process just started is recorded in its file."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are delivered to the main thread only.
         return
@@ -269,7 +269,7 @@ def signals_held() -> Iterator[None]:
 def free_port() -> int:
     """A port that is free now, as are the next two: for a local AWS, its local Workers AI and its fault proxy.
 
-    Below those that systems give to whoever asks for any port, so that no program started meanwhile gets one of them.
+    They are below the range from which systems assign ports, so that no program started meanwhile gets one of them.
     """
     while True:
         port = random.randrange(*OWN_PORTS, 3)

@@ -1,7 +1,7 @@
-"""`make release`: for each processor a folder from which `sam deploy` deploys without building, in dist/.
+"""`make release`: write to dist/, for each processor, a folder from which `sam deploy` deploys without building.
 
-Two builds from the same sources, locks and Python give the same bytes: files are sorted, their times and modes are
-fixed, and byte code does not depend on a random hash seed.
+Two builds from the same sources, lock files and Python give the same bytes: files are sorted, their times and modes
+are fixed, and byte code does not depend on a random hash seed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ README = """# Dropbatch {version} for {architecture}
 
 {description}
 
-The functions are packed already. With the AWS SAM CLI and AWS credentials, in this folder:
+The functions are already built. With the AWS SAM CLI and AWS credentials, in this folder:
 
     sha256sum -c SHA256SUMS
     sam deploy --guided
 
-`sbom.json` names every package inside (CycloneDX).
+`sbom.json` lists every package inside (CycloneDX).
 """
 
 APPLICATION = """  AWS::ServerlessRepo::Application: # For `sam publish`.
@@ -57,7 +57,7 @@ APPLICATION = """  AWS::ServerlessRepo::Application: # For `sam publish`.
 
 
 class ReleaseError(Exception):
-    """What failed, for the person at the terminal."""
+    """Why the release failed; the message is for the user."""
 
 
 def project() -> tuple[str, str]:
@@ -67,10 +67,10 @@ def project() -> tuple[str, str]:
 
 
 def release_template(template: str, archive: str, architecture: str, version: str, description: str) -> str:
-    """The template for one processor, whose code is a zip beside it.
+    """The template for one processor; its code is a zip beside it.
 
     Raises:
-        ReleaseError: the template is not as it is expected to be.
+        ReleaseError: the template is not as expected.
     """
     changes = (
         ("    CodeUri: .\n", f"    CodeUri: {archive}\n", 1),
@@ -97,7 +97,7 @@ def write_zip(folder: Path, archive: Path) -> None:
             if path.is_file():
                 entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), ZIP_TIME)
                 entry.compress_type = zipfile.ZIP_DEFLATED
-                entry.create_system = 3  # Unix: the mode below counts.
+                entry.create_system = 3  # Unix: the mode below applies.
                 entry.external_attr = 0o100644 << 16
                 made.writestr(entry, path.read_bytes())
 
@@ -111,10 +111,10 @@ def _make(*arguments: str) -> None:
 
 
 def build_release(build: str, architecture: str, folder: Path) -> None:
-    """Make one folder.
+    """Write one folder.
 
     Args:
-        build: what `DROPBATCH_BUILD` says: a processor of Lambda, or `local`, for tests on this machine.
+        build: the value of `DROPBATCH_BUILD`: a processor of Lambda, or `local`, for tests on this machine.
         architecture: the processor.
         folder: it is created, and must be empty if it exists.
 
@@ -127,7 +127,7 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
     if any(folder.iterdir()):
         raise ReleaseError(f"{folder} is not empty.")
     with tempfile.TemporaryDirectory() as packed:
-        # One rule packs both functions, so one zip serves both.
+        # One rule builds both functions, so one zip is enough for both.
         _make("build-SubmitFunction", f"ARTIFACTS_DIR={packed}", f"DROPBATCH_BUILD={build}")
         write_zip(Path(packed), folder / archive)
     _make("sbom", f"SBOM={folder / 'sbom.json'}")
@@ -146,8 +146,8 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
 
 
 def main() -> int:
-    """Make the folders; the exit code."""
-    parser = argparse.ArgumentParser(prog="make release", description="Make a folder for each processor in dist/.")
+    """Write the folders; return the exit code."""
+    parser = argparse.ArgumentParser(prog="make release", description="Write a folder for each processor to dist/.")
     parser.add_argument("--folder", type=Path, default=DIST)
     folder = parser.parse_args().folder
     version, _ = project()

@@ -1,4 +1,4 @@
-"""`template.yaml` as data: test resources, local deployments and cost figures are made from what is deployed."""
+"""`template.yaml` as data: test resources, local deployments and cost figures are derived from what is deployed."""
 
 from functools import cache
 from pathlib import Path

@@ -35,21 +35,21 @@ def check_token(base_url: str, account_id: str, token: str, transport: httpx.Bas
         base_url: the API, such as https://api.cloudflare.com/client/v4.
         account_id: the account whose models are listed.
         token: the bare token.
-        transport: another way to the API, for tests.
+        transport: replaces the network in tests.
 
     Returns:
         What is wrong and how to fix it; empty if nothing is.
     """
-    fix = "put the right one in the stack's secret (Secrets Manager); the functions read it at once."
+    fix = "put the right one in the stack's secret (Secrets Manager); the functions read it immediately."
     if not token or token != token.strip():
-        return f"The secret must hold the bare token and no space or line end: {fix}"
+        return f"The secret must hold the bare token, without spaces or line breaks: {fix}"
     with _client(token, transport) as client:
         try:
             reply = client.get(f"{base_url}/accounts/{account_id}/ai/models/search", params={"per_page": 1})
             if reply.is_success:
                 return ""
             if reply.status_code not in {400, 401, 403, 404}:
-                return f"Cloudflare cannot say now whether it is valid ({_first_error(reply)}); try again later."
+                return f"Cloudflare cannot check the token now ({_first_error(reply)}); try again later."
             known = any(
                 client.get(f"{base_url}{path}").is_success
                 for path in ("/user/tokens/verify", f"/accounts/{account_id}/tokens/verify")
@@ -71,7 +71,7 @@ def check_worker(url: str, secret: str, transport: httpx.BaseTransport | None = 
     Args:
         url: the Worker's address.
         secret: the bare secret.
-        transport: another way to the Worker, for tests.
+        transport: replaces the network in tests.
 
     Returns:
         What is wrong and how to fix it; empty if nothing is.
@@ -84,5 +84,5 @@ def check_worker(url: str, secret: str, transport: httpx.BaseTransport | None = 
     if reply.is_success:
         return ""
     if reply.status_code == HTTPStatus.UNAUTHORIZED:
-        return "The Worker does not take this secret: run make deploy-worker, which gives it that of Secrets Manager."
+        return "The Worker does not accept this secret: run make deploy-worker, which sets the one in Secrets Manager."
     return f"There is no such Worker at {url} ({_first_error(reply)}); is WorkerUrl right?"

@@ -1,9 +1,9 @@
 """`make try FILE=… MODEL=…`: the local stack against the real API, for those with a token and no AWS account.
 
 The token comes from the environment and is never written to disk: the stack is deployed with a placeholder, and the
-token is put in the local Secrets Manager, which keeps it in memory. All is stopped at the end.
+token is put in the local Secrets Manager, which keeps it in memory. Everything is stopped at the end.
 
-Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for another API than Cloudflare's.
+Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for an API other than Cloudflare's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
-    """Start the stack, run one job and download its results; the command line's exit code.
+    """Start the stack, run one job and download its results; return the command line's exit code.
 
     Raises:
         CommandError: the token or the account is not accepted.
@@ -81,10 +81,10 @@ def main() -> int:
     parser.add_argument("model", nargs="?", default="")
     options = parser.parse_args()
     if not options.file.is_file():
-        parser.error(f"{options.file} is no file; write make try FILE=… MODEL=…")
+        parser.error(f"{options.file} is not a file; write make try FILE=… MODEL=…")
     for ending in ENDINGS:
         signal.signal(ending, _end)
-    aws.down(HOME)  # What a run that was killed has left.
+    aws.down(HOME)  # Left by a run that was killed.
     try:
         return run(options.file, options.model, os.environ)
     except (CommandError, aws.LocalAwsError) as error:

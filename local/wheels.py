@@ -1,8 +1,8 @@
-"""`make wheels`: where the locks install from wheels alone, as a table in docs/platforms.md.
+"""`make wheels`: write docs/platforms.md, a table of where the lock files install from wheels alone.
 
-For each lock, platform and Python, uv resolves the lock without installing it and with source packages refused. It
-names one package without a wheel; that one is taken out of a copy of the lock, and uv runs again. Needs the package
-index.
+For each lock file, platform and Python, uv resolves the lock file without installing it and without source packages.
+It reports one package without a wheel; that one is removed from a copy of the lock file, and uv runs again. Needs the
+package index.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OLDEST_MACOS = "14.0"
 LOCKS = {
     "requirements.txt": "the functions' packages",
     "requirements-sam.txt": "`make build`, `make deploy`, `make destroy`",
-    "requirements-local.txt": "the local AWS: with the two others around it, `make demo`, `make up`, `make test`",
+    "requirements-local.txt": "the local AWS; with the locks above and below, `make demo`, `make up`, `make test`",
     "requirements-dev.txt": "the project's environment",
     "requirements-checkov.txt": "`make lint`",
     "requirements-dashboard.txt": "`make dashboard`",
 }
-"""The locks, and what needs them."""
+"""The lock files, and what needs them."""
 
 _PINNED = re.compile(r"^([a-z0-9-]+==[^ ]+)", re.MULTILINE)
 
 
 def fingerprint() -> str:
-    """A digest of all locks."""
+    """A digest of all lock files."""
     digest = hashlib.sha256()
     for lock in sorted(LOCKS):
         digest.update((ROOT / lock).read_bytes())
@@ -50,10 +50,10 @@ def fingerprint() -> str:
 
 
 def without_wheel(lock: str, platform: str, python: str) -> list[str]:
-    """The packages of a lock, as name==version, that have no wheel for a platform and a Python.
+    """The packages of a lock file, as name==version, that have no wheel for a platform and a Python.
 
     Args:
-        lock: the lock's file name.
+        lock: the lock file's name.
         platform: uv's name of the platform.
         python: the Python's version, such as 3.13.
 
@@ -95,12 +95,13 @@ def page(found: dict[tuple[str, str, str], list[str]]) -> str:
     lines = [
         "# Platforms",
         "",
-        "On which machines the locks install from wheels alone: no compiler, nothing built. Made by `make wheels`,",
-        "which resolves every lock against the package index (Linux with glibc 2.28 or later, macOS 14 or later).",
+        "The machines on which each lock file installs from wheels alone, without a compiler. `make wheels` writes",
+        "this page. It resolves every lock file against the package index (Linux with glibc 2.28 or later, macOS 14",
+        "or later).",
         "",
         f"<!-- locks: {fingerprint()} -->",
         "",
-        f"| lock | for | {' | '.join(PLATFORMS)} |",
+        f"| lock file | for | {' | '.join(PLATFORMS)} |",
         f"| --- | --- |{' --- |' * len(PLATFORMS)}",
     ]
     for lock, purpose in LOCKS.items():
@@ -117,14 +118,14 @@ def page(found: dict[tuple[str, str, str], list[str]]) -> str:
 
 NOTES = (
     "Where a wheel is missing, pip builds the package from source. `watchdog`, which the SAM CLI pins, needs a C",
-    "compiler for that: on macOS the command line tools that bring `make` bring one too. Or take another Python:",
+    "compiler for that. On macOS, the command line tools that include `make` include one too. Or use another Python:",
     "`make deploy PYTHON=python3.13`.",
     "",
     "Some packages differ by machine:",
     "",
-    "- `backports.zstd` is for Python before 3.14, which has the module itself.",
-    "- `cryptography` and `lazy-object-proxy`, of the local AWS and of the tools, are the last versions with wheels",
-    "  for Intel Macs there. No function is packed with either.",
+    "- `backports.zstd` is installed with Python before 3.14; later versions have the module themselves.",
+    "- `cryptography` and `lazy-object-proxy`, used by the local AWS and the tools: Intel Macs get the last versions",
+    "  that have wheels for them. Neither package is packed into the functions.",
     "- `wordllama`, the small model of the local Workers AI, is installed on Linux x86_64 and on macOS, with Python",
     "  before 3.14. Elsewhere the local Workers AI makes vectors from hashes of words, and the demo says so.",
 )

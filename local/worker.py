@@ -15,12 +15,12 @@ WORKER = ROOT / "worker"
 LOCK = WORKER / "package-lock.json"
 INSTALLED = WORKER / "node_modules/.package-lock.json"
 """npm writes this file last."""
-LOCAL_SECRET = "local-worker-secret"  # noqa: S105 - what the Worker on this machine takes
+LOCAL_SECRET = "local-worker-secret"  # noqa: S105 - what the Worker on this machine accepts
 MIN_NODE = 20
 
 
 def install() -> None:
-    """Install the Worker's packages from the lock, by hash, unless they are there.
+    """Install the Worker's packages from the lock file, checked by hash, unless they are installed.
 
     Raises:
         LocalAwsError: Node.js is missing or too old, or npm failed.
@@ -42,12 +42,12 @@ def install() -> None:
 
 
 def start(state: Path, port: int, base_url: str, account: str, token: str) -> Service:
-    """Start the Worker on a port; the running service.
+    """Start the Worker on a port; return the running service.
 
     Args:
         state: folder of the stack it is for.
         port: on the loopback address.
-        base_url: the REST API that plays the binding, up to and including `/client/v4`.
+        base_url: the REST API behind the binding, up to and including `/client/v4`.
         account: account id.
         token: API token.
 

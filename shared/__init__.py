@@ -1,1 +1,1 @@
-"""What both functions use; knows no function."""
+"""Code that both functions use. It imports neither of them."""

@@ -1,7 +1,6 @@
-"""The API's own error messages: stored in S3, where prompts are, because they may quote one.
+"""The API's own error messages: stored in S3, like the prompts, because they may quote one.
 
-The ledger holds only their key. They are not logged, not in events, and not in exceptions; users read them in their
-result files.
+The ledger holds only their key. They are not in logs, events or exceptions; users read them in their result files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def attach_api_message(store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str) -> ErrorDetail:
-    """Store the API's message to a batch's latest submit; return the fault with its key. The first message stays.
+    """Store the API's message about a batch's latest submit; return the fault with its key. The first message is kept.
 
     Raises:
         StorageError: S3 failed.
@@ -31,7 +30,7 @@ def attach_api_message(store: ObjectStore, batch: Batch, fault: ErrorDetail, sai
 
 
 def full_message(store: ObjectStore, fault: ErrorDetail) -> str:
-    """A fault's message with the API's own; for result files only.
+    """A fault's message, followed by the API's own; for result files only.
 
     Raises:
         StorageError: S3 failed.

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 SECRET_SECONDS = 300
-"""How long a secret is used before it is read again. One that the API refuses is read again immediately."""
+"""Seconds after which a secret is read again. A secret that the API refuses is read again immediately."""
 
 
 class Waits(NamedTuple):
-    """How long one kind of AWS call may take: seconds to connect, seconds without data, and tries.
+    """Limits of one kind of AWS call: seconds to connect, seconds without data, and tries.
 
-    The tries are few, because a service that hangs must be given up in time. One that answers, but is busy, is tried
-    again after each of `BUSY_PAUSES`.
+    There are few tries, because a call to a service that hangs must fail in time. If a service answers that it is busy,
+    the call is tried again after each of `BUSY_PAUSES`.
     """
 
     connect: float
@@ -48,9 +48,9 @@ class Waits(NamedTuple):
         return self.tries * (self.connect + self.read) + between + sum(map(longest_jittered, BUSY_PAUSES))
 
     def after_busy(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object) -> float | None:
-        """Seconds until a call is tried again that botocore would give up, None if that is right.
+        """Seconds until another try of a call that botocore would give up; None to leave the decision to botocore.
 
-        A handler of botocore's event `needs-retry`; `response` is None if there was no answer.
+        Handles botocore's event `needs-retry`; `response` is None if there was no answer.
         """
         further = attempts - self.tries
         if response is None or not 0 <= further < len(BUSY_PAUSES):
@@ -61,26 +61,26 @@ class Waits(NamedTuple):
 
 
 BUSY_PAUSES = (0.1, 0.2, 0.4)
-"""Seconds before each further try. Where 30 % of all calls are refused so, 1 in 1,000 fails in the end."""
+"""Seconds before each further try. If 30 % of all calls are refused as busy, 1 in 1,000 still fails."""
 SERVER_ERROR = 500
-"""The least HTTP status of a service that failed, S3's `SlowDown` (503) among them."""
+"""The lowest HTTP status of a service that failed; S3's `SlowDown` (503) is one of them."""
 THROTTLED = frozenset(
     {"ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "ThrottlingException"}
 )
-"""Codes of busy services that come with another status."""
+"""Error codes of busy services that have another status."""
 
 
 QUICK = Waits(connect=2, read=3, tries=3)
-"""Calls that answer within milliseconds: those of the table, the queues, the secrets and the event bus."""
+"""Calls that return within milliseconds: those to the table, the queues, the secrets and the event bus."""
 OBJECTS = Waits(connect=2, read=5, tries=3)
-"""Calls of S3, whose first byte takes tens of milliseconds."""
+"""Calls to S3, whose first byte takes tens of milliseconds."""
 COPIES = Waits(connect=2, read=60, tries=2)
-"""Copies within S3, which answer once all bytes are copied."""
+"""Copies within S3, which return only when all bytes are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The settings and clients that use cases work with."""
+    """The settings and clients that the use cases work with."""
 
     settings: Settings
     ledger: Ledger
@@ -99,7 +99,7 @@ def services() -> Services:
     """Return the services of this process.
 
     Raises:
-        ConfigurationError: naming every bad environment variable.
+        ConfigurationError: an environment variable is bad; the message names every such variable.
     """
     import boto3  # noqa: PLC0415 - built once and late: at import there may be no region
     from botocore.config import Config  # noqa: PLC0415
@@ -140,7 +140,8 @@ def _credentials_reader(
 ) -> Callable[[bool], Credentials]:
     """Return a function that reads the secrets of the transport.
 
-    They are read on first use and then every `SECRET_SECONDS`; with True, again. It raises `StorageError`.
+    It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them again. It raises
+    `StorageError`.
     """
     uses_worker, uses_gateway = settings.transport == "worker", settings.transport == "gateway"
     token_arn = settings.worker_secret_arn if uses_worker else settings.cloudflare_api_token_secret_arn

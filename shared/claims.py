@@ -1,8 +1,8 @@
-"""How long an item without progress is tried: everything ends. Counts claims; knows no item.
+"""How long an item without progress is tried: every item ends. Counts claims; knows nothing about items.
 
-A claim is a try without a result yet: a change of state, or an answer, resets the count. The first ten claims wait at
-most three minutes each, because a function that died says little about the item. After 20 an item waits an hour each
-time and raises an alarm; 72 hours later it ends.
+A claim is a try that has no result yet: a change of state, or an answer, resets the count. The first ten claims wait at
+most three minutes each, because a function that died proves little about the item. After 20 claims, an item waits an
+hour each time and an alarm is raised; 72 hours later the item ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from shared.observability import count, logger
 
 EARLY_CLAIMS, MAX_EARLY_CLAIM_SECONDS = 10, 180.0
-"""Claims that wait at most so many seconds, whatever their usual wait is."""
+"""The number of first claims, and the maximum seconds that each of them waits, whatever its usual wait."""
 QUIET_CLAIMS = 20
 SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
@@ -20,7 +20,7 @@ MAX_CLAIMS = QUIET_CLAIMS + 72
 
 
 def claim_seconds(claims: int, usual: float) -> float:
-    """Seconds that a claim after so many others waits: the usual ones within limits, or an hour."""
+    """Seconds that a claim waits after `claims` others: the usual wait within limits, or an hour."""
     if claims >= QUIET_CLAIMS:
         return SLOW_CLAIM_SECONDS
     return min(usual, MAX_EARLY_CLAIM_SECONDS) if claims < EARLY_CLAIMS else usual

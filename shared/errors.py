@@ -1,27 +1,27 @@
-"""The error tree. Errors are made at the border to a foreign system; above it only these exist.
+"""The exception hierarchy. Adapters translate the errors of foreign systems; the code above them sees only these.
 
     DropbatchError
-    ├── PermanentError              trying again changes nothing
-    │   ├── ConfigurationError      the operator's: the message names every bad variable
-    │   ├── UploadError             the user's: a fault of the whole upload, with the code the manifest shows
-    │   └── LawBrokenError          ours: the ledger contradicts itself; alarm and do not finish
-    │       └── UnreadableItemError an item does not hold what its schema promises
-    └── RetryableError              nobody's: a service did not answer; the message or the schedule tries again
-        ├── StorageError            S3, DynamoDB, SQS or Secrets Manager refused or broke off
-        └── LeaseLostError          somebody else works on the item now; let go
+    ├── PermanentError              a retry changes nothing
+    │   ├── ConfigurationError      the operator's fault: the message names every bad variable
+    │   ├── UploadError             the user's fault: the whole upload is bad; has the code the manifest shows
+    │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; raise an alarm, do not finish
+    │       └── UnreadableItemError an item does not match its schema
+    └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
+        ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
+        └── LeaseLostError          another invocation works on the item now; stop
 
-What the Workers AI API says is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
+A reply of the Workers AI API is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
 from __future__ import annotations
 
 
 class DropbatchError(Exception):
-    """The root of everything that Dropbatch raises itself."""
+    """The base class of all exceptions that Dropbatch defines."""
 
 
 class PermanentError(DropbatchError):
-    """Trying again changes nothing."""
+    """A retry changes nothing."""
 
 
 class ConfigurationError(PermanentError):
@@ -29,10 +29,10 @@ class ConfigurationError(PermanentError):
 
 
 class UploadError(PermanentError):
-    """A fault of a whole upload; it ends its job with a failed manifest.
+    """A fault of a whole upload; its job ends with a failed manifest.
 
     Attributes:
-        code: one of the upload codes of the documentation, `unknown_format` for instance.
+        code: one of the documented upload codes, such as `unknown_format`.
         message: what is wrong and how to fix it, for the user.
     """
 
@@ -44,11 +44,11 @@ class UploadError(PermanentError):
 
 
 class InvariantError(PermanentError):
-    """The ledger contradicts itself; nothing may be finished on such ground."""
+    """The ledger contradicts itself; nothing may be finished on that basis."""
 
 
 class UnreadableItemError(InvariantError):
-    """An item of the ledger does not hold what its schema promises."""
+    """An item of the ledger does not match its schema."""
 
 
 class RetryableError(DropbatchError):
@@ -56,8 +56,8 @@ class RetryableError(DropbatchError):
 
 
 class StorageError(RetryableError):
-    """An AWS service refused or broke off after the client's own short retries."""
+    """An AWS service rejected a call or the connection failed, after the client's own short retries."""
 
 
 class LeaseLostError(RetryableError):
-    """Somebody else works on the item now; whatever is left to do is theirs."""
+    """Another invocation works on the item now, and does what is left to do."""

@@ -1,7 +1,7 @@
-"""Pages for people: self-contained HTML files. Pure: data in, bytes out.
+"""Self-contained HTML pages. Pure: data in, bytes out.
 
-A page fetches nothing and has no script. The only style sheet is inline, named by its hash in the
-Content-Security-Policy. All text from outside is escaped.
+A page loads nothing and has no script. Its only style sheet is inline, and the Content-Security-Policy allows it by its
+hash. All text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ details>*{display:block}}
 """.strip()
 
 MIN_CODE_CHARACTERS = 30
-"""A cell that is as long holds an id or a digest."""
+"""A cell of at least this length holds an id or a digest."""
 
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
@@ -83,7 +83,7 @@ def facts(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table of texts and numbers; numbers stand to the right."""
+    """A table of texts and numbers; numbers are aligned to the right."""
     found = [list(row) for row in rows]
     right = [bool(found) and isinstance(found[0][index], int | float) for index in range(len(header))]
 

@@ -1,4 +1,4 @@
-"""The Lambda invocation that runs: how much of its time is left."""
+"""How much time the running Lambda invocation has left."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def seconds_left(context: LambdaContext) -> Callable[[], float]:
-    """A function that returns the seconds that an invocation has left."""
+    """Return a function that returns the seconds an invocation has left."""
     return lambda: context.get_remaining_time_in_millis() / 1000

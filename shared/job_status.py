@@ -20,17 +20,17 @@ JSON_TYPE = "application/json"
 
 
 def iso_time(at: float | None) -> str | None:
-    """Unix seconds as users read them: ISO 8601, UTC, whole seconds."""
+    """Unix seconds in the form that users read: ISO 8601, UTC, whole seconds."""
     return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches that the API holds, of those that a visit read: the first hundred that are not joined yet.
+    """Batches pending at the API, among those that a visit read: the first hundred that are not joined yet.
 
     Attributes:
-        queued: batches that the API has not begun, as far as it reports.
-        running: batches that it processes.
+        queued: batches that the API has not started, as far as it reports.
+        running: batches that it is processing.
         oldest_at: when it accepted the oldest of them, Unix seconds.
     """
 
@@ -39,13 +39,13 @@ class PendingBatches:
     oldest_at: float | None = None
 
     def plus(self, api_status: str, accepted_at: float | None) -> PendingBatches:
-        """With one more."""
+        """The same with one more batch."""
         oldest = min((at for at in (self.oldest_at, accepted_at) if at is not None), default=None)
         running = api_status == "running"
         return PendingBatches(self.queued + (not running), self.running + running, oldest)
 
     def for_status(self) -> dict[str, Any]:
-        """The member `pending`. A time and not an age, so that the status stays the same while nothing happens."""
+        """The member `pending`. It has a time, not an age, so that the status stays the same while nothing happens."""
         return {
             "batches": self.queued + self.running,
             "queued": self.queued,
@@ -85,7 +85,7 @@ def encode_status(status: dict[str, Any], now: float) -> bytes:
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     """Write the `status.json` of a leased job.
 
-    If the lease ended before the write did, others may have ended the job, and their status is written again.
+    If the lease ended before the write did, another invocation may have ended the job; its status is written again.
     """
     key = keys.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)

@@ -1,4 +1,4 @@
-"""Calls for a batch that have failed for long: noted in its job, for `status.json` and the alarm."""
+"""Calls for a batch that have been failing for a long time: noted in its job, for `status.json` and the alarm."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 NOTED_AFTER_SECONDS = 900.0
 """Seconds of failing calls after which `status.json` reports them."""
 NOTED_EVERY_SECONDS = 240.0
-"""Seconds between two such notes of one job, at least."""
+"""Minimum seconds between two such notes of one job."""
 
 
 def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *, polling: bool) -> float:
-    """Note one more failed call for a batch; since when they have failed.
+    """Note one more failed call for a batch; return since when its calls have been failing.
 
     Args:
         services: the process's clients and settings.
@@ -37,7 +37,7 @@ def note_lasting_error(services: Services, job: Job, batch: Batch, code: int, *,
 
 
 def clear_lasting_error(services: Services, job: Job, batch: Batch) -> None:
-    """Clear the note once a call for the batch was answered.
+    """Clear the note once a call for the batch has been answered.
 
     Raises:
         StorageError: DynamoDB failed.

@@ -1,7 +1,7 @@
-"""What is known of Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
+"""What is known about Cloudflare's models: task, request shape, limits and prices, from `model_catalog.json`.
 
-A model that is not listed by its id takes what its family is known for; a family is a prefix of the id. What nobody
-could find a source for is absent from the file, and unknown here. Pure, apart from reading that file once.
+A model that is not listed by its id gets the facts of its family; a family is a prefix of the id. Facts without a
+source are not in the file, and unknown here. Pure, apart from reading that file once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import msgspec
 from shared.formats.base import Shape, Task
 
 WORKER_REPLY_TARGET_BYTES = 12_000_000
-"""As `REPLY_TARGET_BYTES`, with the transport `worker`: a Worker has 128 MB and holds a reply several times over."""
+"""`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB and keeps several copies of a reply."""
 REPLY_TARGET_BYTES = 200_000_000
-"""Bytes that a typical reply stays within, however many requests a batch may have."""
+"""Maximum bytes of a typical reply, however many requests a batch may have."""
 
 UNKNOWN_ANSWER_BYTES = 400_000
-"""Bytes of one answer of a model that is not listed: enough for half a minute of speech."""
+"""Bytes assumed for one answer of a model that is not listed: enough for half a minute of speech."""
 
 
 class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models whose ids begin alike.
+    """Models whose ids begin with the same prefix.
 
     Attributes:
         answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
             with its reasoning and wrapping.
-        images: whether messages may hold images; None if nobody knows.
+        images: whether messages may contain images; None if unknown.
     """
 
     prefix: str
@@ -43,14 +43,14 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model.
 
     Attributes:
-        batch: whether the catalogue lists it as taking batches; None if it is not listed here.
+        batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
         requests_per_minute: Cloudflare's limit; None if unknown.
-        texts_per_request: texts in one embeddings request, at most; None if unknown.
-        output_tokens: tokens of an answer where the request names no limit.
+        texts_per_request: maximum texts in one embeddings request; None if unknown.
+        output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
-        price_source: where, as a key of the file's `sources`.
+        price_source: the source, as a key of the file's `sources`.
     """
 
     id: str
@@ -82,7 +82,7 @@ def catalog() -> Catalog:
     """The whole file.
 
     Raises:
-        msgspec.ValidationError: the file has another form.
+        msgspec.ValidationError: the file has the wrong form.
     """
     content = Path(__file__).with_name("model_catalog.json").read_bytes()
     return msgspec.json.decode(content, type=Catalog)
@@ -90,7 +90,7 @@ def catalog() -> Catalog:
 
 @lru_cache(1024)
 def find_model(model_id: str) -> Model:
-    """What is known of a model, its family's facts included; of an unknown one its id alone."""
+    """What is known about a model, including its family's facts; for an unknown model, only its id."""
     known = next((model for model in catalog().models if model.id == model_id), Model(model_id))
     family = next((one for one in catalog().families if model_id.startswith(one.prefix)), None)
     if family is None:
@@ -105,7 +105,7 @@ def find_model(model_id: str) -> Model:
 
 
 def max_records_per_reply(model_id: str, transport: str = "rest") -> int:
-    """Records in a batch of a model, at most, whatever the operator allows.
+    """Maximum records in a batch of a model, whatever the operator allows.
 
     The API answers a whole batch in one reply, which has to be stored and joined, and an answer can be far larger than
     its request.

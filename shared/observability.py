@@ -1,7 +1,7 @@
 """The logger and the metrics of both functions. They hold ids, states, codes and numbers: no prompt, answer or token.
 
 Metrics reach CloudWatch as log lines (embedded metric format), one per invocation, with one dimension: the stack. Ids
-of jobs, batches and models are logged and never a dimension: each value would be billed as a metric. Traces are
+of jobs, batches and models are logged but never a dimension: each value would be billed as a metric. Traces are
 Lambda's own segments; every log line names its trace.
 """
 
@@ -44,13 +44,13 @@ METRICS = {
     "JobsCompleted": "Count",
     "JobsFailed": "Count",
     "JobsCancelled": "Count",
-    # Calls of the API, and their errors.
+    # Calls to the API, and their errors.
     "SubmitCalls": "Count",
     "PollCalls": "Count",
     "ApiThrottles": "Count",
     "ApiRefusals": "Count",
     "ApiErrors": "Count",
-    # Seen by each tick.
+    # Measured at each tick.
     "Ticks": "Count",
     "BatchesWaiting": "Count",
     "BatchesOutstanding": "Count",
@@ -71,7 +71,7 @@ METRICS = {
 
 
 def count(name: str, value: float = 1) -> None:
-    """Add to a metric. Batches are processed in threads, and Powertools' metrics are not safe for threads."""
+    """Add to a metric, under a lock: batches are processed in threads, and Powertools' metrics are not thread-safe."""
     with _measuring:
         metrics.add_metric(name, METRICS[name], value)
 
@@ -88,7 +88,7 @@ class LoggingBatchProcessor(BatchProcessor):
     """Processes each SQS message independently; one that fails is logged, counted and delivered again."""
 
     def __init__(self) -> None:
-        """An invocation whose every message failed is not an error of the function."""
+        """Do not raise if every message of an invocation failed: that is not an error of the function."""
         super().__init__(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
     def failure_handler(
@@ -96,7 +96,7 @@ class LoggingBatchProcessor(BatchProcessor):
         record: SQSRecord,
         exception: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
     ) -> tuple[str, str, Any]:
-        """Log the failure: Powertools does not, and the dead-letter queue has the message only an hour later."""
+        """Log the failure: Powertools does not, and the dead-letter queue gets the message only an hour later."""
         asked = record.body if record.body.startswith('{"do":') else None  # S3's messages name the user's files.
         logger.error("message not worked on", message_id=record.message_id, asked=asked, exc_info=exception[1])
         count("Errors")

@@ -1,6 +1,6 @@
 """Options of a job: read from the object's metadata and from `_options.json`, resolved member by member, then pinned.
 
-Every fault is the whole upload's and names the member, what it may be, and the nearest name. Pure.
+Every fault is a fault of the whole upload. Its message names the member, what it may be, and the nearest name. Pure.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Json = bytes | msgspec.Raw
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's options; None for one that nobody named.
+    """A job's options; None for an option that is not set.
 
     Attributes:
-        model: as named, right or wrong.
+        model: as given, valid or not.
         template: text with `{column}`s.
-        defaults: members for every request that has none of that name, as JSON.
+        defaults: members for every request that has no member of that name, as JSON.
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
         max_cost: US dollars.
-        tags: the user's own pairs.
+        tags: the user's own names and values.
     """
 
     model: str | None = None
@@ -60,11 +60,11 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _WrongValueError(ValueError):
-    """A value that an option may not have; the message says what it may be."""
+    """An option's value is invalid; the message says what it may be."""
 
 
 def _text(raw: Json) -> str:
-    value = _decoded(raw, str, "It must be a text.")
+    value = _decoded(raw, str, "It must be a string.")
     if not value:
         raise _WrongValueError("It must not be empty.")
     return str(value)
@@ -107,12 +107,12 @@ def _defaults(raw: Json) -> dict[str, msgspec.Raw]:
     if members is None or _is_undecodable(raw):
         raise _WrongValueError('It must be a JSON object, such as {"max_tokens":100}.')
     if "external_reference" in members:
-        raise _WrongValueError("It must not hold external_reference, which is each record's own.")
+        raise _WrongValueError("It must not contain external_reference, because each record has its own.")
     return members
 
 
 def _tags(raw: Json) -> dict[str, str]:
-    words = f"It must be a JSON object of at most {MAX_TAGS} names and texts."
+    words = f"It must be a JSON object of at most {MAX_TAGS} names and string values."
     value = _decoded(raw, dict[str, str], words)
     if len(value) > MAX_TAGS:
         raise _WrongValueError(words)
@@ -146,19 +146,19 @@ _PARSERS: dict[str, Callable[[Json], object]] = {
     "max_cost": _dollars,
     "tags": _tags,
 }
-"""What reads each option's JSON."""
+"""The function that parses each option's JSON."""
 
 OPTIONS = tuple(_PARSERS)
 
 _JSON_IN_METADATA = frozenset({"defaults", "tags", "deadline_hours", "max_failed_fraction", "max_cost"})
-"""Options whose metadata is JSON; the others are texts as they stand."""
+"""Options whose metadata is JSON; that of the others is plain text."""
 
 
 # ── where options come from ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The options that an object's metadata names; metadata of other names is not ours, and an empty one names nothing.
+    """The options in an object's metadata. Metadata with other names is ignored; an empty value sets no option.
 
     Args:
         metadata: by lower-case name, without `x-amz-meta-`.
@@ -185,20 +185,20 @@ _ENCODED_WORD = re.compile(r"=\?[A-Za-z0-9_-]+\?[bqBQ]\?[^?]*\?=")
 
 
 def _unfolded(value: str) -> str:
-    """Metadata as it was meant: S3 and its tools write what is not ASCII as RFC 2047's encoded words."""
+    """Metadata, decoded: S3 and its tools write non-ASCII text as RFC 2047 encoded words."""
     if not _ENCODED_WORD.search(value):
         return value
     try:
         return str(make_header(decode_header(value)))
     except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
-        raise _WrongValueError("It cannot be decoded as RFC 2047 says.") from None
+        raise _WrongValueError("It cannot be decoded as RFC 2047 text.") from None
 
 
 def file_options(content: bytes) -> dict[str, Any]:
-    """The options that an `_options.json` names.
+    """The options in an `_options.json`.
 
     Raises:
-        UploadError: `bad_options`: it is no JSON object, or a member is unknown or has a wrong value.
+        UploadError: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong value.
     """
     members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
     if members is None or len(content) > MAX_OPTIONS_BYTES:
@@ -219,13 +219,13 @@ def file_options(content: bytes) -> dict[str, Any]:
 
 
 def options_keys(upload_key: str, inbox: str) -> list[str]:
-    """Keys at which an upload's `_options.json` may lie, the nearest first; the first that is there counts alone."""
+    """Keys where an upload's `_options.json` may be, nearest first; only the first one that exists is used."""
     folders = upload_key.removeprefix(inbox).split("/")[:-1]
     return [f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}" for depth in range(len(folders), -1, -1)]
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
-    """The options, member by member from the first layer that names it.
+    """The options: each member comes from the first layer that sets it.
 
     Raises:
         UploadError: `bad_options`: together they are too large.
@@ -237,7 +237,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
     options = Options(**found)
     size = len(encode_options(options))
     if size > MAX_OPTIONS_BYTES:
-        raise _bad("options", f"Together they have {size:,} bytes; at most {MAX_OPTIONS_BYTES:,} are kept.")
+        raise _bad("options", f"Together they have {size:,} bytes; the maximum is {MAX_OPTIONS_BYTES:,}.")
     return options
 
 
@@ -254,13 +254,13 @@ def decode_options(content: bytes) -> Options:
     """A job's options from its `options.json`.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: it is not a valid `options.json`.
     """
     return _decode(content)
 
 
 def named_options(options: Options) -> dict[str, Any]:
-    """The options that are named, as a layer for `resolve`."""
+    """The options that are set, as a layer for `resolve`."""
     every = {member: getattr(options, member) for member in Options.__struct_fields__}
     return {member: value for member, value in every.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What an error of the API means, with the token checked where the reply alone does not decide.
+"""What an error of the API means. Where the reply alone does not decide, the token is checked.
 
 Cloudflare replies 7000 both for an unknown model and for a wrong path, and its firewall replies with the same status as
 for a refused token. The free call distinguishes them. It counts against Cloudflare's rate limit, so it takes a token of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, polling: bool) -> ErrorClass:
-    """What an error of a batch's call means; never `ErrorClass.CHECK_TOKEN`.
+    """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`.
 
     Raises:
         StorageError: DynamoDB failed.
@@ -40,7 +40,7 @@ def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, pol
 
 
 def token_state(services: Services) -> TokenState:
-    """Whether the token is valid, by the free call; `UNKNOWN` if the rate budget has no call left for it.
+    """Whether the token is valid, according to the free call; `UNKNOWN` if the rate budget has no call left for it.
 
     Raises:
         StorageError: DynamoDB failed.

@@ -1,7 +1,7 @@
 """Retries and back-off: how long to wait before something is tried again, and a step that is retried in place.
 
-How long an item waits that is claimed again and again without progress is `shared.claims`; pauses of the whole account
-and of one model are `shared.pacing.controls`.
+`shared.claims` decides how long an item waits that is claimed again and again without progress; pauses of the whole
+account and of one model are in `shared.pacing.controls`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RESERVE_SECONDS = 10.0
-"""Seconds of the invocation that are left to the caller when the step never succeeded."""
+"""Seconds of the invocation that are left for the caller if the step never succeeds."""
 FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
 """Seconds between two tries of a step."""
 FIRST_SUBMIT_SECONDS, MAX_SUBMIT_SECONDS = 10.0, 900.0
-"""Seconds between two submits of a batch that was rejected for no reason of its own."""
+"""Seconds between two submits of a batch that was rejected through no fault of its own."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 5.0, 900.0
 """Seconds between two polls of a batch without an answer."""
 MAX_DOUBLINGS = 30
 
 
 def exponential(first: float, times: int, longest: float) -> float:
-    """Seconds to wait after a number of failures: `first` after none, doubled by each, at most `longest`."""
+    """Seconds to wait after a number of failures: `first` after none, doubled for each failure, at most `longest`."""
     return min(first * 2.0 ** min(times, MAX_DOUBLINGS), longest)
 
 
 def jittered(seconds: float, fraction: float = 0.2) -> float:
-    """A wait that differs by at most `fraction`, so that waits that began together do not end together."""
+    """A wait varied at random by at most `fraction`, so that waits that begin at the same time do not end together."""
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311 - spreads load, guards nothing
 
 
 def longest_jittered(seconds: float, fraction: float = 0.2) -> float:
-    """The longest wait that `jittered` makes of it."""
+    """The longest wait that `jittered` can return for these arguments."""
     return seconds * (1 + fraction)
 
 
 def soon_after(moment: float, within: float) -> float:
-    """A time after a moment, by up to `within` seconds, so that not all who wait for it come together."""
+    """A random time up to `within` seconds after a moment, so that not everything that waits for it starts together."""
     return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -53,12 +53,12 @@ def submit_back_off(refusals: int) -> float:
 
 
 def poll_back_off(age: float) -> float:
-    """Seconds until a batch is polled again when there was no answer: half of its age since it was accepted."""
+    """Seconds until a batch is polled again after a poll without an answer: half its age since acceptance."""
     return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)
 
 
 def retry_until_deadline(step: Callable[[], T], sleep: Callable[[float], None], remaining: Callable[[], float]) -> T:
-    """Run a step until no AWS service fails in it.
+    """Run a step, again if necessary, until no AWS service fails in it.
 
     Args:
         step: may be run more than once.
@@ -66,7 +66,7 @@ def retry_until_deadline(step: Callable[[], T], sleep: Callable[[float], None], 
         remaining: seconds this invocation has left.
 
     Raises:
-        StorageError: the time is over.
+        StorageError: the time is used up.
     """
     tries = 0
     while True:
@@ -76,7 +76,7 @@ def retry_until_deadline(step: Callable[[], T], sleep: Callable[[float], None], 
         except StorageError:
             wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
             left = remaining()
-            if left < RESERVE_SECONDS + wait + (before - left):  # what hung is likely to hang as long again
+            if left < RESERVE_SECONDS + wait + (before - left):  # a call that hung is likely to hang as long again
                 raise
             sleep(wait)
             tries += 1

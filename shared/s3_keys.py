@@ -1,4 +1,4 @@
-"""Every object key Dropbatch uses, determined by job, batch and attempt. Nothing is found by listing."""
+"""Every object key that Dropbatch uses: job, batch and attempt determine it. Nothing is found by listing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from datetime import UTC, datetime
 
 INBOX, VALIDATE = "inbox/", "validate/"
-"""Where users put what they want processed, and what they only want checked."""
+"""Where users put uploads to be processed, and uploads that are only to be checked."""
 MAX_KEY_BYTES = 1_024
-"""Bytes of an S3 key."""
+"""Maximum bytes of an S3 key."""
 STACK_CONTROL = "control/stack"
 _JOB_CONTROL = re.compile(r"control/jobs/(\d{8}T\d{6}Z-[0-9a-f]{8})")
 MAX_PATH_BYTES = 900
-"""Bytes of a path under `inbox/` that leave room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
+"""Maximum bytes of a path under `inbox/` that leaves room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
 
 JOB_ID_CHOICES = 8
 
@@ -27,7 +27,7 @@ def job_id(bucket: str, key: str, version: str, etag: str, last_modified: dateti
         version: its version id.
         etag: its ETag, without quotes.
         last_modified: of that version.
-        choice: which 8 hexadecimal digits of the digest: 0 unless another upload holds that id.
+        choice: which 8 hexadecimal digits of the digest: 0 unless another upload has that id.
     """
     digest = hashlib.sha256(f"{bucket}\0{key}\0{version}\0{etag}".encode()).hexdigest()
     return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
@@ -44,7 +44,7 @@ def is_validation(key: str) -> bool:
 
 
 def is_upload(key: str) -> bool:
-    """Whether a key names an upload: no folder marker, no segment that begins with `_` or `.`."""
+    """Whether a key names an upload: it is not a folder marker, and no path segment begins with `_` or `.`."""
     path = upload_path(key)
     return (
         key.startswith((INBOX, VALIDATE))
@@ -73,7 +73,7 @@ def result(upload_key: str, job: str, name: str) -> str:
 
 
 def job_record(job: str) -> str:
-    """Where the path of a job's upload is found by the job's id; a listing of these is the history of jobs."""
+    """Key of the object that gives the path of a job's upload; listing these objects gives the history of jobs."""
     return f"results/_jobs/{job}.json"
 
 
@@ -90,7 +90,7 @@ def validation(job: str, turns: int) -> str:
 def staged(job: str, number: str, round_: int = 0) -> str:
     """A batch's request body, its originals and its index, in one object (`shared.staged_batch`).
 
-    Of a later round, the body of the records that are tried again, and their places in the first.
+    For a later round: the body of the records that are tried again, and their places in the first round's body.
     """
     return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
 
@@ -116,5 +116,5 @@ def part(job: str, number: str, attempt: int) -> str:
 
 
 def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
-    """Joined sections of consecutive parts; while a segment grows, each of its lengths is an object of its own."""
+    """Joined sections of consecutive parts; while a segment grows, each of its lengths is a separate object."""
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

@@ -1,4 +1,4 @@
-"""Environment variables to frozen settings. The only module that reads the environment.
+"""Converts environment variables to frozen settings. The only module that reads the environment.
 
 All bad variables are reported together.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 API_BODY_LIMIT = 10_000_000
-"""Bytes a submitted body must stay under: Cloudflare documents "under 10 MB" and no more; taken as 10^6."""
+"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
 
 MODEL_ID = re.compile(r"@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
@@ -34,14 +34,14 @@ class Settings:
     Attributes:
         cloudflare_api_token_secret_arn: empty with `transport` worker, which needs no API token.
         max_requests_per_batch: maximum number of records in a batch.
-        max_batch_bytes: maximum size of a batch's JSON body; a larger record travels alone.
-        api_calls_per_minute: calls of the Cloudflare API by all functions together.
+        max_batch_bytes: maximum size of a batch's JSON body; a larger record is sent alone.
+        api_calls_per_minute: calls to the Cloudflare API by all functions together.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
         transport: how the API is reached, see `shared.workers_ai.transports`.
-        ai_gateway_token_secret_arn: empty unless the gateway wants a token of its own.
-        source_bucket_name: bucket of others whose objects are uploads too; empty for none.
-        source_prefix: prefix that their keys begin with.
+        ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
+        source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
+        source_prefix: prefix of their keys.
     """
 
     bucket_name: str
@@ -91,7 +91,7 @@ def _model(value: str) -> str:
 
 
 def _base_url(value: str) -> str:
-    """Check that a URL carries the token neither in the clear nor to a host hidden behind user info."""
+    """Check that a URL neither sends the token unencrypted nor hides its host behind user info."""
     parts = urlsplit(value)
     secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
     plain = value.isascii() and value.isprintable() and not set(value) & set(" @\\?#") and parts.port != 0
@@ -170,7 +170,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read and check every setting.
 
     Raises:
-        ConfigurationError: naming every variable that is missing or out of range.
+        ConfigurationError: a variable is missing or out of range; the message names every such variable.
     """
     values: dict[str, object] = {}
     problems: list[str] = []

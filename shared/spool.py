@@ -1,4 +1,4 @@
-"""Bytes that may be too many for memory: kept there while they are few, on disk when they are many."""
+"""Data that may be too large for memory: kept in memory while it is small, on disk when it is large."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_BYTES_IN_MEMORY = 256 << 10
-"""Bytes kept in memory; more go to disk."""
+"""Maximum bytes kept in memory; larger data goes to disk."""
 
 MAX_REPLY_BYTES = 400_000_000
-"""Bytes of one reply of the API. The poll function's disk holds eight of them, each with the part made of it."""
+"""Maximum bytes of one API reply. The poll function's disk has room for eight, each with the part made from it."""
 
 
 class TooLargeError(Exception):
-    """There are more bytes than were allowed."""
+    """There are more bytes than allowed."""
 
 
 def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None) -> bytes | mmap.mmap:
-    """All chunks as one buffer, which on disk lives as long as the given stack.
+    """All chunks as one buffer; on disk, it lives as long as the given stack.
 
     Raises:
-        TooManyBytesError: there are more than `most` bytes.
+        TooLargeError: there are more than `most` bytes.
     """
     first: list[bytes] = []
     size = 0
@@ -50,6 +50,6 @@ def spool(chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None 
 
 
 def _close(mapped: mmap.mmap) -> None:
-    # Views into the mapping may outlive the stack in a traceback; it is unmapped with the last of them then.
+    # A traceback may keep views into the mapping after the stack closes; it is then unmapped with the last view.
     with contextlib.suppress(BufferError):
         mapped.close()

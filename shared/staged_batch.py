@@ -1,8 +1,8 @@
 """The staged object of a batch: `body | originals | index`, written in one put.
 
-The body is the exact request. The originals are the records as the user wrote them, kept only where what is sent
-differs; their sizes stand in the index. The index says where each record lies, or why it cannot be sent. The object's
-metadata holds what a split needs that finds it already there. Knows the form of all of them; knows no S3 and no ledger.
+The body is the exact request. The originals are the records as the user wrote them, kept only if what is sent differs;
+their sizes are in the index. The index shows where each record is, or why it cannot be sent. The object's metadata has
+what a split needs if the object already exists. Knows the form of all of them, but neither S3 nor the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OPENING = b'{"requests":['
 CLOSING = b"]}"
 WRAPPER_BYTES = len(OPENING) + len(CLOSING)
-"""Bytes a body has beside its records and the commas between them."""
+"""Bytes of a body besides its records and the commas between them."""
 
 NO_REFERENCE = msgspec.Raw(b"null")
 
@@ -32,12 +32,12 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One record.
 
     Attributes:
-        line: 1-based line in the upload; None for a document's element.
-        length: bytes in the body; 0 if it is not there.
+        line: 1-based line in the upload; None for an element of a document.
+        length: bytes in the body; 0 if it is not in the body.
         reference: its `external_reference` as JSON.
         code: why it cannot be sent, empty if it can.
         message: the code's message.
-        request: for one that cannot be sent, what stands in `errors.jsonl`, as JSON; null to take the original.
+        request: of a record that cannot be sent, its request in `errors.jsonl`, as JSON; null to use the original.
         original: bytes of the record as written, among the originals; 0 if it is not kept.
     """
 
@@ -51,7 +51,7 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class UnsendableRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Why a record cannot be sent: code, message, and what stands in `errors.jsonl` for its request, as JSON."""
+    """Why a record cannot be sent: code, message, and its request in `errors.jsonl`, as JSON."""
 
     code: str
     message: str
@@ -59,14 +59,14 @@ class UnsendableRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RecordIndex(msgspec.Struct, omit_defaults=True):
-    """The records of a batch by columns, which cost a fraction of an object for each; also a sequence of rows.
+    """The records of a batch as columns, which cost a fraction of one object per record; also a sequence of rows.
 
     Attributes:
-        lengths: of each, bytes in the body; 0 if it is not there.
-        lines: index and 1-based line of each record whose line does not follow the last one's; empty for a document.
-        references: of each, its `external_reference` as JSON; empty if none has one.
-        faults: by index, what cannot be sent.
-        originals: of each, bytes among the originals; empty if no original is kept.
+        lengths: bytes of each record in the body; 0 if it is not in the body.
+        lines: index and 1-based line of each record whose line does not follow the one before; empty for a document.
+        references: `external_reference` of each record as JSON; empty if none has one.
+        faults: by index, the records that cannot be sent.
+        originals: bytes of each record among the originals; empty if no original is kept.
     """
 
     lengths: list[int] = []
@@ -76,13 +76,13 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
     originals: list[int] = []
 
     def extend(self, lengths: list[int], line: int | None, references: list[msgspec.Raw], original: int = 0) -> None:
-        """Add records that lie together.
+        """Add consecutive records.
 
         Args:
             lengths: bytes of each in the body.
-            line: of the first one.
+            line: line of the first record.
             references: of each; empty if none has one.
-            original: bytes of the original, of a single record.
+            original: bytes of the original; only for a single record.
         """
         count = len(self.lengths)
         if line is not None and line != self._line(count):
@@ -128,12 +128,12 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
         return RecordEntry(line, 0, reference, fault.code, fault.message, fault.request, original)
 
     def section(self, begin: int, end: int) -> RecordIndex:
-        """Some of them that follow each other."""
+        """The records from `begin` up to, but not including, `end`."""
         return index_of([self[index] for index in range(begin, end)])
 
 
 def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
-    """The same rows by columns."""
+    """The same rows as columns."""
     index = RecordIndex()
     for row in rows:
         reference = NO_REFERENCE if row.reference == NO_REFERENCE else row.reference
@@ -152,14 +152,14 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class StagedInfo:
-    """What the metadata of a staged object says.
+    """What the metadata of a staged object contains.
 
     Attributes:
         requests: records, sendable or not.
-        sendable: records that the body holds.
+        sendable: records in the body.
         body_size: bytes of the body.
-        end: where the cut goes on after it; None for a piece of a batch.
-        begin: where the cut of it began; None for a piece of a batch, and for objects from before this was noted.
+        end: where the cut continues after this batch; None for a piece of a batch.
+        begin: where the cut of this batch began; None for a piece of a batch, and for objects older than this member.
         originals_size: bytes of the originals.
     """
 
@@ -171,7 +171,7 @@ class StagedInfo:
     originals_size: int = 0
 
     def metadata(self) -> dict[str, str]:
-        """As S3 keeps it."""
+        """The metadata as S3 stores it."""
         return {
             "requests": str(self.requests),
             "sendable": str(self.sendable),
@@ -208,10 +208,10 @@ def encode_index(rows: RecordIndex) -> bytes:
 
 
 def decode_index(index: bytes) -> RecordIndex:
-    """The index, in record order; of batches that an earlier version staged it is a list of rows.
+    """The index, in record order; in batches that an earlier version staged, it is a list of rows.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: it is not an index.
     """
     return index_of(_decode_list(index)) if index.startswith(b"[") else _decode(index)
 
@@ -230,7 +230,7 @@ def decode_ranges(sidecar: bytes) -> list[int]:
 
 
 def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record lies in the body, as offset and length; (0, 0) for one that is not there."""
+    """Where each record is in the body, as offset and length; (0, 0) for one that is not in the body."""
     spans = []
     offset = len(OPENING)
     for length in rows.lengths:
@@ -243,6 +243,6 @@ def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
 
 
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record lies among the originals, as offset and length; length 0 for one that is not kept."""
+    """Where each record is among the originals, as offset and length; length 0 for one that is not kept."""
     lengths = rows.originals or [0] * len(rows)
     return [(end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)]

@@ -1,6 +1,6 @@
-"""What every test needs before anything of Dropbatch is imported: the variables that Powertools reads at import.
+"""Set what every test needs before any module of Dropbatch is imported: the variables that Powertools reads at import.
 
-Hypothesis tries the same examples on every machine and in every run, keeps nothing and looks at no clock.
+Hypothesis tries the same examples on every machine and in every run, stores nothing and has no deadline.
 """
 
 import gc
@@ -32,11 +32,11 @@ TOGETHER = {
     "tests/unit/test_release.py": "builds",
     "tests/unit/template/": "template",
 }
-"""What uses the same builds or the same template, by where its tests lie."""
+"""The tests that share builds or the template, by the beginning of their paths."""
 
 
 def pytest_collection_finish():
-    """What is imported by now stays until the end: looking through it for garbage was a tenth of a run."""
+    """Exclude what is imported by now from garbage collection: searching it took a tenth of a run."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
@@ -44,7 +44,7 @@ def pytest_collection_finish():
 class _OneProcessForAStack(LoadScopeScheduling):
     """Tests go to whichever process is free, but those that share a stack, builds or the template stay together.
 
-    Told apart by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
+    They are grouped by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -56,7 +56,7 @@ class _OneProcessForAStack(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)  # there are no such hooks under `-p no:xdist`
 def pytest_xdist_auto_num_workers(config):
-    waits = "not stack" not in config.option.markexpr  # The tests of a stack mostly wait.
+    waits = "not stack" not in config.option.markexpr  # Tests of a stack mostly wait.
     return (os.cpu_count() or 1) + waits
 
 

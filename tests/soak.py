@@ -1,9 +1,9 @@
-"""The soak: `python -m tests.soak`, or `make soak`. Hours of trouble in minutes, on a deployed stack of its own.
+"""The soak test: `python -m tests.soak`, or `make soak`. Hours of trouble in minutes, on its own deployed stack.
 
 Uploads of every size and form arrive for SOAK_MINUTES (30) while 5 % of the functions' AWS calls and 5 % of the API's
 answers go wrong and function processes are killed. A firewall blocks the text of some records, one model stalls, and
-an item of the table cannot be read. Then every job is let finish, and every line of every job is compared with what it
-must be. Ends by itself, with a summary, its figures in docs/reliability.md, and an error if anything was lost.
+an item of the table cannot be read. Then every job may finish, and every line of every job is compared with what it
+must be. It ends automatically, with a summary, its figures in docs/reliability.md, and an error if anything was lost.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STALLED_SECONDS = 900
 """How much longer than others the stalled model takes for each batch."""
 BLOCKED = "a text that the firewall blocks"
 LARGEST = 20_000
-"""Records of the largest uploads; those of over `LONG` ask for short answers, since a local S3 keeps all in memory."""
+"""Records of the largest uploads; those of over `LONG` request short answers, since a local S3 keeps all in memory."""
 LONG = 500
 FINISH_SECONDS = 1_500
-"""How long all is let finish: a message whose function was killed comes again after 15 minutes."""
+"""How long the jobs may take to finish: a message whose function was killed is delivered again after 15 minutes."""
 
 AWS_FAULTS = [
     {"kind": "throttle", "rate": 0.01},
@@ -63,7 +63,7 @@ API_FAULTS = {
 
 @dataclass
 class Upload:
-    """One upload, told so that its content can be made again."""
+    """One upload, described so that its content can be generated again."""
 
     number: int
     count: int
@@ -71,7 +71,7 @@ class Upload:
     bad: bool
     stalled: bool
     blocked: bool
-    """Whether one of its records holds a text that the firewall blocks."""
+    """Whether one of its records has a text that the firewall blocks."""
     dropped_at: float
 
     @property
@@ -114,7 +114,7 @@ class Seen:
     twice: int = 0
     wrong: list[str] = field(default_factory=list)
     unknown: int = 0
-    """Records whose batch was twice submitted into silence: they end `submit_unknown`, as promised."""
+    """Records whose batch was submitted twice with an unknown outcome: they end `submit_unknown`, as promised."""
     again: int = 0
     unknowable: int = 0
     blocked: int = 0
@@ -123,7 +123,7 @@ class Seen:
     """From upload to manifest, of jobs of at most `LONG` records on a model that does not stall."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     memory: dict[str, list[int]] = field(default_factory=dict)
-    """By function: bytes its largest process held, look by look."""
+    """By function: bytes that its largest process used, at each look."""
 
     def verify(self, upload: Upload, manifest: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         """Compare every line of a finished job with what it must be."""
@@ -154,7 +154,7 @@ class Seen:
                 self.wrong.append(f"{upload.path} line {line['id']}: {fault}")
 
     def sample(self, stack: Stack) -> None:
-        """Note how much memory the functions' processes hold."""
+        """Record how much memory the functions' processes use."""
         now: dict[str, int] = {}
         for pid in stack.workers():
             with suppress(OSError, StopIteration, IndexError):
@@ -179,7 +179,7 @@ def wrong(line: dict[str, Any], record: dict[str, Any] | None, model: str) -> st
 
 
 def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waiting: dict[str, Upload]) -> None:
-    """Uploads, faults and deaths for so many seconds."""
+    """Cause uploads, faults and deaths for this many seconds."""
     ends = time.monotonic() + seconds
     next_look = time.monotonic()
     next_kill = next_look + 10
@@ -219,7 +219,7 @@ def rain(stack: Stack, seconds: float, chance: random.Random, seen: Seen, waitin
 
 
 def put_unreadable_items(stack: Stack) -> None:
-    """A job and a batch that no version can read, due at once, in front of all others."""
+    """Put a job and batches that no version can read, due immediately, before all others."""
     for sort_key, work in (("META", "v1#job"), ("BATCH#00000000", "v1#submit"), ("BATCH#00000001", "v1#poll")):
         stack.dynamodb.put_item(
             TableName=stack.table,
@@ -236,13 +236,13 @@ def put_unreadable_items(stack: Stack) -> None:
 def kill_one(stack: Stack, chance: random.Random, seen: Seen) -> None:
     """Kill a process of a function, whatever it is doing."""
     if workers := stack.workers():
-        with suppress(ProcessLookupError):  # It may have ended by itself just now.
+        with suppress(ProcessLookupError):  # It may just have ended.
             os.kill(chance.choice(workers), signal.SIGKILL)
             seen.killed += 1
 
 
 def look(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
-    """Verify the jobs that are over, and see how much memory the functions hold."""
+    """Verify the jobs that are over, and record how much memory the functions use."""
     seen.sample(stack)
     for path in list(waiting):
         if found := stack.over(path):
@@ -250,7 +250,7 @@ def look(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
 
 
 def dry(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
-    """No more trouble: all is let finish, and the books are compared."""
+    """Stop all faults, let every job finish, and compare the bill."""
     stack.break_aws()
     stack.local("behaviour", "PUT", {"fault_rates": {}})
     ends = time.monotonic() + FINISH_SECONDS
@@ -263,21 +263,21 @@ def dry(stack: Stack, seen: Seen, waiting: dict[str, Upload]) -> None:
     bill = Counter(one["sha256"] for one in stack.bill())
     seen.again = sum(bill.values()) - len(bill)
     if seen.again > seen.unknowable:
-        seen.wrong.append(f"{seen.again} batches were paid twice, of which the manifests tell {seen.unknowable}")
+        seen.wrong.append(f"{seen.again} batches were billed twice, of which the manifests count {seen.unknowable}")
     seen.dead = {queue: bodies for queue, bodies in stack.dead_letters().items() if bodies}
     seen.wrong += [f"dead in {queue}: {body[:200]}" for queue, bodies in seen.dead.items() for body in bodies]
 
 
 def memory_told(samples: list[int]) -> str:
-    """The most a function's processes held, and whether that grew: medians of the first and the last third."""
+    """The most memory a function's processes used, and whether it grew: medians of the first and the last third."""
     third = max(len(samples) // 3, 1)
     first, last = (median(part) / 1e6 for part in (samples[:third], samples[-third:]))
     return f"at most {max(samples) / 1e6:.0f} MB, {first:.0f} MB at first, {last:.0f} MB at last"
 
 
 def main() -> int:
-    """Run it, say what it saw, and keep its row."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # The stack goes down with us.
+    """Run the soak test, print what it saw, and keep its table."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # So that the stack is stopped too.
     minutes = float(os.environ.get("SOAK_MINUTES") or 30)
     seed = int(os.environ.get("SOAK_SEED") or time.time())
     print(f"{minutes:g} minutes with seed {seed}", flush=True)
@@ -285,7 +285,7 @@ def main() -> int:
         began = time.monotonic()
         seen, waiting = Seen(), {}
         rain(stack, 60 * minutes, random.Random(seed), seen, waiting)
-        print(f"{minutes:g} minutes are over; {len(waiting)} jobs are let finish", flush=True)
+        print(f"{minutes:g} minutes are over; {len(waiting)} jobs may finish", flush=True)
         dry(stack, seen, waiting)
         took = time.monotonic() - began
         calls, broken = stack.broken_calls()
@@ -300,7 +300,7 @@ def main() -> int:
 
 
 def tell(seen: Seen, minutes: float, took: float, other_side: dict[str, str]) -> int:
-    """Print the summary; keep it in the document if all is well. The process's exit code."""
+    """Print the summary, and keep it in the document if all is well; return the process's exit code."""
     waits = f"median {median(seen.seconds):.0f}, at most {max(seen.seconds):.0f}" if seen.seconds else ""
     memory = "; ".join(f"{name}: {memory_told(samples)}" for name, samples in sorted(seen.memory.items()))
     row = {

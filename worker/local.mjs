@@ -1,5 +1,5 @@
-// The Worker in real workerd on this machine. A second Worker stands for the AI binding: it hands each call on to a
-// Workers AI that speaks REST, such as the local one, and returns or throws what the binding would.
+// The Worker in real workerd on this machine. A second Worker replaces the AI binding: it forwards each call to a
+// Workers AI with a REST API, such as the local one, and returns or throws what the binding would.
 //
 //   node local.mjs PORT    with WORKERS_AI_BASE_URL, CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN and SHARED_SECRET
 

@@ -1,4 +1,4 @@
-"""The verbs: their arguments and what they print. What they do is in the modules above.
+"""The subcommands: their arguments and what they print. What they do is in the modules of the parent package.
 
-Modules are imported inside the functions that need them: `dropbatch --help` then takes a tenth of a second.
+Modules are imported inside the functions that need them, so that `dropbatch --help` takes only a tenth of a second.
 """

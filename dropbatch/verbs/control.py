@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option(
-    "--now", is_flag=True, help="Do not wait for what Workers AI has accepted; it may be billed all the same."
+    "--now", is_flag=True, help="Do not wait for batches that Workers AI has accepted; they may still be billed."
 )
 @as_json
 @pass_context

@@ -76,10 +76,10 @@ def wait(context: Context, *, jobs: Sequence[str], strict: bool, as_json: bool) 
 
 
 def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:
-    """Wait until jobs are over and print how each ended; the exit code.
+    """Wait until jobs are over and print how each ended; return the exit code.
 
     Raises:
-        CommandError: interrupted.
+        CommandError: the user interrupted it.
     """
     from dropbatch.progress import Progress
     from dropbatch.waiting import wait_until_over
@@ -88,9 +88,9 @@ def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_j
         manifests = wait_until_over(context.stack, jobs, Progress())
     except KeyboardInterrupt:
         names = " ".join(job.id for job in jobs)
-        subject, them = ("The job goes on", "it") if len(jobs) == 1 else ("The jobs go on", "them")
+        subject, them = ("The job continues", "it") if len(jobs) == 1 else ("The jobs continue", "them")
         raise CommandError(
-            f"\nInterrupted. {subject}. See {them} with `dropbatch wait {names}`, stop {them} with "
+            f"\nInterrupted. {subject}. Watch {them} with `dropbatch wait {names}`, stop {them} with "
             f"`dropbatch cancel {names}`.",
             Exit.INTERRUPTED,
         ) from None
@@ -109,10 +109,10 @@ def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_j
 
 
 @click.command()
-@click.option("--all", "all_", is_flag=True, help="Also models without batches.")
+@click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
 @as_json
 def models(*, all_: bool, as_json: bool) -> None:
-    """List models: task, prices of a million tokens."""
+    """List models: task, prices per million tokens."""
     from dropbatch.models import models as known
 
     for model in known():

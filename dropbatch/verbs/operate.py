@@ -31,7 +31,7 @@ RUNTIME_FIELDS = frozenset(
         "xray_trace_id",
     }
 )
-"""Fields of a log line that say where it comes from, not what happened; `--json` has them."""
+"""Fields of a log line that show where it comes from, not what happened; only `--json` prints them."""
 
 
 @click.command()
@@ -51,7 +51,7 @@ def redrive(context: Context, *, as_json: bool) -> None:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--since", callback=parse_since, default="10m", show_default=True, help="30m, 12h, 7d, or a date.")
-@click.option("--no-follow", is_flag=True, help="Print what was logged so far, and end.")
+@click.option("--no-follow", is_flag=True, help="Print what has been logged so far, then exit.")
 @as_json
 @pass_context
 def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool, as_json: bool) -> None:
@@ -80,7 +80,7 @@ LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
 @click.command()
 @click.option("--probe", is_flag=True, help="Ask the real API what its documentation leaves open. Needs no AWS.")
 @click.option("--model", default="@cf/baai/bge-small-en-v1.5", show_default=True, help="For --probe.")
-@click.option("--gateway", metavar="ID", help="For --probe: an AI Gateway of the account, to be tried too.")
+@click.option("--gateway", metavar="ID", help="For --probe: an AI Gateway of the account to try too.")
 @click.option(
     "-o",
     "--output",
@@ -88,7 +88,7 @@ LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
     default=Path("probe.json"),
     show_default=True,
     metavar="FILE",
-    help="For --probe: where to save what it found.",
+    help="For --probe: where to save the answers.",
 )
 @click.option("--yes", is_flag=True, help="For --probe: do not ask first.")
 @as_json
@@ -96,7 +96,7 @@ LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
 def doctor(
     context: Context, *, probe: bool, model: str, gateway: str | None, output: Path, yes: bool, as_json: bool
 ) -> None:
-    """Look for what is wrong, and say what to do."""
+    """Find what is wrong, and say what to do."""
     if probe:
         _probe(model, gateway, output, yes=yes, as_json=as_json)
         return
@@ -123,7 +123,7 @@ def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json:
     if missing:
         raise CommandError(f"Set {' and '.join(missing)}.", Exit.USAGE)
     click.echo(COST.format(model=model), err=True)
-    if not yes and not click.confirm("Go on?", err=True):
+    if not yes and not click.confirm("Continue?", err=True):
         raise SystemExit(Exit.DONE)
     base_url = os.environ.get("WORKERS_AI_BASE_URL", DEFAULT_BASE_URL)
     api = Api(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])
@@ -134,4 +134,4 @@ def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json:
     else:
         for line in lines(found):
             click.echo(line)
-        click.echo(f"Saved in {output}. It holds no token and no text; it can go in a bug report.")
+        click.echo(f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report.")

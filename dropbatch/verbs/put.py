@@ -151,6 +151,7 @@ def _path(file: Path, name: str | None, files: Sequence[Path]) -> str:
     path = path.removeprefix("inbox/").lstrip("/")
     if any(segment[:1] in {"_", "."} for segment in path.split("/")):
         raise CommandError(
-            f"{path}: a path with a segment that begins with _ or . is no upload. Give another with --name.", Exit.USAGE
+            f"{path}: a path with a segment that begins with _ or . is not an upload. Choose another with --name.",
+            Exit.USAGE,
         )
     return path

@@ -49,7 +49,7 @@ def get_files(context: Context, job: Job, folder: Path, *, as_json: bool) -> Non
     """Download a job's files and print their paths.
 
     Raises:
-        CommandError: the job is not over, a file is not what the manifest says, or interrupted.
+        CommandError: the job is not over, a file does not match the manifest, or the user interrupted it.
     """
     from dropbatch.bars import FilesBar
     from dropbatch.downloads import download

@@ -2,7 +2,7 @@
 
 The files grow with the job (`functions.poll.result_files`); at the end they are joined, and the manifest is written
 last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job item
-holds the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
+has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
 overlap.
 """
 
@@ -47,29 +47,29 @@ if TYPE_CHECKING:
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
 MANIFEST_BATCHES = 1_000
-"""Batches that a manifest lists itself; more move to `batches.jsonl`."""
+"""Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
 LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 STATUS_SECONDS = 10.0
-"""Seconds between two statuses although parts arrive in between."""
+"""Seconds between two statuses even if parts arrive in between."""
 METRIC_OF_STATE = {
     JobState.COMPLETED: "JobsCompleted",
     JobState.FAILED: "JobsFailed",
     JobState.CANCELLED: "JobsCancelled",
 }
 MIN_ANSWERED_RECORDS = 100
-"""Answered records from which on a job's `max_failed_fraction` is tested."""
+"""Answered records from which a job's `max_failed_fraction` is tested."""
 
 
 def advance_job(services: Services, job_id: str, remaining: Callable[[], float]) -> bool:
     """Visit a job: join what is final, finish it when everything is, write its status.
 
     Returns:
-        False if another run holds the job, which may not have seen the batch that was finished last.
+        False if another run holds the job; that run may not have seen the batch that was finished last.
 
     Raises:
-        StorageError: an AWS service failed; the job is due again by its `due_at`.
+        StorageError: an AWS service failed; the job is due again at its `due_at`.
         InvariantError: the batches do not tile the upload; the job does not finish.
     """
     now = services.now()
@@ -77,7 +77,7 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
     if job is None or job.state in FINAL_JOB_STATES:
         return True
     if job.lease_until > now:
-        return job.state is JobState.SPLITTING  # Its end makes the job due.
+        return job.state is JobState.SPLITTING  # The end of split makes the job due.
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
     is_due = any(at <= now for at in (job.due_at, next_sweep(job)) if at is not None)
     if not is_due and now < job.told_at + STATUS_SECONDS:
@@ -130,10 +130,10 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
 
 
 def _is_all(job: Job, ahead: ReadyBatches) -> bool:
-    """Whether these are all the batches that were missing, and there will be no more.
+    """Whether these are all the missing batches, and there will be no more.
 
     Raises:
-        InvariantError: they should be, and are not: the upload has other records than its batches.
+        InvariantError: they should be, but are not: the batches do not hold the upload's number of records.
     """
     if job.total is None or not ahead.last:
         return False
@@ -147,7 +147,7 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
 
 
 def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Callable[[], float]) -> Job | None:
-    """Every batch is final: write the result files, the manifest last; the job if the time was not enough."""
+    """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
     if job.state is not JobState.FINALIZING:
         moved = services.ledger.update_leased_job(job, {"state": JobState.FINALIZING})
         if moved is None:
@@ -158,7 +158,7 @@ def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Call
             return job
         job = append_segment(services, job, "output", ahead, final=True)
         if job.output.mark != ahead.leaves[-1].number:
-            return job  # A segment counts that an earlier run wrote of fewer batches; the next visit goes on from it.
+            return job  # An earlier run's segment, of fewer batches, counts; the next visit continues from it.
     if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
         raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
     for kind in _wanted(job):
@@ -175,7 +175,7 @@ def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Call
 def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> None:
     """The files exist: write what follows them, the manifest last; then status, notice, and the ledger's final state.
 
-    The time of the end is pinned first, so that every object names the same.
+    The end time is pinned first, so that every object has the same one.
     """
     if job.ended_at is None:
         pinned = services.ledger.update_leased_job(job, {"ended_at": services.now()})
@@ -205,7 +205,7 @@ def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
 
 
 def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
-    """Say in the folder of the job that was retried that this one has tried its failed records again."""
+    """Record in the folder of the job that was retried that this one has tried its failed records again."""
     try:
         parent = msgspec.json.decode(services.store.get(job.retry_of), type=dict[str, Any])
     except (ObjectNotFoundError, msgspec.MsgspecError):
@@ -220,12 +220,12 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
     Nothing that was paid for is lost: answers and parts stay in staging as long as those of any job.
     """
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
-        # All is written; only the notice could not be published.
+        # Everything is written; only the notice could not be published.
         services.ledger.end_job(job, job.final_state, services.now())
         return
     message = (
-        "Dropbatch could not finish this job; the poll function's log says why. output.jsonl holds the lines up to the "
-        f"fault, and what else was answered is kept under staging/{job.job_id}/. Please report it."
+        "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
+        f"fault, and all other answers are kept under staging/{job.job_id}/. Please report this."
     )
     moved = services.ledger.update_leased_job(
         job, {"state": JobState.FINALIZING, "error": ErrorDetail("internal", message)}
@@ -253,7 +253,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
 
 
 def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
-    """Complete one result file; the job as it is then, None if the time was not enough."""
+    """Complete one result file; return the job as it is afterwards, None if there was not enough time."""
     while getattr(job, kind).mark != job.output.mark:
         if remaining() < STEP_SECONDS:
             return None
@@ -263,7 +263,7 @@ def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[]
 
 
 def _wanted(job: Job) -> list[Kind]:
-    """The files there will be: the output of every completed job, others only if they hold something."""
+    """The files to write: the output of every completed job, the others only if they are not empty."""
     wanted: dict[Kind, bool] = {
         "output": job.error is None or job.output.size > 0,
         "errors": job.sums.errors_size > 0,

@@ -1,19 +1,19 @@
-"""Isolation of bad records: a batch that the API refused, or failed, is split until the bad records stand alone.
+"""Isolation of bad records: a batch that the API refused, or failed, is split until each bad record is alone.
 
-A batch that is to be isolated is split into up to 16 pieces. How many is decided once, in one write to the batch; from
-then on every run carries that out: it stages and creates the pieces, the last one first, and then makes the batch
-`halved`. A piece is a batch like any other, so that a piece that fails is split in its turn.
+A batch that is to be isolated is split into up to 16 pieces. How many is decided once, in one write to the batch. From
+then on every run carries out that decision: it stages and creates the pieces, the last one first, and then makes the
+batch `halved`. A piece is a batch like any other, so a piece that fails is split too.
 
-Before the decision the job item grants the submits that the pieces will cost, and keeps what is known of each cause
+Before the decision, the job item grants the submits that the pieces will cost, and keeps what is known about each cause
 (the API's code) in `Isolation.causes`:
 
-- `PROVEN`: a batch failed for it.
+- `PROVEN`: a batch failed for this cause.
 - the number of a batch, the scout: it was split, and its pieces show whether every record of the job has this fault.
-  Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail alike, one of them is the
-  next scout, down to single records: 16 submits a level instead of 16 times as many at each.
-- `MIXED`: some piece of a scout did not fail so. Every batch that fails for the cause is split.
-- `UNIFORM`: all pieces of each scout failed so, down to single records. Batches that fail for the cause are not split:
-  their records end `rejected`.
+  Other batches that fail for the same cause wait meanwhile. If all pieces of the scout fail for it too, one of them is
+  the next scout, down to single records: 16 submits per level, instead of 16 times as many at each level.
+- `MIXED`: some piece of a scout did not fail for this cause. Every batch that fails for it is split.
+- `UNIFORM`: all pieces of each scout failed for this cause, down to single records. Batches that fail for it are not
+  split: their records end as `rejected`.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ PROVEN, MIXED, UNIFORM = "", "some", "all"
 MAX_CAUSES = 16
 """Causes that a job keeps; batches that fail for further ones are split without a scout."""
 MAX_GRANTED = 32
-"""Granted batches that a job item lists; before more are listed, those that were written down are dropped."""
+"""Granted batches that a job item lists; before more are listed, those whose split is recorded are dropped."""
 MIN_SCOUT = 8
-"""Requests of the first scout of a cause: fewer say too little about the other records of the job."""
+"""Requests of the first scout of a cause: fewer show too little about the other records of the job."""
 SCOUT_SECONDS = 3_600.0
-"""How long the pieces of a scout are waited for."""
+"""How long other batches wait for the pieces of a scout."""
 
 TRIES = 5
-"""Times a lost race for the job item is tried again at once."""
+"""Times a lost race for the job item is tried again immediately."""
 LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
-"""When a batch that waits for a scout looks again: a piece of the same batch, and any other."""
+"""Seconds until a batch that waits for a scout looks again: for a piece of the same batch, and for any other."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
-    """Decide what becomes of a claimed batch that is to be isolated, or carry out what was decided before.
+    """Decide what to do with a claimed batch that is to be isolated, or carry out an earlier decision.
 
     Returns:
         The batch if its records end without being tried again; their lines are still to be written. None otherwise.
 
     Raises:
-        LawBrokenError: the batch has no job.
-        StorageError: an AWS service failed; the batch is due again by its `due_at`.
+        InvariantError: the batch has no job.
+        StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
     if batch.pieces == 0:
         decided = _decide(services, batch)
@@ -88,10 +88,10 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is split, or ended; None while it waits, or another run has it.
+    """The batch once it is decided that it is split, or ended; None while it waits, or if another run has it.
 
-    The job is read after the claim. Whoever was granted the batch before either wrote it down before this claim, or is
-    still in the job's list, so that a batch is never granted twice.
+    The job is read after the claim. A run that was granted the split before either recorded it before this claim, or
+    the batch is still in the job's list. So a split is never granted twice.
     """
     wanted = min(MAX_PIECES, batch.sendable)
     for _ in range(TRIES):
@@ -128,7 +128,7 @@ def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> Non
 
 
 def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
-    """Why the records of a batch end without being tried again; empty if they are."""
+    """Why the records of a batch end without being tried again; empty if they are tried again."""
     if job.error or job.stopped:
         return "because the job was stopped"
     if job.cancelled:
@@ -139,11 +139,11 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because the job's deadline_hours were over"
     since = batch.submissions[0].at if batch.submissions else batch.waiting_since
     if now - since > MAX_SECONDS_TO_ACCEPTANCE:
-        return "because it failed over 7 days after it was to be submitted"
+        return "because it failed more than 7 days after it was to be submitted"
     if known.causes.get(batch.cause) == UNIFORM:
         return "because every request of this job that was tried alone failed for the same cause"
     if known.submits + wanted > MAX_SUBMITS:
-        return f"because {MAX_SUBMITS:,} submits to isolate bad requests of this job are used up"
+        return f"because this job has used up its {MAX_SUBMITS:,} submits for isolating bad requests"
     return ""
 
 
@@ -153,7 +153,7 @@ def _not_tried(batch: Batch, why: str) -> ErrorDetail:
 
 
 def _status_if_split(services: Services, known: Isolation, batch: Batch, now: float) -> str | None:
-    """What is known of the batch's cause if it is split now; None if it has to wait for a scout's pieces."""
+    """What is known about the batch's cause if it is split now; None if it has to wait for a scout's pieces."""
     status = known.causes.get(batch.cause, PROVEN)
     if status == PROVEN:
         return batch.number if batch.sendable >= MIN_SCOUT else PROVEN
@@ -176,9 +176,9 @@ def _status_if_split(services: Services, known: Isolation, batch: Batch, now: fl
 
 
 def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
-    """Whether every piece of a batch failed for the batch's own cause; None while that cannot be said."""
+    """Whether every piece of a batch failed for the batch's own cause; None while that is not known."""
     if scout is None or scout.ending or scout.state is BatchState.DONE:
-        return False  # It was not split: what is split has no end of its own.
+        return False  # It was not split: a batch that is split has no ending.
     if scout.completed_at and now - scout.completed_at > SCOUT_SECONDS:
         return False
     for piece in pieces:
@@ -191,7 +191,7 @@ def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -
 
 
 def _still_granted(services: Services, job: Job, known: Isolation) -> tuple[str, ...]:
-    """Batches that were granted a split and have not written it down; looked at only when the list is full."""
+    """Batches that were granted a split and have not recorded it; checked only when the list is full."""
     if len(known.granted) < MAX_GRANTED:
         return known.granted
     found = ((number, services.ledger.batch(job.job_id, number)) for number in known.granted)
@@ -214,7 +214,7 @@ def _split(services: Services, batch: Batch) -> None:
     # The last piece first: it holds the end from which split continues, wherever this function dies.
     for number, (begin, end), turn in reversed(list(zip(numbers, bounds, turns, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
-        # The records of a piece lie together in the body, with their commas.
+        # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
         originals = store.get(key, batch.body_size + start, size)
@@ -250,19 +250,19 @@ def _split(services: Services, batch: Batch) -> None:
 
 
 def give_up(services: Services, batch: Batch) -> None:
-    """A batch could not be split for days: its records end, unless pieces of it exist; its job cannot finish then.
+    """End the records of a batch that could not be split for days, unless it has pieces; then its job cannot finish.
 
-    Nobody creates a piece meanwhile: the claims before this one were an hour long, and no function runs for so long.
+    No run creates a piece meanwhile: the claims before this one were an hour long, and no function runs that long.
     """
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_split(batch, services.now())
     else:
-        reason = _not_tried(batch, "because the batch could not be split, see the poll function's log")
+        reason = _not_tried(batch, "because the batch could not be split (see the poll function's log)")
         services.ledger.undo_split(batch, reason, services.now())
 
 
 def boundaries(rows: RecordIndex, pieces: int) -> list[tuple[int, int]]:
-    """Begin and end of each piece among the rows, so that all have a sendable one and about as many."""
+    """Begin and end of each piece among the rows; each piece has a sendable row, and all have about as many."""
     sendable = [index for index, length in enumerate(rows.lengths) if length]
     begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]
     return list(zip(begins, [*begins[1:], len(rows)], strict=True))

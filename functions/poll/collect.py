@@ -1,4 +1,4 @@
-"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in flat memory."""
+"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in constant memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MISSING_ITEM_WAITS = (15.0, 60.0)
 """Seconds to wait before a batch is polled again because items were missing: twice, within 90 seconds."""
 
 RETRY_SECONDS = (20.0, 120.0)
-"""Seconds before each retry of records that failed for a lack of capacity or the like."""
+"""Seconds before each retry of records that failed for lack of capacity or a similar cause."""
 MAX_RETRIES = len(RETRY_SECONDS)
 
 METRIC_OF_CODE = {
@@ -46,7 +46,7 @@ METRIC_OF_CODE = {
     ),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
-"""The metric that counts records failed with a code: the file's fault, the API's answer, or (all others) no answer."""
+"""The metric that counts failed records with a code: the file's fault, the API's answer, or (all others) no answer."""
 
 MAX_BYTES_IN_MEMORY = 1 << 20
 
@@ -63,16 +63,16 @@ class StoredReply:
 
 
 def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | None) -> bool:
-    """Write the batch's part and make it `done`; whether it is.
+    """Write the batch's part and make it `done`; return whether it is.
 
     Args:
         services: the process's clients and settings.
         job: the batch's job.
         batch: as claimed.
-        reply: the API's answer to the current round; None where none is to come and `batch.ending` says why.
+        reply: the API's answer to the current round; None if none will come, and `batch.ending` holds why.
 
     Raises:
-        StorageError: an AWS service failed; the batch is due again by its `due_at`.
+        StorageError: an AWS service failed; the batch is due again at its `due_at`.
         msgspec.MsgspecError: an earlier round's reply cannot be read again.
     """
     rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
@@ -109,10 +109,10 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
 
 
 def try_missing_again(services: Services, batch: Batch) -> bool:
-    """Submit by themselves those records that incomplete replies of the current round did not answer.
+    """Submit separately the records that incomplete replies of the current round did not answer.
 
     Returns:
-        Whether there is another round for them; if not, they end here.
+        Whether they get another round; if not, they end here.
 
     Raises:
         StorageError: an AWS service failed.
@@ -137,7 +137,7 @@ def try_missing_again(services: Services, batch: Batch) -> bool:
 
 
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
-    """Items are missing from a reply. What it holds counts: its id may not be known for much longer."""
+    """Poll again because a reply lacks items. What it holds counts: the API may not know the id for much longer."""
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
     services.ledger.schedule_poll(
         batch,
@@ -149,7 +149,7 @@ def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> Non
 
 @dataclass(slots=True)
 class Replies:
-    """The stored replies of one batch, and whose records they answer.
+    """The stored replies of one batch, and which records they answer.
 
     Attributes:
         references: the `external_reference` of each record in the first round's body.
@@ -210,10 +210,10 @@ class Replies:
 
 
 def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: list[int], answered: str) -> None:
-    """Stage the records that are tried again by themselves, and send the batch to submit.
+    """Stage the records that are tried again, without the others, and send the batch to be submitted.
 
-    What an earlier run staged for this round counts: it may have met another reply, and records it did not choose
-    keep the answer they have.
+    What an earlier run staged for this round counts: that run may have got another reply. Records that it did not
+    choose keep the answers they have.
     """
     body = services.store.get(keys.staged(batch.job_id, batch.number), 0, batch.body_size)
     sendable = [span for span in record_spans(rows) if span[1]]
@@ -223,7 +223,7 @@ def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: li
     if not services.store.put_if_absent(key, again + encode_ranges(places), metadata):
         there = services.store.head(key)
         if there is None:
-            raise StorageError(f"{key} existed and does not any more")
+            raise StorageError(f"{key} no longer exists")
         metadata = dict(there.metadata)
     logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
@@ -246,7 +246,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 def _write_part(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
-    """Spool output, errors and retry lines, then put them as one object; if one exists, what it says counts.
+    """Spool output, errors and retry lines, then put them as one object; if one already exists, that one counts.
 
     Returns:
         The part, and how many records failed with which code.
@@ -283,7 +283,7 @@ def _write_part(
             return part, failed
     there = services.store.head(key)
     if there is None:
-        raise StorageError(f"{key} existed and does not any more")
+        raise StorageError(f"{key} no longer exists")
     return msgspec.json.decode(there.metadata["part"], type=Part), failed
 
 
@@ -315,7 +315,7 @@ def _spool() -> IO[bytes]:
 
 
 def _request_reader(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> Callable[[int], bytes]:
-    """Gives a record's request on one line; the body is read for the first failed record, if there is any."""
+    """A function that returns a record's request on one line; it reads the body at the first failed record, if any."""
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:

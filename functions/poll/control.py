@@ -1,12 +1,12 @@
-"""Control: users' and operators' commands, each one word in an object under `control/`.
+"""Control: users' and operators' commands, each in an object under `control/`.
 
 `control/jobs/<job_id>` holds `run`, `pause`, `cancel` or `cancel now`; `control/stack` holds `run` or `pause`. The
-object says what is wanted, and an event only that there is something to read. So an event may come twice, late or
-never: the function reads the object, writes the ledger and reads again until nothing has changed in between. Each visit
-of a job and each tick look at the object too. A function that dies before its one write has done nothing, one that dies
-after it everything.
+object is the command; an event only reports that there is something to read. So an event may arrive twice, late or
+never. The function reads the object, writes the ledger, and reads again until nothing has changed in between. Each
+visit of a job and each tick read the object too. A function that dies before its one write has done nothing; one that
+dies after it has done everything.
 
-What was carried out last is known by the object's version. A deleted object changes nothing.
+The ledger holds the version of the object that was carried out last. Deleting an object changes nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 RUN, PAUSE = "run", "pause"
 JOB_COMMANDS = frozenset({RUN, PAUSE, CANCEL, CANCEL_NOW})
 MAX_COMMAND_BYTES = 1_024
-"""Bytes of an object that are read, at most; a longer one holds no command."""
+"""Most bytes of an object that are read; a longer one is not a command."""
 MAX_HELD_SECONDS = 30 * 86_400
 """Seconds after which a job that is still paused is cancelled."""
 TRIES = 5
-"""Times an object that changes while it is carried out is read again."""
+"""Times an object is read that changes while its command is carried out."""
 
 
 class _Object(msgspec.Struct):
@@ -61,7 +61,7 @@ class Command:
     """What a control object holds.
 
     Attributes:
-        word: what is wanted; empty if it cannot be read.
+        word: the command; empty if it cannot be read.
         version: of the object.
         at: Unix seconds of its last change.
     """
@@ -75,7 +75,7 @@ def controlled_keys(body: str) -> list[str]:
     """Keys of the objects that S3's notification names; none for its test event.
 
     Raises:
-        msgspec.ValidationError: it is no notification.
+        msgspec.ValidationError: it is not a notification.
     """
     return [unquote_plus(record.s3.object.key) for record in _decode(body).Records]
 
@@ -86,10 +86,10 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
     Args:
         services: the process's clients and settings.
         key: the object's key.
-        known: version that was carried out last.
+        known: the version that was carried out last.
 
     Returns:
-        None if it does not exist or still is the known one.
+        None if the object does not exist or is still the known version.
 
     Raises:
         StorageError: S3 failed.
@@ -111,7 +111,7 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
 
 
 def follow_job_control(services: Services, job_id: str) -> Job | None:
-    """Carry out the command for a job, and make an open job due; the job as it is then.
+    """Carry out the command for a job, and make an open job due; return the job as it is afterwards.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -124,7 +124,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
         if command is None:
             return job
         control = controlled(job.control or JobControl(), command, services.now())
-        # While it is being split, it comes due when split ends or pauses.
+        # While it is being split, it becomes due when split ends or pauses.
         due_at = services.now() if job.state is JobState.IN_PROGRESS else None
         if services.ledger.note_control(job, control, due_at):
             if command.word in JOB_COMMANDS:
@@ -135,7 +135,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
 
 
 def controlled(control: JobControl, command: Command, now: float) -> JobControl:
-    """What a command makes of a job's control; one that is unknown, or comes too late, is only noted."""
+    """A job's control after a command; a command that is unknown or comes too late is only noted."""
     noted = replace(control, version=command.version)
     match command.word:
         case word if word in {CANCEL, CANCEL_NOW}:
@@ -149,12 +149,12 @@ def controlled(control: JobControl, command: Command, now: float) -> JobControl:
 
 
 def cancelled(control: JobControl, word: str, now: float) -> JobControl:
-    """A job's control once it is cancelled, which is final."""
+    """A job's control after it is cancelled, which is final."""
     return replace(control, cancelled=word, held_since=0.0, sweeps=2, sweep_due=now, sweep_after="")
 
 
 def end_long_hold(services: Services, job: Job) -> Job:
-    """Cancel a job that has been paused for too long; the job as it is then."""
+    """Cancel a job that has been paused for too long; return the job as it is afterwards."""
     control, now = job.control, services.now()
     if control is None or not control.held_since or now - control.held_since < MAX_HELD_SECONDS:
         return job
@@ -165,8 +165,8 @@ def end_long_hold(services: Services, job: Job) -> Job:
 def follow_stack_control(services: Services) -> None:
     """Carry out the command for the whole stack.
 
-    `run` also ends a pause that Dropbatch found by itself, if that is older. It does so before it is noted: a function
-    that dies in between does it again, and a pause that began later stays.
+    `run` also ends a pause that Dropbatch began itself, if the pause is older than the command. This happens before the
+    command is noted: if the function dies in between, the next one ends it again, and a pause that began later stays.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -192,7 +192,7 @@ def follow_stack_control(services: Services) -> None:
 
 
 def watch_stack_control(services: Services) -> None:
-    """Look at the stack's command in a tick: its event may be late or lost. A failure of S3 delays no work."""
+    """Carry out the stack's command in a tick: its event may be late or lost. A failure of S3 delays no work."""
     try:
         follow_stack_control(services)
     except StorageError:

@@ -1,9 +1,9 @@
-"""Dispatch: due batches are sent to the submit function, no more than can call the API before the next tick.
+"""Dispatch: sends due batches to the submit function, no more than can call the API before the next tick.
 
-A batch that cannot be submitted now is postponed, so that it hides no other: its job is paused, its model waits, or its
-model has as many batches outstanding as it may. During a pause of the account only a few batches are read in each
-round: those that need no call, because their job was stopped, are sent. The time that a batch was due and not read, or
-postponed, does not count towards its expiry.
+A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused, its model
+waits, or its model has as many batches outstanding as it may. During a pause of the account, only a few batches are
+read in each round, and those that need no call, because their job was stopped, are sent. The time for which a batch was
+due but not read, or was postponed, does not count towards its expiry.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from shared.pacing.budget import ModelRoom
 
 MAX_EXAMINED = 50
-"""Due batches that one round reads, at most."""
+"""Most due batches that one round reads."""
 MAX_EXAMINED_IN_A_PAUSE = 2
 MAX_WAITING = 50
-"""Messages that may wait in the submit queue for more to be sent."""
+"""Messages that wait in the submit queue, up to which more are sent."""
 DISPATCHED_SECONDS = 90.0
 """Seconds that a message has to be processed before the batch is due again."""
 HELD_POLL_SECONDS = 300.0
 """Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 MAX_POSTPONED_SECONDS = 1_800.0
-"""Seconds that a batch is postponed whose model has as many outstanding as it may; a young one less."""
+"""Most seconds that a batch is postponed whose model has as many outstanding as it may; a new batch waits less."""
 
 
 @dataclass
 class _Calls:
-    """What may still be called in this round: tokens, and each model's room."""
+    """Calls that this round may still make: tokens, and each model's room."""
 
     services: Services
     left: int
@@ -62,7 +62,7 @@ class _Calls:
         return room.until
 
     def take(self, model: str) -> None:
-        """One batch of the model goes."""
+        """Count one batch of the model as sent."""
         self.left -= 1
         self.sent[model] = self.sent.get(model, 0) + 1
 
@@ -73,8 +73,8 @@ def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: fl
     Args:
         services: the process's services.
         dues: entries of the index, the most urgent first.
-        calls: how many submits would find a token.
-        pause: while one is in force, when to look again; `calls` are its probes then.
+        calls: how many submits can get a token.
+        pause: while one is in force, when to look again; then `calls` are its probes.
 
     Returns:
         How many were sent, and how many of `calls` are left.
@@ -96,7 +96,7 @@ def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: fl
 
 
 def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
-    """The batches to send, and those to postpone, with the time until then."""
+    """The batches to send, and those to postpone, each with the time until when."""
     go: list[DueItem] = []
     put_off: list[tuple[DueItem, float]] = []
     for one in found:
@@ -113,7 +113,7 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
 
 
 def needs_no_call(found: DueItem, now: float) -> bool:
-    """Whether the submit function processes a batch without a call of the API."""
+    """Whether the submit function processes a batch without calling the API."""
     job, batch = found.job, found.batch
     stopped = job.error or job.stopped or job.cancelled or job.is_past_deadline(now)
     return bool(stopped) or batch.halving is not None or batch.state is not BatchState.READY
@@ -134,7 +134,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:
-    """Send batches to the submit function, each postponed first so that the next round does not; how many."""
+    """Send batches to the submit function, each postponed first so that the next round does not; return how many."""
 
     def postponed(one: DueItem) -> bool:
         now = services.now()

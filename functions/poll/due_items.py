@@ -1,4 +1,4 @@
-"""Due items, each processed apart: one that cannot be read or processed delays no other, and ends.
+"""Due items, each processed in isolation: one that cannot be read or processed delays no other, and ends in time.
 
 An error counts as a claim, unless the processing began with one. A batch whose job is missing or cannot be read is set
 aside in the same way, until its claims are used up.
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 THREADS = 8
 SET_ASIDE_SECONDS = 60.0
-"""Seconds that an item waits at first that could not be processed."""
+"""First wait, in seconds, of an item that could not be processed."""
 
 
 class DueItem(NamedTuple):
-    """A due batch, its job, and the index's entry."""
+    """A due batch, its job, and its entry in the index."""
 
     due: DueEntry
     job: Job
@@ -37,7 +37,7 @@ class DueItem(NamedTuple):
 
 
 def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """Run a step for many items in threads; their results, in the same order."""
+    """Run a step for many items in threads; return the results in the same order."""
     if not items:
         return []
     with ThreadPoolExecutor(min(THREADS, len(items))) as threads:
@@ -45,7 +45,7 @@ def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
 
 
 def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | None:
-    """Run the step of one item; None when it failed, which is logged and counts as a claim."""
+    """Run the step of one item; return None if it failed, which is logged and counts as a claim."""
     try:
         return step()
     except Exception as error:  # noqa: BLE001 - no error of one item may delay the others
@@ -58,7 +58,7 @@ def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | No
 def set_aside(services: Services, due: DueEntry) -> None:
     """Count a claim of an item that cannot be processed, so that it is due later; after the last one, end it."""
     if due.due_at is None:
-        return  # A message named it; it is due by the index.
+        return  # A message named it; the index makes it due.
     try:
         now = services.now()
         claims = services.ledger.claims_of(due) + 1
@@ -83,7 +83,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
         if batch is None or batch.due_at is None:
             return None
         if due.due_at is not None and batch.due_at > services.now():
-            return None  # The index was behind.
+            return None  # The index was out of date.
         job = jobs[due.job_id]
         if job is None:
             logger.error("batch without a readable job", job_id=due.job_id, number=due.number)
@@ -96,7 +96,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
 
 
 def _job(services: Services, job_id: str) -> Job | None:
-    """A batch's job; None if it is missing or unreadable, in which case it ends by its own entry of the index."""
+    """A batch's job; None if it is missing or unreadable, in which case it ends through its own entry in the index."""
     try:
         return services.ledger.job(job_id)
     except UnreadableItemError:

@@ -1,4 +1,4 @@
-"""SHA-256 of result files: kept while they are joined, or of their bytes read once more; a file too large has none."""
+"""SHA-256 of result files: kept while they are joined, or from reading them once more; too large a file has none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from shared.models import ResultFileProgress
 
 MAX_DIGEST_READ_BYTES = 1 << 30
-"""Bytes of a file that are read once more for its digest where no running one could be kept; a larger one has none."""
+"""Bytes of a file that are read once more for its digest if no running one could be kept; a larger file has none."""
 READ_BYTES_PER_SECOND, READ_RESERVE_SECONDS = 80e6, 20.0
-"""Bytes a second at which that is done, and the time kept after it for the manifest."""
+"""Bytes per second at which that is done, and the time kept after it for the manifest."""
 
 
 def has_digest(joined: ResultFileProgress) -> bool:
@@ -34,7 +34,7 @@ def seconds_for_digests(files: Iterable[ResultFileProgress]) -> float:
 
 
 def digest_of(store: ObjectStore, key: str, joined: ResultFileProgress, remaining: Callable[[], float]) -> str | None:
-    """A file's SHA-256: the running one, else that of its bytes read once more; None if they are too many for that."""
+    """A file's SHA-256: the running one, else from reading the file once more; None if it is too large for that."""
     if has_digest(joined):
         rest = unfinished_bytes(joined.size)
         return RunningSha256(joined.sha, store.get(key, joined.size - rest, rest)).hexdigest()

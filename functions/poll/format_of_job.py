@@ -36,7 +36,7 @@ def form_of(store: ObjectStore, job: Job) -> Form:
 
 
 def result_file(job: Job, kind: Kind) -> ResultFile:
-    """What one of a job's result files is called."""
+    """Name and content type of one of a job's result files."""
     names = file_names(Form(job.plan.format or "native"), job.upload.key)
     if kind == "output":
         return ResultFile(names.output, names.output_type)

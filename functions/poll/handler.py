@@ -1,4 +1,4 @@
-"""Lambda 2's entry: the schedule's tick and messages of the poll queue."""
+"""Lambda 2's entry point: the schedule's tick and messages of the poll queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ processor = LoggingBatchProcessor()
 
 @logger.inject_lambda_context
 @metrics.log_metrics
-def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' own answer
+def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' return type
     """Process each message, or run one tick if the event holds none."""
     if "Records" in event:
         return process_partial_response(event, record_handler, processor, context)

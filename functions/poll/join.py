@@ -2,7 +2,7 @@
 
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
 its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. The lines of formats
-that keep records as written are made in `functions.poll.join_originals`. Pure: knows no S3, no ledger.
+that keep records as written are made in `functions.poll.join_originals`. Pure: no S3, no ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARACTERS = 1_000
 """Characters of the API's message in an error line."""
 MAX_TOKENS = 2**53 - 1
-"""A larger usage is ignored: JSON readers could not tell it from its neighbours."""
+"""A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
 
 _NULL = b"null"
 _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
@@ -91,9 +91,9 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
 
 
 def add_reply(answers: Answers, later: Answers) -> None:
-    """Fill what is missing from an incomplete reply with what a later reply to the same records holds.
+    """Fill in what an incomplete reply lacks from a later reply to the same records.
 
-    The first answer of a record counts. Usage that two replies report as a whole is that of the same batch.
+    The first answer to a record counts. Usage that two replies report as a whole is that of the same batch.
     """
     added = {place: item for place, item in later.items.items() if place not in answers.items}
     answers.items.update(added)
@@ -116,7 +116,7 @@ def merge_round(answers: Answers, later: Answers, places: list[int]) -> None:
 
 
 def retryable_places(answers: Answers) -> list[int]:
-    """Places of records that failed for a lack of capacity or the like, so that a second try may succeed."""
+    """Places of records that failed for lack of capacity or a similar cause, so that a second try may succeed."""
     return sorted(
         place
         for place, item in answers.items.items()
@@ -140,12 +140,12 @@ def join(
     ending: tuple[str, str] | None,
     request_of: Callable[[int], bytes],
 ) -> Iterator[bytes | Failure]:
-    """One output line for each record, in order; a failed one has more.
+    """One output line for each record, in order; a failed record has more lines.
 
     Args:
         rows: the batch's index.
         first_id: id of the first record.
-        answers: what the API answered; None where no answer is to come.
+        answers: what the API answered; None if no answer will come.
         ending: code and message for records without an answer.
         request_of: gives a record's request on one line; called only for records that were sent and failed.
     """
@@ -222,7 +222,7 @@ def _place(item: Item) -> int | None:
 
 
 def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
-    """Whether both references are strings, and not the same."""
+    """Whether both references are strings, and differ."""
     theirs, sent = bytes(item.external_reference), bytes(ours)
     if not (theirs.startswith(b'"') and sent.startswith(b'"')):
         return False
@@ -240,7 +240,7 @@ def result_of(item: Item) -> bytes | None:
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line; None if it is not UTF-8, which msgspec checks only in what it makes values of."""
+    """A member on one line; None if it is not UTF-8, which msgspec checks only in what it decodes."""
     json = one_line(raw)
     if not json.isascii():
         try:

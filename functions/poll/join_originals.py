@@ -1,6 +1,6 @@
-"""The join of formats that keep records as written: lines in the upload's shape, retry lines as the user wrote them.
+"""The join for formats that keep records as written: lines in the upload's format, retry lines as the user wrote them.
 
-Pure: knows no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
+Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Originals:
 
     Attributes:
         content: all that are kept, one after another.
-        describe: gives a record as JSON on one line, for `errors.jsonl`.
+        describe: returns a record as JSON on one line, for `errors.jsonl`.
     """
 
     content: bytes
@@ -50,16 +50,16 @@ def join_originals(
     writer: Writer | None,
     facts: BatchFacts,
 ) -> Iterator[bytes | Failure]:
-    """One output line for each record, in order; a failed one has more.
+    """One output line for each record, in order; a failed record has more lines.
 
     Args:
         rows: the batch's index.
         first_id: id of the first record.
-        answers: what the API answered; None where no answer is to come.
+        answers: what the API answered; None if no answer will come.
         ending: code and message for records without an answer.
         originals: the records as written.
-        writer: makes the output lines; None where they are as the native format's.
-        facts: what output lines say of the batch.
+        writer: makes the output lines; None if they are those of the native format.
+        facts: what output lines contain about the batch.
     """
     place = -1
     for index, (start, length) in enumerate(original_spans(rows)):
@@ -85,5 +85,5 @@ def join_originals(
 
 
 def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:
-    """What stands in `errors.jsonl` for a record's request."""
+    """A record's request as it is in `errors.jsonl`."""
     return originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)

@@ -91,7 +91,7 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
 
 
 def _cost(job: Job) -> Cost | None:
-    """What a job cost, by the tokens reported; estimated where none were; None for a model without a price."""
+    """What a job cost, from the tokens reported; estimated if none were; None for a model without a price."""
     usage, sums = job.sums.usage, job.sums
     tokens = Tokens(usage.prompt_tokens, usage.completion_tokens)
     if tokens == Tokens(None, None) and sums.body_size:
@@ -113,7 +113,7 @@ def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, A
 
 
 def bedrock_manifest(job: Job) -> bytes:
-    """`manifest.json.out`, as Bedrock's batches have it."""
+    """`manifest.json.out`, as in Bedrock's batches."""
     usage, sums = job.sums.usage, job.sums
     total = job.total or 0
     return manifest_out(total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 VISIT_AGAIN_SECONDS = 15.0
-"""When a job is visited after a command that came during another visit."""
+"""Seconds until a job is visited again after a command that arrived during another visit."""
 
 
 def process_message(services: Services, body: str, remaining: Callable[[], float]) -> None:

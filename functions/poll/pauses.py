@@ -1,4 +1,4 @@
-"""A pause in force: it is counted for its alarm, and ends even if no batch is left that would probe it."""
+"""Watches a pause in force: counts it for its alarm, and ends it even if no batch is left that would probe it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METRIC_OF_REASON = {
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
-    """Count a pause in force, once in each tick, or end it where no batch is left that would.
+    """Count a pause in force, once per tick, or end it if no batch is left that would.
 
     Args:
         services: the process's clients and settings.
@@ -47,8 +47,8 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
 
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
     if pause.reason is PauseReason.OUTAGE:
-        return not submits_wait  # The next submit finds out whether it still lasts.
+        return not submits_wait  # The next submit shows whether it still lasts.
     if pause.reason is PauseReason.TOKEN_REFUSED and not submits_wait and not polls_wait:
-        # Only the call that costs nothing can show that the token is good again.
+        # Only the call that costs nothing can show that the token is valid again.
         return services.budget.claim_probe(pause, now) is not None and token_state(services) is TokenState.GOOD
     return False

@@ -1,8 +1,8 @@
 """Poll one batch: claim it, poll the API, and process the reply.
 
-The poll that finds a batch finished carries its whole result and may be the only one that ever does. So the reply is
-stored in S3, under a key that holds the poll's ordinal, before any state says so. A claim that follows one that died
-looks there first.
+The poll that finds a batch finished returns its whole result, and may be the only one that ever does. So the reply is
+stored in S3, under a key with the poll's ordinal, before any state shows it. A claim that follows one that died looks
+there first.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
 COLLECT_SECONDS = 25.0
-"""Seconds kept after it to store and join."""
+"""Seconds kept after the poll to store and join the answer."""
 MIN_POLL_SECONDS = 15.0
 """Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
 MISSES, MISSES_OVER = 5, 60.0
-"""Polls in a row that must not know an id, over at least so many seconds, before it counts as lost."""
+"""Polls in a row for which the API must not know an id, over at least that many seconds, before it counts as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
-"""Likewise for polls answered with the same 5xx code; for any other code it is `MISSES_OVER`."""
+"""The same for polls answered with the same 5xx code; for any other code the seconds are `MISSES_OVER`."""
 DOUBTED_SECONDS = 15.0
-"""Seconds to the next poll after a reply that is believed only when several say the same."""
+"""Seconds to the next poll after a reply that is believed only when several are the same."""
 SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
-INTERNAL = ErrorDetail("internal", "Dropbatch could not bring this batch to its end; see the poll function's log.")
+INTERNAL = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
 
 
 @dataclass(frozen=True, slots=True)
 class PollOutcome:
-    """What became of one batch: the job it belongs to, and whether the batch became `done`."""
+    """The outcome for one batch: the job it belongs to, and whether the batch became `done`."""
 
     job_id: str
     done: bool
@@ -70,7 +70,7 @@ def poll_batch(
     """Claim a batch and advance it.
 
     Raises:
-        StorageError: an AWS service failed; the batch is due again by its `due_at`.
+        StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
     if needs_call(job, batch, services.now()) and remaining() < MIN_POLL_SECONDS + COLLECT_SECONDS:
         return PollOutcome(job.job_id, done=False)  # it stays due
@@ -87,7 +87,7 @@ def poll_batch(
 
 
 def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> bool:
-    """Process what is known already, else poll the API; whether the batch is done by it."""
+    """Process what is known already, else poll the API; return whether that made the batch `done`."""
     if batch.ending is not None:
         return collect(services, job, batch, None)
     if batch.halving is not None:
@@ -125,9 +125,9 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
-    """End the records `internal`; or the batch without a line, if they cannot be written either.
+    """End the records as `internal`; or, if they cannot be written either, end the batch without lines.
 
-    The job cannot finish then, and ends by the same law. All that was answered stays in staging.
+    Then the job cannot finish, and ends by the same rule. All answers stay in staging.
     """
     if batch.pieces:
         give_up(services, batch)
@@ -138,7 +138,7 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
 
 
 def _stored_reply(services: Services, batch: Batch, submission: Submission, stack: ExitStack) -> StoredReply | None:
-    """A reply that is in S3 already: the submit's own, or that of a poll whose function died after it."""
+    """A reply that is already in S3: the submit's own, or that of a poll whose function died after storing it."""
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return StoredReply(key, parse_answer(services.store.spool(key, stack)))
@@ -161,7 +161,7 @@ def _not_finished(
     verdict: ErrorClass | None,
     permit: Permit,
 ) -> bool:
-    """Process a reply without results; whether the batch is done by it."""
+    """Process a reply without results; return whether that made the batch `done`."""
     match reply:
         case Pending(status):
             return _still_pending(services, job, batch, submission, status)
@@ -219,7 +219,7 @@ def _rejected(
 
 
 def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
-    """Seconds over which several polls must get this reply; None where one is enough, or none ever are."""
+    """Seconds over which several polls must get this reply; None if one is enough, or no number is."""
     if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL}:
         return MISSES_OVER
     is_server_error = reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -227,7 +227,7 @@ def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
 
 
 def _unanswered(services: Services, job: Job, batch: Batch, submission: Submission, code: int) -> None:
-    """No answer: the claim counts, so that a batch whose replies are never readable ends."""
+    """Process a poll without an answer: the claim counts, so that a batch whose replies are never readable ends."""
     now = services.now()
     wait = poll_back_off(now - submission.at) if _is_latest(batch, submission) else DOUBTED_SECONDS
     since = note_lasting_error(services, job, batch, code, polling=True)
@@ -235,7 +235,7 @@ def _unanswered(services: Services, job: Job, batch: Batch, submission: Submissi
 
 
 def _is_believed(services: Services, batch: Batch, submission: Submission, code: int, over: float) -> bool:
-    """Whether a reply is believed: only if several in a row say the same, over `over` seconds.
+    """Whether a reply is believed: only if several in a row are the same, over `over` seconds.
 
     If not, it is counted. Claims count too, so that a batch whose replies keep changing ends.
     """
@@ -260,7 +260,7 @@ def _is_believed(services: Services, batch: Batch, submission: Submission, code:
 
 
 def _missed(services: Services, job: Job, batch: Batch, submission: Submission) -> bool:
-    """The API does not know the id, which is believed after several polls; whether the batch is done by it."""
+    """Process an unknown id, which is believed after several polls; return whether that made the batch `done`."""
     now = services.now()
     if not _is_latest(batch, submission):
         _give_up_earlier(services, batch, submission, certain=False)
@@ -277,7 +277,7 @@ def _missed(services: Services, job: Job, batch: Batch, submission: Submission) 
 
 
 def _failed(services: Services, job: Job, batch: Batch, submission: Submission, code: int | None, message: str) -> None:
-    """A batch failed after acceptance; of an earlier id, only that id is given up."""
+    """Process a failure after acceptance; if it is that of an earlier id, only that id is given up."""
     if _is_latest(batch, submission):
         isolate_or_end(services, job, batch, code, message)
     else:
@@ -287,7 +287,7 @@ def _failed(services: Services, job: Job, batch: Batch, submission: Submission, 
 def _give_up_earlier(services: Services, batch: Batch, submission: Submission, *, certain: bool) -> None:
     """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
 
-    The counts of the latest id stay: it alone decides what becomes of the batch.
+    The counts of the latest id stay: it alone decides what happens to the batch.
     """
     now = services.now()
     since = submission.missed_at if submission.misses else now
@@ -310,7 +310,7 @@ def _with(batch: Batch, submission: Submission, changed: Submission) -> tuple[Su
 
 
 def _still_pending(services: Services, job: Job, batch: Batch, submission: Submission, status: str) -> bool:
-    """Process a pending reply, perhaps of an overdue batch; whether the batch is done by it."""
+    """Process a pending reply, perhaps of an overdue batch; return whether that made the batch `done`."""
     now = services.now()
     count("OldestPendingAge", now - batch.submissions[-1].at)
     clear_lasting_error(services, job, batch)

@@ -1,4 +1,4 @@
-"""Write a finished job's report page, with bounded memory and time. A job is never held up by its report."""
+"""Write a finished job's report page, with bounded memory and time. A report never delays its job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_BATCHES = 20_000
 MAX_AMBIGUOUS = 200
 """Batches with submits of unknown outcome that are listed."""
 RESERVE_SECONDS = 20.0
-"""Seconds left to the invocation at which no more batches are read."""
+"""Seconds left to the invocation below which no more batches are read."""
 
 
 def write_report(services: Services, job: Job, manifest: dict[str, Any], remaining: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ def write_report(services: Services, job: Job, manifest: dict[str, Any], remaini
         page = job_page(manifest, timeline, _failures(services, job, manifest), ambiguous)
     except RetryableError:
         raise
-    except Exception:  # noqa: BLE001 - a report is worth less than the manifest that follows
+    except Exception:  # noqa: BLE001 - a report matters less than the manifest that follows
         count("Errors")
         logger.exception("report not written", job_id=job.job_id)
         return
@@ -81,7 +81,7 @@ def _batches(services: Services, job: Job, remaining: Callable[[], float]) -> tu
 
 
 def _failures(services: Services, job: Job, manifest: dict[str, Any]) -> Failures:
-    """The failures in the beginning of errors.jsonl."""
+    """The failures at the beginning of errors.jsonl."""
     entry = next((file for file in manifest["files"] if file["name"] == "errors.jsonl"), None)
     if entry is None:
         return Failures()

@@ -1,4 +1,4 @@
-"""Data of the report page, gathered in flat memory: batches over time, groups of failures. Pure."""
+"""Data of the report page, gathered in constant memory: batches over time, groups of failures. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass
 class Timeline:
-    """How many batches were submitted and collected over the job's time.
+    """How many batches were submitted and collected while the job ran.
 
     Attributes:
         begin: Unix seconds of the job's creation.
@@ -127,11 +127,11 @@ def _example(request: object) -> str:
 
 
 def failures_in(blocks: Iterable[bytes], *, complete: bool) -> Failures:
-    """Group the failures of the beginning of errors.jsonl.
+    """Group the failures at the beginning of errors.jsonl.
 
     Args:
         blocks: its bytes.
-        complete: whether these are all of them; otherwise the last line may be cut, and is left out.
+        complete: whether these are all of them; otherwise the last line may be incomplete, and is left out.
     """
     found = Failures(complete=complete)
     rest = b""

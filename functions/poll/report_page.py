@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from functions.poll.report_data import Failures, Timeline
 
-# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── charts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 220, 60, 28, 34
 MAX_BAR_WIDTH, MAX_LABELS = 120, 7
@@ -97,21 +97,21 @@ def job_page(
         facts(_facts(manifest)),
     ]
     if manifest.get("cost"):
-        body.append(f'<p class="soft">Cost by the prices of {escape(manifest["cost"]["priced_at"])}.</p>')
+        body.append(f'<p class="soft">Cost at the prices of {escape(manifest["cost"]["priced_at"])}.</p>')
     if any(timeline.submitted):
         body += [
             "<h2>Batches over time</h2>",
             timeline_picture(timeline, _time(manifest["created_at"]), _time(manifest["completed_at"])),
         ]
         if not timeline.complete:
-            body.append('<p class="soft">The first batches; there were more.</p>')
+            body.append('<p class="soft">Only the first batches are shown.</p>')
     if timeline.seconds_to_answer:
         body += ["<h2>Seconds from submit to answer</h2>", histogram_picture(timeline)]
     body += _failures(failures, manifest["counts"]["failed"])
     if ambiguous:
         body += [
             "<h2>May be billed twice</h2>",
-            "<p>The outcome of these submits is unknown: the batch was sent, and its request_id was not recorded.</p>",
+            "<p>The outcome of these submits is unknown: the batch was sent, but its request_id was not recorded.</p>",
             table(
                 ["batch", "records", "ambiguous submits", "request_id"],
                 [(b["number"], b["requests"], b["ambiguous"], b["request_id"]) for b in ambiguous],
@@ -146,7 +146,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _time(at: str) -> str:
-    """A time of the manifest, without the letters that ISO 8601 puts in."""
+    """A time of the manifest, without the letters of ISO 8601."""
     return escape(at.replace("T", " ").removesuffix("Z"))
 
 
@@ -171,7 +171,7 @@ def _failures(failures: Failures, failed: int) -> list[str]:
     if not failures.complete:
         seen = sum(group.records for group in failures.groups.values()) + failures.others
         body.append(
-            f'<p class="soft">Grouped from the first {seen:,} of {failed:,} failures; errors.jsonl has all.</p>'
+            f'<p class="soft">Grouped from the first {seen:,} of {failed:,} failures; errors.jsonl has all of them.</p>'
         )
     ordered = sorted(failures.groups.items(), key=lambda item: -item[1].records)
     for (code, message), group in ordered:

@@ -1,10 +1,10 @@
-"""Result files: sections of final batches' parts are joined in write-once segments, and these into the file itself.
+"""Result files: sections of final batches' parts are joined into write-once segments, and these into the file itself.
 
-A mark in the job item says how far: up to it every batch is final and its bytes are in segments. Each step takes a
-bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
-any size, and the next visit continues from the mark. Server-side copy needs 5 MiB of every piece but the last, and
-takes 10,000: a segment that is still too small is written again, longer, with the next step's bytes. The first step of
-a table's file begins with its header.
+A mark in the job item holds the progress: every batch up to it is final, and its bytes are in segments. Each step takes
+a bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
+any size, and the next visit continues from the mark. Server-side copy requires 5 MiB for every piece but the last, and
+allows 10,000 pieces. So a segment that is still too small is written again, longer, with the next step's bytes. The
+first step of a table's file begins with its header.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 SEGMENT_BYTES = 64 << 20
-"""Bytes of parts that one step takes in, about."""
+"""Approximate bytes of parts that one step joins."""
 MIN_COPY_BYTES = 8 << 20
-"""Bytes from which on a segment is copied as it is; S3 asks for 5 MiB."""
+"""Bytes from which a segment is copied as it is; S3 requires 5 MiB."""
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
-"""Final batches that make a step although their bytes are few, and the most that one takes."""
+"""Final batches that make a step even if their bytes are few, and the most that one step takes."""
 SEGMENTS_BEFORE_DOUBLING = 2_000
-"""Segments of a file after which both sizes above double, again and again: so 10,000 pieces suffice for 4 TB."""
+"""Segments of a file after which both sizes above double, each time: so 10,000 pieces are enough for 4 TB."""
 PAGE_BATCHES = 100
 """Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
@@ -58,10 +58,10 @@ class ReadyBatches:
     Attributes:
         leaves: final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`.
         size: bytes they add to the file; 0 for `batches`.
-        succeeded: records that did, including those up to the mark and some after a gap.
-        failed: records that did not, likewise.
+        succeeded: records that succeeded, including those up to the mark and some after a gap.
+        failed: records that failed, likewise.
         last: whether no other batch follows them.
-        pending: what the API holds of the batches that were read.
+        pending: those of the batches that were read that the API has not finished.
     """
 
     leaves: list[Batch]
@@ -72,14 +72,14 @@ class ReadyBatches:
     pending: PendingBatches = field(default_factory=PendingBatches)
 
     def fills_a_step(self, job: Job) -> bool:
-        """Whether they make a step, although more will come."""
+        """Whether they are enough for a step, although more will come."""
         return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(SEGMENT_BYTES, job.output)
 
 
 def next_final_batches(
     services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES, *, up_to_fault: bool = False
 ) -> ReadyBatches:
-    """Read the batches after a mark; for other files than the output, up to the output's mark.
+    """Read the batches after a mark; for files other than the output, up to the output's mark.
 
     Args:
         services: the process's clients and settings.
@@ -134,7 +134,7 @@ def readable(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _fault(batch: Batch, expected: int) -> str:
-    """Why a final batch does not follow the records before it; empty where it does."""
+    """Why a final batch does not follow the records before it; empty if it does."""
     if batch.part is None:
         return f"batch {batch.number} is done and names no part"
     if batch.first_id != expected or batch.part.succeeded + batch.part.failed != batch.requests:
@@ -143,7 +143,7 @@ def _fault(batch: Batch, expected: int) -> str:
 
 
 def coverage_error(job: Job, message: str) -> InvariantError:
-    """The error of batches that do not tile the upload; counted, for the caller to raise."""
+    """Count the error of batches that do not tile the upload, and return it for the caller to raise."""
     count("LawsBroken")
     return InvariantError(f"job {job.job_id}: {message}")
 
@@ -152,7 +152,7 @@ def coverage_error(job: Job, message: str) -> InvariantError:
 
 
 def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool) -> Job:
-    """Write the next segment and move the mark on.
+    """Write the next segment and advance the mark.
 
     Args:
         services: the process's clients and settings.
@@ -190,7 +190,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
-    """The last bytes joined, which fill no block of the digest; they are read again, because no item holds them."""
+    """The last bytes joined, which fill no block of the digest; they are read again, because no item stores them."""
     joined: ResultFileProgress = getattr(job, kind)
     wanted = unfinished_bytes(joined.size)
     growing.seek(max(joined.growing_size - wanted, 0))
@@ -238,7 +238,7 @@ def _put(
     *,
     whole: bool,
 ) -> tuple[ResultFileProgress, JobTotals]:
-    """Write a segment once. If an earlier run wrote one under its key, that one counts, and the progress it names."""
+    """Write a segment once. If an earlier run wrote one under its key, that one and the progress in it count."""
     held = spool.tell()
     spool.seek(0)
     if whole:
@@ -256,7 +256,7 @@ def _put(
         return moved, sums
     there = services.store.head(key)
     if there is None:
-        raise StorageError(f"{key} existed and does not any more")
+        raise StorageError(f"{key} no longer exists")
     return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
 
 
@@ -267,7 +267,7 @@ def _read_sections(services: Services, kind: Kind, leaves: list[Batch]) -> Itera
 
 
 def _section(batch: Batch, kind: Kind) -> tuple[int, int]:
-    """Where a file's section lies in a batch's part: offset and bytes."""
+    """Where a file's section is in a batch's part: offset and bytes."""
     part = _part(batch)
     return {
         "output": (0, part.output),
@@ -299,10 +299,10 @@ def _grown(size: int, joined: ResultFileProgress) -> int:
 
 
 def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
-    """Make a file of its segments, or continue with that; the job as it is then, None if the time was not enough.
+    """Make a file from its segments, or continue to; return the job as it is afterwards, None if time ran out.
 
     Raises:
-        InvariantError: the segments do not hold what the job item says.
+        InvariantError: the segments do not match the job item.
         LeaseLostError: another run holds the job.
         StorageError: an AWS service failed.
     """

@@ -1,11 +1,11 @@
-"""A SHA-256 that can be put down and taken up again, so that a file joined over many runs has one digest.
+"""A SHA-256 that can be saved and resumed, so that a file joined over many runs has one digest.
 
-Python's own hash objects cannot be stored. This uses three calls of the very libcrypto that Python's `_hashlib` is
-linked with; their context is a plain struct whose bytes are the whole state. What is stored of it holds none of the
-bytes taken in: those of the last, unfinished block are given again when the digest is taken up.
+Python's own hash objects cannot be stored. This uses three functions of the same libcrypto that Python's `_hashlib` is
+linked with; their context is a plain struct whose bytes are the whole state. The stored state contains none of the
+hashed bytes: those of the last, unfinished block are passed again when the digest is resumed.
 
-Where that library cannot be reached, as in a Python that has it built in, `is_possible` says so: the file is then read
-once more when it is finished (`functions.poll.result_files`).
+If that library cannot be reached, as in a Python that has it built in, `is_possible` returns False: the file is then
+read once more when it is finished (`functions.poll.file_digests`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from functools import cache
 
 BLOCK_BYTES = 64
-"""Bytes that are hashed at once."""
+"""Bytes that are hashed at a time."""
 _WORDS, _LENGTH = 32, 8
 """Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
 _REST = bytes(BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
@@ -25,7 +25,7 @@ _REST = bytes(BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
 
 @cache
 def is_possible() -> bool:
-    """Whether a digest can be stored here: found out once, against a known one."""
+    """Whether a digest can be stored here; tested once against a known one."""
     first, second = bytes(range(100)), bytes(3 * BLOCK_BYTES)
     try:
         digest = RunningSha256()
@@ -45,14 +45,14 @@ def _crypto() -> ctypes.CDLL:
 
 
 class RunningSha256:
-    """A digest in the making."""
+    """A digest that can be stored before it is complete."""
 
     def __init__(self, state: str = "", tail: bytes = b"") -> None:
-        """Begin anew, or go on.
+        """Begin a digest, or resume one.
 
         Args:
             state: what `state` returned, or empty.
-            tail: the last bytes taken in before, as many as `unfinished_bytes` says of all of them.
+            tail: the last bytes hashed before, as many as `unfinished_bytes` returns for the number of all of them.
 
         Raises:
             ValueError: the tail is longer or shorter than that.
@@ -70,7 +70,7 @@ class RunningSha256:
             _crypto().SHA256_Init(self._context)
 
     def update(self, data: bytes) -> None:
-        """Take in more bytes."""
+        """Hash more bytes."""
         _crypto().SHA256_Update(self._context, data, ctypes.c_size_t(len(data)))
         self._length += len(data)
 
@@ -79,7 +79,7 @@ class RunningSha256:
         return self._context.raw[:_WORDS].hex() + f"{self._length:016x}"
 
     def hexdigest(self) -> str:
-        """The digest of all bytes taken in so far."""
+        """The digest of all bytes hashed so far."""
         copy = ctypes.create_string_buffer(self._context.raw, len(self._context))
         digest = ctypes.create_string_buffer(_WORDS)
         _crypto().SHA256_Final(digest, copy)
@@ -87,5 +87,5 @@ class RunningSha256:
 
 
 def unfinished_bytes(length: int) -> int:
-    """How many of so many bytes lie in the last, unfinished block."""
+    """How many of `length` bytes are in the last, unfinished block."""
     return length % BLOCK_BYTES

@@ -1,15 +1,15 @@
 """Sweep: after a command for a job, its batches are adjusted, a page at a time, within visits of the job.
 
-- Paused: batches that wait to be submitted are put off by a day, so that they hide no other job's in the `due` index.
-- Resumed: they get their turns again, at the rate at which they can be submitted; the next page follows when those of
-  the last one have had theirs.
-- Cancelled: batches that were never accepted end, without waiting for a token of the rate budget; with `cancel now` the
-  accepted ones too.
+- Paused: batches that wait to be submitted are postponed by a day, so that they hide no other job's in the `due` index.
+- Resumed: they get their turns again, at the rate at which they can be submitted; the next page follows when the
+  batches of this page have had their turns.
+- Cancelled: batches that were never accepted end, without waiting for a token of the rate budget; with `cancel now`
+  the accepted ones end too.
 
-The job item holds how far a pass has come. It is replaced by a conditional write on the control it was read with, so
-that a command in between begins a pass of its own. Each batch is changed by one conditional write: a function that dies
-leaves the rest of the page to the next visit. After a pause ends, a second pass finds batches that a slow function has
-put off meanwhile. What a pass misses is not lost: a batch is looked at when its own turn comes.
+The job item holds the progress of a pass. It is written on the condition that the control is still the one that was
+read, so a command in between begins its own pass. Each batch is changed by one conditional write: a function that dies
+leaves the rest of the page to the next visit. After a pause ends, a second pass finds batches that a slow function
+postponed meanwhile. Batches that a pass misses are not lost: each is checked when its own turn comes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ PAGE_BATCHES = 100
 MAX_SWEEP_SECONDS, RESERVE_SECONDS = 80.0, 40.0
 """Seconds that one visit sweeps, and seconds of its invocation that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
-"""Seconds after which the second pass begins: longer than an invocation that has read the job before lives."""
+"""Seconds after which the second pass begins: longer than an invocation that read the job before can run."""
 
 
 def sweep(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
-    """Adjust the batches of a leased job, as far as time allows; the job as it is then.
+    """Adjust the batches of a leased job, as far as time allows; return the job as it is afterwards.
 
     Raises:
-        LeaseLostError: a command came meanwhile; the next visit begins anew.
+        LeaseLostError: a command came meanwhile; the next visit begins again.
         StorageError: DynamoDB failed.
     """
     ends = services.now() + min(MAX_SWEEP_SECONDS, remaining() - RESERVE_SECONDS)
@@ -88,7 +88,7 @@ def _after(services: Services, control: JobControl, page: list[Batch], adjusted:
 
 
 def _adjust_page(services: Services, job: Job, page: list[Batch], remaining: Callable[[], float]) -> int:
-    """Adjust each batch apart from the others; how many were."""
+    """Adjust each batch in isolation; return how many were adjusted."""
     if not job.cancelled and not job.is_held:
         held = [batch for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
         now, apart = services.now(), _turn_seconds(services)
@@ -120,7 +120,7 @@ def _hold(services: Services, job: Job, batch: Batch, _remaining: Callable[[], f
 
 
 def _cancel(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> bool:
-    """End a batch if it may end now; one that is being submitted or split comes due by itself."""
+    """End a batch if it may end now; one that is being submitted or split becomes due automatically."""
     now = services.now()
     if batch.state is BatchState.READY and not batch.ending and not batch.pieces:
         if batch.pollable and job.cancelled != CANCEL_NOW:

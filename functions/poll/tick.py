@@ -1,7 +1,7 @@
-"""The tick: in rounds, processes a bounded number of due items of each kind, as long as there are any or time is over.
+"""The tick: processes due items in rounds, a bounded number of each kind, until there are none or its time is over.
 
-Nothing is kept in memory between two rounds: the `due` index says what to do. Work that one invocation cannot do goes
-to the poll queue, to more invocations of the same function. Submits and splits go to their own queues.
+Nothing is kept in memory between two rounds: the `due` index holds what to do. Work that one invocation cannot do is
+sent to the poll queue, for more invocations of the same function. Submits and splits are sent to their own queues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 TICK_SECONDS = 52.0
-"""Seconds that one tick runs rounds; the next tick comes a minute after its beginning."""
+"""Seconds that one tick runs rounds; the next tick starts a minute after this one started."""
 MAX_TICK_SECONDS = 58.0
 """Seconds within which a tick ends, its own polls and their collection included."""
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 1.0, 10.0
@@ -46,21 +46,21 @@ MAX_OWN_POLLS = 16
 RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
-"""From so many records or bytes on, a job's answers are collected and joined outside of ticks."""
+"""Records or bytes above which a job's answers are collected and joined outside of ticks."""
 MAX_JOBS = 25
 """Jobs one round visits."""
 BATCHES_PER_MESSAGE = 8
 """Batches in one message of the poll queue."""
 MAX_WAITING = 20
-"""Messages that may wait in the poll queue for more to be sent."""
+"""Messages that wait in the poll queue, up to which more are sent."""
 FULL_SECONDS = 10.0
-"""Seconds to the next look at the batches to poll when as many do wait: a look reads them all."""
+"""Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
 MAX_COUNTED = 20_000
-"""Open batches that a tick counts, at most, for its metrics and to stop submits."""
+"""Most open batches that a tick counts, for its metrics and to stop submits."""
 MAX_JOBS_COUNTED = 2_000
 """Jobs whose models are looked up when many batches are outstanding."""
 REPEAT_SECONDS = 1.0
-"""Seconds to wait before a job is visited again that another invocation held."""
+"""Seconds to wait before visiting again a job that another invocation held."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class _CallsLeft:
     submits: int
     polls: int
     look_at: float = 0.0
-    """No batch to poll is looked for before this time, Unix seconds: the poll queue was full."""
+    """Batches to poll are not read before this time, Unix seconds, because the poll queue was full."""
 
 
 def tick(services: Services, remaining: Callable[[], float]) -> None:
@@ -92,13 +92,13 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
         worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS)
         pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
         if services.now() + pause >= ends:
-            count("Ticks")  # Last, so that ticks that die are missed.
+            count("Ticks")  # Last, so that a tick that dies is not counted.
             return
         services.sleep(min(pause, MAX_SLEEP_SECONDS))
 
 
 def _note_outstanding(services: Services) -> int:
-    """Count outstanding batches, by model only when there are as many as one model may have; how many."""
+    """Count outstanding batches and return how many; count by model only if there are as many as one model may have."""
     outstanding = services.ledger.count_open(DueKind.POLL, MAX_COUNTED)
     count("BatchesOutstanding", outstanding)
     full: list[str] = []
@@ -124,7 +124,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
         over: when the tick has to be over, Unix seconds.
 
     Returns:
-        Whether there was any, and when the next work will be due.
+        Whether there was any work, and when the next work will be due.
     """
     now = services.now()
     free = services.budget.free(now)
@@ -159,7 +159,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
 def _polls(
     services: Services, dues: list[DueEntry], left: _CallsLeft, remaining: Callable[[], float], over: float
 ) -> int:
-    """Poll as many as one round can, and send the rest to the queue; how many batches were polled or sent."""
+    """Poll as many as one round can, and send the rest to the queue; return how many were polled or sent."""
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
@@ -184,7 +184,7 @@ def _polls(
 
 
 def advance_batches(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> int:
-    """Poll batches named by a message, or collect those that need no poll, in parallel; how many."""
+    """Poll the batches that a message names, or collect those that need no poll, in parallel; return how many."""
     found = load(services, (DueEntry(job_id, number, None) for job_id, number in batches))
     return _poll(services, [one for one in found if one.batch.work is DueKind.POLL], remaining, remaining)
 
@@ -192,7 +192,7 @@ def advance_batches(services: Services, batches: Iterable[tuple[str, str]], rema
 def _poll(
     services: Services, found: list[DueItem], polling: Callable[[], float], remaining: Callable[[], float]
 ) -> int:
-    """Poll batches and visit their jobs; how many.
+    """Poll batches and visit their jobs; return how many batches.
 
     Args:
         services: the process's services.
@@ -217,7 +217,7 @@ def _poll(
     def step(one: DueItem, permit: Permit) -> str | None:
         """The job's id if it got a part and is to be visited again."""
         asked = poll_batch(services, one.job, one.batch, permit, polling)
-        # Now, and not when all polls of this round are over: some take a minute.
+        # Now, not when all polls of this round are over: some take a minute.
         return one.job.job_id if asked.done and not advance_job(services, one.job.job_id, remaining) else None
 
     again = in_parallel(lambda pair: isolated(services, pair[0].due, lambda: step(*pair)), chosen)
@@ -239,7 +239,7 @@ def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -
 
 
 def _send_polls(services: Services, chosen: list[DueItem]) -> int:
-    """Send batches to more invocations of this function; how many."""
+    """Send batches to more invocations of this function; return how many."""
 
     def postponed(one: DueItem) -> bool:
         return services.ledger.postpone(one.batch, services.now() + DISPATCHED_SECONDS) is not None
@@ -277,7 +277,7 @@ def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Calla
             return True
         now = services.now()
         if job.due_at is None or job.due_at > now:
-            return False  # The index was behind.
+            return False  # The index was out of date.
         if services.ledger.postpone_job(job, now + DISPATCHED_SECONDS) is None:
             return False
         splitting = job.state is JobState.SPLITTING
@@ -288,6 +288,6 @@ def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Calla
 
 
 def advance_jobs(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
-    """Visit jobs, each apart from the others; a job that fails is due again by its `due_at`."""
+    """Visit jobs, each isolated from the others; a job that fails is due again at its `due_at`."""
     dues = [DueEntry(job_id, "", None) for job_id in job_ids]
     in_parallel(lambda due: isolated(services, due, lambda: advance_job(services, due.job_id, remaining)), dues)

@@ -1,4 +1,4 @@
-"""Batches whose ids bring no answer: they are submitted again, bad records in them are isolated, or they end."""
+"""Batches whose ids return no answer: they are submitted again, bad records in them are isolated, or they end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 MAX_SUBMITS = 3
 """Submits of a batch or one of its rounds, those with an unknown outcome included."""
-LATE = ErrorDetail("expired", "Workers AI did not finish it in time.")
+LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
 
 
 def is_overdue(services: Services, batch: Batch, now: float) -> bool:
-    """Whether a batch has been pending for longer than the stack's deadline; pauses come off."""
+    """Whether a batch has been pending for longer than the stack's deadline, not counting pauses."""
     return now > overdue_at(services, batch)
 
 
@@ -30,9 +30,9 @@ def overdue_at(services: Services, batch: Batch) -> float:
 
 
 def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail, updates: dict[str, object]) -> bool:
-    """Submit an overdue or lost batch again if that is allowed, else end its records; whether it is done.
+    """Submit an overdue or lost batch again if that is allowed, else end its records; return whether it is done.
 
-    While no submit could be sent, its ids are polled on, and `updates` are written.
+    While no submit can be sent, its ids are still polled, and `updates` are written.
     """
     if batch.is_partly_answered:
         return end_missing(services, job, batch)
@@ -51,7 +51,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
 
 
 def end_missing(services: Services, job: Job, batch: Batch) -> bool:
-    """Submit the records that a reply lacked again, or end them; whether the batch is done."""
+    """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
     allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
     if allowed and not job.cancelled and try_missing_again(services, batch):
@@ -60,7 +60,7 @@ def end_missing(services: Services, job: Job, batch: Batch) -> bool:
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail) -> bool:
-    """End all records of a batch without an answer; whether the batch is done."""
+    """End all records of a batch without an answer; return whether the batch is done."""
     ended = services.ledger.end_without_answer(batch, error, services.now())
     return ended is not None and collect(services, job, ended, None)
 

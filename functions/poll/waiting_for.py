@@ -1,4 +1,4 @@
-"""What a job waits for, as its user reads it, and whether that raises an alarm."""
+"""What a job waits for, as its user sees it, and whether that raises an alarm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from shared.pacing.controls import Pause
 
 ALARM_AFTER_SECONDS = 3_600.0
-"""Seconds of waiting for something without an alarm of its own, after which the alarm for stuck items is raised."""
-STACK_MESSAGE = "Paused for all jobs by an operator. To go on, an operator writes `run` to control/stack."
+"""Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
+STACK_MESSAGE = "An operator has paused all jobs. To resume them, an operator writes `run` to control/stack."
 LASTING_ERROR_SECONDS = 4_500.0
-"""Seconds for which a lasting error is reported after its last try; a batch is tried hourly at least."""
+"""Seconds for which a lasting error is reported after its last try; a batch is tried at least hourly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Waiting:
         code: for programs.
         message: for people: what it is, and what to do.
         until: Unix seconds when it is over or tested again; None: unknown.
-        since: Unix seconds of its beginning; None where it has an alarm of its own.
+        since: Unix seconds of its beginning; None if it has its own alarm.
     """
 
     code: str
@@ -63,19 +63,17 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         return _paused(pause)
     if rate.hold_until > now and now - rate.held_since > NOTED_AFTER_SECONDS:
         words = (
-            f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Do other "
-            "programs use the same token? Lower ApiCallsPerMinute, or give Dropbatch a token of its own."
+            f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Check "
+            "whether other programs use the same token. Lower ApiCallsPerMinute, or give Dropbatch its own token."
         )
         return Waiting("too_many_calls", words, rate.hold_until, rate.held_since)
     if wait and wait.until > now:
-        words = (
-            f"Workers AI has no capacity for {job.plan.model} now (it said {wait.code}); submits go on by themselves."
-        )
+        words = f"Workers AI has no capacity for {job.plan.model} now (code {wait.code}); submits resume automatically."
         return Waiting("model_waits", words, wait.until, wait.since or None)
     if job.plan.model in controls.full_models:
         words = (
             f"Workers AI is slow to finish batches of {job.plan.model}: as many as Dropbatch can poll are outstanding. "
-            "More are submitted when some of them are finished."
+            "Dropbatch submits more when some of them are finished."
         )
         return Waiting("model_busy", words, None)
     if trouble and now - trouble.at < LASTING_ERROR_SECONDS:
@@ -84,7 +82,7 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
 
 
 def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
-    """Log and count a job that has waited for over an hour for something that has no alarm of its own."""
+    """Log and count a job that has waited for over an hour for something without its own alarm."""
     if waiting and waiting.since is not None and now - waiting.since > ALARM_AFTER_SECONDS:
         logger.error(
             "job waits", job_id=job_id, code=waiting.code, since=iso_time(waiting.since), advice=waiting.message
@@ -95,21 +93,19 @@ def report_long_wait(waiting: Waiting | None, job_id: str, now: float) -> None:
 def _job_is_held(job_id: str, since: float) -> Waiting:
     until = since + MAX_HELD_SECONDS
     words = (
-        f"Paused by a user since {iso_time(since)}. To go on, write `run` to {keys.job_control(job_id)}; a job that is "
-        f"still paused at {iso_time(until)} is cancelled then."
+        f"A user paused the job at {iso_time(since)}. To resume it, write `run` to {keys.job_control(job_id)}. "
+        f"If it is still paused at {iso_time(until)}, it is cancelled."
     )
     return Waiting("paused", words, until)
 
 
 def _paused(pause: Pause) -> Waiting:
-    words = f"{PAUSE_MESSAGES[pause.reason]} (The API said {pause.code}.)"
+    words = f"{PAUSE_MESSAGES[pause.reason]} (API response: {pause.code}.)"
     return Waiting(pause.reason.value, words, pause.until)
 
 
 def _lasting_error(trouble: LastingError) -> Waiting:
     code, calls = ("polls_fail", "polls") if trouble.polling else ("submits_fail", "submits")
-    said = f"with {trouble.code}" if trouble.code else "not at all"
-    words = (
-        f"Workers AI has answered {calls} of a batch {said} since {iso_time(trouble.since)}; they go on by themselves."
-    )
+    said = f"answered {calls} of a batch with {trouble.code}" if trouble.code else f"not answered {calls} of a batch"
+    words = f"Workers AI has {said} since {iso_time(trouble.since)}; Dropbatch repeats them automatically."
     return Waiting(code, f"{words} {advice(trouble.code)}", None, trouble.since)

@@ -1,4 +1,4 @@
-"""How many records a batch may have, by the job's plan and the batch's number. Knows no service."""
+"""How many records a batch may have, by the job's plan and the batch's number. Calls no service."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from shared.models import SplitPlan
 
 FIRST_BATCH_RECORDS = 500
-"""Records in the first batches of a job: a small job is quick, and a first error costs little."""
+"""Records in the first batches of a job, so that a small job is quick and a first error costs little."""
 BATCHES_PER_DOUBLING = 4
-"""Batches of one size before the size doubles. Never change it: jobs that are being split must go on cutting alike."""
+"""Batches of one size before the size doubles. Never change it: jobs that are being split must be cut the same way."""
 
 
 def max_records(plan: SplitPlan, number: int) -> int:
-    """Records that one batch of a job may have; depends on the plan and the batch's number alone.
+    """Records that one batch of a job may have; depends only on the plan and the batch's number.
 
     The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
     `max_requests`. A plan that was pinned before batches grew has no `first_requests`; its batches keep their size.

@@ -1,4 +1,4 @@
-"""A batch's item and its first message, once its staged object is there."""
+"""Creates a batch's item and sends its first message, once its staged object exists."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")
 MAX_NAMED_TOKENS = 1_000_000
-"""Output tokens that an estimate believes a single record to name."""
+"""Most output tokens that an estimate accepts as the limit that a single record names."""
 _MESSAGES_PER_CALL = 10
 _NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
 
 
 class Outbox:
-    """Messages that send batches to submit: ten at a time, or after a second.
+    """Messages for batches to be submitted; they are sent ten at a time, or after a second.
 
-    Those that are lost with the process are made up for by the batches' `due_at`.
+    If the process dies, the batches' `due_at` replaces the messages that are lost.
     """
 
     def __init__(self, services: Services) -> None:
@@ -47,14 +47,14 @@ class Outbox:
             self.send()
 
     def send(self) -> None:
-        """Send the messages that wait."""
+        """Send the waiting messages."""
         messages, self._messages = self._messages, []
         self._services.queues.send_all(messages)
 
 
 @dataclass(slots=True)
 class Before:
-    """What a job's batches up to the next one amount to.
+    """Totals of a job's batches before the next one.
 
     Attributes:
         ordinal: batches with a sendable record.
@@ -65,24 +65,24 @@ class Before:
     estimate: int = 0
 
     def add(self, batch: Batch) -> None:
-        """Count a batch as the ledger holds it."""
+        """Add a batch as it is in the ledger."""
         self.ordinal += batch.sendable > 0
         self.estimate = batch.estimated_before + batch.estimate
 
 
 def batches_before(services: Services, last: Batch | None) -> Before:
-    """What the batches up to the last one amount to, whether it was bisected or not."""
+    """Totals of the batches up to the last one, whether or not it was split into pieces."""
     if last is None:
         return Before()
     number = last.number[:8]
     whole = services.ledger.batch(last.job_id, number) if number != last.number else last
     if whole is None or whole.ordinal is None:
-        return Before(int(number) + 1)  # Written by a version that did not count: as if all were sendable.
+        return Before(int(number) + 1)  # Written by a version that did not count: assume that all are sendable.
     return Before(whole.ordinal + (whole.sendable > 0), whole.estimated_before + whole.estimate)
 
 
 def create_batch(services: Services, job: Job, candidate: StagedAhead, before: Before, outbox: Outbox) -> Batch:
-    """Create a batch whose object is there, and send its message; the batch as the ledger holds it.
+    """Create a batch whose object exists, and send its message; return the batch as it is in the ledger.
 
     Raises:
         StorageError: an AWS service failed.
@@ -106,7 +106,7 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         end=staged.end,
         ordinal=before.ordinal,
         due_at=now if ending else now + SUBMIT_GRACE_SECONDS if is_due else turn,
-        paused=0.0 if ending else max(turn - now, 0.0),  # Its time to be accepted begins with its turn.
+        paused=0.0 if ending else max(turn - now, 0.0),  # Its time limit for acceptance starts with its turn.
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
         schema=job.schema,
@@ -117,7 +117,7 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     if services.ledger.create_batch(batch) is None:
         known = services.ledger.batch(job.job_id, name)
         if known is None:
-            raise InvariantError(f"batch {job.job_id}/{name} exists and cannot be read")
+            raise InvariantError(f"batch {job.job_id}/{name} exists but cannot be read")
         return known
     count("BatchesCut")
     count("RecordsIn", batch.requests)
@@ -129,13 +129,13 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
 
 
 def _ending(job: Job, staged: StagedInfo, estimated: int, now: float) -> ErrorDetail | None:
-    """Why a new batch is never submitted; None if it is."""
+    """Why a new batch is never submitted; None if it may be."""
     if not staged.sendable:
         return NOTHING_TO_SEND
     if job.is_past_deadline(now):
         return PAST_DEADLINE
     if job.max_cost is not None and estimated > job.max_cost:
-        return ErrorDetail("cost_limit", "Not sent: with it the job would probably cost more than its max_cost.")
+        return ErrorDetail("cost_limit", "Not sent: with this batch the job would probably cost more than max_cost.")
     return None
 
 
@@ -149,7 +149,7 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
 
 
 def output_tokens(model: str, body: bytes, records: int) -> int | None:
-    """Output tokens that requests may take; None where none of them names a limit."""
+    """Output tokens that requests may use; None if none of them names a limit."""
     named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
     if not named:
         return None

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
-"""Seconds after which an event is refused: its job's item and manifest may be deleted, and it would run again."""
+"""Age in seconds above which an event is refused: its job's item and manifest may be deleted, so it would run again."""
 
 LEASE_SECONDS = 150.0
 
 
 def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bool] | None:
-    """The job for an upload and whether this call created it; None where there is nothing to do.
+    """The job for an upload and whether this call created it; None if there is nothing to do.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.
@@ -76,7 +76,7 @@ def _created(services: Services, job: Job, now: float) -> None:
 
 
 def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[str, str], now: float) -> Job:
-    """The job as it is created; its options are pinned before its item is written."""
+    """A new job; its options are pinned before its item is written."""
     error: ErrorDetail | None = None
     options = Options()
     try:
@@ -118,6 +118,6 @@ def _plan(services: Services, model: str) -> SplitPlan:
 
 
 def _has_effects(options: Options) -> bool:
-    """Whether a version that does not know these options would do something else."""
+    """Whether a version of Dropbatch that does not know these options would behave differently."""
     limits = (options.deadline_hours, options.max_failed_fraction, options.max_cost)
     return bool(options.defaults) or any(limit is not None for limit in limits)

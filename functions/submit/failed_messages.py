@@ -1,7 +1,7 @@
 """What happens to a message when its function fails or dies.
 
-An error on an item counts as a claim, so that the item ends. Only an upload's first message has no item yet that would
-be due again.
+An error on an item counts as a claim, so that the item ends in time. Only an upload's first message has no item yet
+that would become due again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 DEATH_MARGIN_SECONDS = 30.0
-"""Seconds after this invocation's end at which the message of one that died is delivered again."""
+"""Seconds after an invocation's end at which its message is delivered again if it died."""
 FAILED_AGAIN_SECONDS = 900.0
-"""Seconds until the message of one that failed is delivered again: five tries last for over an hour."""
+"""Seconds until the message of an invocation that failed is delivered again: five tries take over an hour."""
 FAILED_SECONDS = 60.0
-"""Seconds that an item waits, at least, that failed before it was claimed."""
+"""Minimum wait, in seconds, of an item that failed before it was claimed."""
 
 
 @contextmanager
 def count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
-    """Count an error before an item was claimed as a claim of it: else its message would fail for ever."""
+    """Count an error before an item was claimed as a claim of it; otherwise its message would fail forever."""
     try:
         yield
     except Exception:
@@ -44,7 +44,7 @@ def count_failures(services: Services, job_id: str, number: str = "") -> Iterato
 def retry_soon_after_death(services: Services, receipt: str, remaining: Callable[[], float]) -> Iterator[None]:
     """Have the message of an upload delivered again soon if this invocation dies, not after the queue's 15 minutes."""
     url = services.queues.upload_url
-    with suppress(StorageError):  # It is delivered again later then.
+    with suppress(StorageError):  # Then it is delivered again later.
         services.queues.hide(url, receipt, remaining() + DEATH_MARGIN_SECONDS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Lambda 1's entry: messages of the upload queue and the submit queue."""
+"""Lambda 1's entry point: messages of the upload queue and the submit queue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ processor = LoggingBatchProcessor()
 
 @logger.inject_lambda_context
 @metrics.log_metrics
-def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' own answer
-    """Process each message; the answer names those that failed, which SQS delivers again."""
+def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' return type
+    """Process each message; the response names those that failed, and SQS delivers them again."""
     return process_partial_response(event=event, record_handler=record_handler, processor=processor, context=context)
 
 

@@ -1,4 +1,4 @@
-"""A job's options: resolved once, when its job is created, and pinned in `options.json` beside its results."""
+"""A job's options: resolved once, when the job is created, and pinned in `options.json` beside its results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MODEL_SEGMENTS = 3
 
 
 def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, str]) -> Options:
-    """The options of an upload: its metadata, its path, the nearest `_options.json`, the job that it retries.
+    """The options of an upload, from its metadata, its path, the nearest `_options.json` and the job that it retries.
 
     Raises:
         UploadError: `bad_options`.
@@ -48,7 +48,7 @@ def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, 
 
 
 def path_options(upload_key: str) -> dict[str, Any]:
-    """The model that a path begins with, right or wrong."""
+    """The model that a path begins with, valid or not."""
     segments = keys.upload_path(upload_key).split("/")
     if segments[0] not in {"@cf", "@hf"}:
         return {}
@@ -56,7 +56,7 @@ def path_options(upload_key: str) -> dict[str, Any]:
 
 
 def retried_manifest(metadata: Mapping[str, str]) -> str:
-    """Key of the manifest of the job whose retry file an upload is; empty if it is none."""
+    """If an upload is a job's retry file, the key of that job's manifest; otherwise empty."""
     key = unquote(metadata.get(RETRY_OF, ""))
     is_manifest = key.startswith("results/") and key.endswith("/manifest.json")
     return key if is_manifest and len(key.encode()) <= keys.MAX_KEY_BYTES else ""
@@ -76,7 +76,7 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried; none of a job from before there were any."""
+    """The options of the job that is retried; empty for a job that is older than options."""
     key = f"{manifest.removesuffix('manifest.json')}options.json"
     try:
         return named_options(decode_options(services.store.get(key)))
@@ -85,7 +85,7 @@ def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
 
 
 def pin_options(services: Services, upload_key: str, job_id: str, options: Options) -> Options:
-    """Put `options.json` once; the options that it holds, which another run of the same event may have written.
+    """Write `options.json` once; return the options in it, which another run of the same event may have written.
 
     Raises:
         StorageError: S3 failed.
@@ -97,7 +97,7 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
 
 
 def pinned_options(services: Services, job: Job) -> Options:
-    """A job's options; none of a job from before there were any.
+    """A job's options; empty for a job that is older than options.
 
     Raises:
         StorageError: S3 failed.

@@ -40,7 +40,7 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
     try:
         message = decode_message(body)
     except msgspec.ValidationError:
-        # Until its job is created, an upload has only this message.
+        # Until its job is created, only this message can retry an upload.
         with retry_soon_after_death(services, receipt, remaining):
             for upload in parse_notification(body):
                 if found := retry_until_deadline(

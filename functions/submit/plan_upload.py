@@ -1,7 +1,7 @@
 """How an upload is read and cut, detected once and pinned in its job: packing, format, model, a table's header.
 
-What is pinned depends on the pinned upload and the pinned options, so that two runs come to the same. The header of a
-table and the job's record under `results/_jobs/` are put once before the plan is pinned: a plan that is there has both.
+The plan depends on the pinned upload and the pinned options, so two runs make the same plan. The header of a table and
+the job's record under `results/_jobs/` are written once, before the plan is pinned, so a pinned plan has both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     Args:
         services: the process's clients and settings.
         job: leased.
-        check: called while an archive is unpacked; what it raises ends that.
+        check: called while an archive is unpacked; what it raises stops the unpacking.
 
     Raises:
         UploadError: the upload cannot be read, or its options do not fit it.
@@ -53,9 +53,9 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     plan, header = _plan(services, job, options, beginning)
     form = Form(plan.format, header)
     if plan.converts and (header or plan.format not in DELIMITERS):
-        _reader(form, plan, options)  # raises where the options do not fit the columns
+        _reader(form, plan, options)  # raises if the options do not fit the columns
     if job.max_cost is not None and plan.model and not has_price(plan.model):
-        raise UploadError("bad_options", f"max_cost: No price of {plan.model[:100]} is known. Leave max_cost out.")
+        raise UploadError("bad_options", f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out.")
     if plan.format in DELIMITERS:
         services.store.put_if_absent(keys.header(job.job_id), header)
     schema = CONVERTED_SCHEMA if plan.converts else job.schema
@@ -65,7 +65,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
 
 
 def put_job_record(services: Services, job: Job) -> None:
-    """Put what a job's id leads to: its path, and what is known of it so far; once."""
+    """Write once what a job's id leads to: the job's path, and what is known about it so far."""
     if keys.is_validation(job.upload.key):
         return
     record = {
@@ -78,7 +78,7 @@ def put_job_record(services: Services, job: Job) -> None:
 
 
 def reader_for(services: Services, job: Job) -> Reader | None:
-    """What converts the records of a job with a pinned plan; None where they are sent as written.
+    """The reader that converts the records of a job with a pinned plan; None if they are sent as written.
 
     Raises:
         StorageError: S3 failed.
@@ -96,7 +96,7 @@ def _reader(form: Form, plan: SplitPlan, options: Options) -> Reader:
 
 
 def _plan(services: Services, job: Job, options: Options, beginning: Beginning) -> tuple[SplitPlan, bytes]:
-    """The plan, and a table's header; empty for others."""
+    """The plan, and a table's header, which is empty for other formats."""
     head, complete = beginning.head, beginning.complete
     form, start = detect_form(head, complete=complete)
     format_ = options.format or detect_format(job.upload.key, head, complete=complete, form=form)
@@ -136,7 +136,7 @@ def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
             size, lines = size + step, lines + taken
             if isinstance(row, LongRow):
                 raise UploadError(
-                    "unknown_format", f"The first row has {row.length:,} bytes. It must hold the columns' names."
+                    "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
                 )
             if row:
                 return row, size, lines

@@ -1,7 +1,7 @@
-"""Objects of the source bucket, which the stack does not own, as uploads.
+"""Maps objects of the source bucket, which the stack does not own, to uploads.
 
-An upload is known by its key under `inbox/`. An object of the source bucket takes the key that it would have there:
-its own, with `inbox/` in place of `SourcePrefix`.
+An upload is identified by its key under `inbox/`. An object of the source bucket gets the key that it would have there:
+its own key, with `SourcePrefix` replaced by `inbox/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def upload_key(settings: Settings, event: ObjectCreated) -> str | None:
-    """Return the key under `inbox/` by which an object is an upload; None if it is no upload."""
+    """Return the key under `inbox/` that identifies an object as an upload; None if it is not an upload."""
     key = event.key
     if event.bucket != settings.bucket_name:
         if event.bucket != settings.source_bucket_name or not key.startswith(settings.source_prefix):

@@ -1,9 +1,9 @@
-"""Split: an upload is read once, and staged batch by batch. It may die anywhere and run twice.
+"""Split: reads an upload once and stages it batch by batch. It may die at any point and run twice.
 
-For each batch: the staged object first (write-once), the item second (a create), the message third. The next run makes
-up for one that dies between them: it finds the object there, and the item's `due_at` stands for the message. There is
-no other checkpoint: split resumes after the last batch item. So items are created in order, while the objects of
-several batches are put at the same time (`functions.submit.stage_batches`).
+For each batch it writes the staged object first (write-once), creates the item second, and sends the message third. If
+a run dies between these steps, the next one completes them: it finds the object, and the item's `due_at` replaces the
+message. There is no other checkpoint: split resumes after the last batch item. So items are created in order, while the
+objects of several batches are put at the same time (`functions.submit.stage_batches`).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from shared.models import Batch
 
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
-"""Unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
+"""Most unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
 
 TURN_SECONDS = 60.0
-"""How long one run splits before it ends its turn; an archive, which each turn reads anew, as long as it can."""
+"""How long one run splits before it ends its turn; for an archive, which each turn reads again, as long as it can."""
 RESERVE_SECONDS = 30.0
 """Time a run keeps to stage its last batch and to release the job."""
 DETECT_RESERVE_SECONDS = 10.0
 """Time kept while an archive's beginning is read, to release the job."""
 SKIP_RESERVE_SECONDS = 45.0
-"""Time that must be left when an archive has been skipped to where the last turn ended: for progress."""
+"""Time that must be left when an archive has been skipped to where the last turn ended, to make progress."""
 SKIP_TRIES = 3
-"""Turns in a row that fail at that, after which the archive is too large."""
+"""Turns in a row without that time, after which the archive counts as too large."""
 
 STATUS_EVERY_SECONDS = 10.0
 """Seconds between two writes of `status.json` while an upload is read."""
 RENEW_EVERY_SECONDS, LEASE_RENEWAL_SECONDS = 5.0, 45.0
-"""Seconds between two renewals of a run's lease, and how long each holds: so soon another run replaces a dead one."""
+"""Seconds between two renewals of a run's lease, and how long each lasts: that soon another run replaces a dead one."""
 
 
 def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
@@ -64,11 +64,11 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
     Args:
         services: the process's clients and settings.
         job: as just read or created.
-        leased: whether this invocation created the job, and with it its lease.
+        leased: whether this invocation created the job, and so holds its lease.
         remaining: seconds this invocation has left.
 
     Raises:
-        StorageError: an AWS service failed; the job is due again by its `due_at`.
+        StorageError: an AWS service failed; the job is due again at its `due_at`.
     """
     held = lease_turn(services, job, leased=leased)
     if held is None:
@@ -96,7 +96,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
     error: ErrorDetail | None = job.error
     if error is None and job.claims > MAX_CLAIMS:
         error = ErrorDetail(
-            "internal", "Dropbatch could not read the upload to its end; the submit function's log says why."
+            "internal", "Dropbatch could not read the whole upload; the submit function's log shows why."
         )
     place, is_read = Checkpoint(), False
     try:
@@ -114,7 +114,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
         if not job.plan.form:
             put_job_record(services, job)
     elif services.now() < job.lease_until:
-        # Without it a small job would seem to be unread until its first visit.
+        # Without this, a small job would seem unread until its first visit.
         write_status(services, job, _status(replace(job, state=JobState.IN_PROGRESS, total=place.record)))
     if services.ledger.end_split(job, place.record, error, services.now(), read_to_end=is_read):
         logger.info("upload read to its end", job_id=job.job_id, records=place.record)
@@ -124,7 +124,7 @@ def plan(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
     """The job with its plan pinned.
 
     Raises:
-        UploadError: `path_too_long`, or as `plan_upload` says.
+        UploadError: `path_too_long`, or as `plan_upload` raises it.
     """
     if len(keys.upload_path(job.upload.key).encode()) > keys.MAX_PATH_BYTES:
         raise UploadError(
@@ -153,7 +153,7 @@ class TurnOverError(Exception):
 
 @dataclass
 class Turn:
-    """What is read and cut in one turn, which it ends when its time is over.
+    """What one turn reads and cuts; ends the turn when its time is over.
 
     Attributes:
         ends: Unix seconds.
@@ -178,7 +178,7 @@ class Turn:
         self.bytes_read = stored
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """The blocks, while batches end in them now and then."""
+        """The blocks, as long as batches end in them now and then."""
         for block in blocks:
             self.barren += len(block)
             if self.barren > MAX_BYTES_WITHOUT_BATCH:
@@ -202,7 +202,10 @@ class Turn:
 
 
 def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Checkpoint, bool]:
-    """Stage batches after the last one: where the turn ended, and whether the upload was read to its end.
+    """Stage batches after the last one.
+
+    Returns:
+        The job, where the turn ended, and whether the upload was read to its end.
 
     Raises:
         LeaseLostError: another run has replaced this one.
@@ -241,7 +244,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                     number += 1
                     before.add(known)
                     if place != candidate.end:
-                        break  # the batch that is there ends elsewhere: continue from its end
+                        break  # the stored batch ends elsewhere: continue from its end
                 else:
                     outbox.send()
                     return job, place, turn.finished
@@ -260,12 +263,12 @@ def cut_upload(
 
 
 def check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
-    """Called for each piece of an archive, which may yield nothing for long.
+    """Check the time; called for each piece of an archive, which may yield nothing for a long time.
 
     Raises:
         TurnOverError: the time is over, and there are batches to continue from.
         StorageError: there is not enough time for the turn's first batch.
-        UploadError: there was not enough several turns in a row.
+        UploadError: there was not enough time in several turns in a row.
     """
     if turn.place == turn.begun:
         _check_time(job, turn.place, remaining, SKIP_RESERVE_SECONDS if skipping else RESERVE_SECONDS)
@@ -283,7 +286,7 @@ def _renew_lease(services: Services, job: Job, now: float, bytes_read: int) -> J
 
 
 def _write_status(services: Services, job: Job, status_at: float) -> float:
-    """Write how far the upload has been read, every ten seconds; when that was last done."""
+    """Write how far the upload has been read, every ten seconds; return when that was last done."""
     now = services.now()
     if now < status_at + STATUS_EVERY_SECONDS:
         return status_at
@@ -296,16 +299,16 @@ def _status(job: Job) -> dict[str, Any]:
 
 
 def _gap_error(job: Job) -> UploadError:
-    """Blank lines or one endless line, perhaps packed a thousandfold: each turn would read them anew, without end."""
+    """Blank lines or one endless line, perhaps compressed a thousandfold: each turn would read them again, forever."""
     return UploadError(
         "unknown_format" if job.plan.packing == "plain" else "broken_archive",
-        f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row end no batch of requests. "
-        "Upload JSON Lines, one request a line, without long stretches of blank or broken lines.",
+        f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a batch. "
+        "Upload JSON Lines, one request per line, without long stretches of blank or broken lines.",
     )
 
 
 def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wanted: float) -> None:
-    """Called while an archive is unpacked before a turn's first batch, which needs time.
+    """Check that a turn's first batch has time; called while an archive is unpacked before it.
 
     Args:
         job: as leased.
@@ -314,8 +317,8 @@ def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wan
         wanted: seconds that must be left.
 
     Raises:
-        StorageError: there is less; the next turn may be faster.
-        UploadError: `broken_archive`: there was less several turns in a row.
+        StorageError: fewer are left; the next turn may be faster.
+        UploadError: `broken_archive`: fewer were left in several turns in a row.
     """
     if remaining() > wanted:
         return
@@ -323,14 +326,14 @@ def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wan
         raise StorageError(f"job {job.job_id}: no time left after {place.offset} unpacked bytes")
     raise UploadError(
         "broken_archive",
-        f"The archive is too large: to continue after {place.offset:,} unpacked bytes it would have to be unpacked for "
-        f"longer than a function may run. Records from {place.record:,} on were not read: pack these by themselves, "
-        "or upload everything unpacked or as several archives.",
+        f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a function would have to "
+        f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in their "
+        "own archive, or upload everything unpacked or as several archives.",
     )
 
 
 def _check_model(model: str) -> None:
-    """Called only when there is a record: an empty upload needs no model.
+    """Check the model; called only if there is a record, because an empty upload needs no model.
 
     Raises:
         UploadError: `no_model` or `bad_model`.
@@ -338,8 +341,8 @@ def _check_model(model: str) -> None:
     if not model:
         raise UploadError(
             "no_model",
-            "No model was named. Set object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
-            "name it in an _options.json, or give the stack a DefaultModel. Other vendors' names do not count.",
+            "No model was named. Set the object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
         )
     if not is_model(model):
         raise UploadError(

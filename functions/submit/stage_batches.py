@@ -1,12 +1,12 @@
-"""Staging: objects of several batches are put in S3 at the same time, their items are created one after another.
+"""Staging: objects of several batches are put in S3 at the same time; their items are created one after another.
 
-Split resumes after the last batch item, so no item may exist before the objects and items before it do. Objects have no
-such order: one that is put ahead of its item has no effect until the item names it. If the process dies, the next run
-cuts the same batches and finds these objects.
+Split resumes after the last batch item, so an item may be created only after all objects and items before it. Objects
+need no order: one that is put ahead of its item has no effect until the item names it. If the process dies, the next
+run cuts the same batches and finds these objects.
 
-An object that exists may also come from a run of another version that cut the upload differently. Its metadata says
-where its batch begins. It counts if that is where the item of the batch before it ends; then every run takes it. If
-not, no item can name it, and it is replaced on the condition that it is still the same object.
+An object that exists may also come from a run of another version that cut the upload differently. Its metadata holds
+where its batch begins. If the item of the batch before it ends there, the object counts, and every run uses it. If not,
+no item can name it, and it is replaced on the condition that it is still the same object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_PUTS = 8
 """Objects put at the same time."""
 MAX_AHEAD, MAX_BYTES_AHEAD = 16, 20_000_000
-"""Objects whose items are not created yet, and their bytes: two of the largest batches."""
+"""Most objects whose items are not created yet, and their bytes: two of the largest batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class StagedAhead:
 def put_ahead(
     store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut]
 ) -> Iterator[StagedAhead]:
-    """Put the objects of batches, several at the same time; in order, each as soon as its object is stored.
+    """Put the objects of batches, several at the same time; yield the batches in order, once their objects are stored.
 
     Args:
         store: the object store.
-        threads: put the objects. They belong to the caller: a generator may be closed by the garbage collector, which
-            must not wait for threads.
+        threads: put the objects. The caller owns them: a generator may be closed by the garbage collector, which must
+            not wait for threads.
         job_id: the job.
         number: of the first batch.
         begin: where it begins.
@@ -88,7 +88,7 @@ def put_ahead(
         found = threads.submit(_put, store, key, body, ours)
         waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
         number, begin = number + 1, cut.end
-        del cut, body  # memory: only what is counted in `waiting`
+        del cut, body  # keep in memory only what `waiting` counts
         while waiting and (waiting[0].found.done() or _is_full(waiting)):
             yield waiting.popleft()
     while waiting:
@@ -102,17 +102,17 @@ def _is_full(waiting: deque[StagedAhead]) -> bool:
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:
-    """Put an object unless one exists; the metadata of the stored one, and its ETag if it is another run's."""
+    """Put an object unless one exists; return the metadata of the stored one, and its ETag if it is another run's."""
     if store.put_if_absent(key, body, ours.metadata()):
         return ours, ""
     there = store.head(key)
     if there is None:
-        raise StorageError(f"{key} existed and does not any more")
+        raise StorageError(f"{key} no longer exists")
     return StagedInfo.of(there.metadata), there.etag
 
 
 def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
-    """The metadata of a batch's object, after the item of the batch before it was created.
+    """Settle which object is a batch's, once the item of the batch before it exists; return the object's metadata.
 
     Raises:
         StorageError: S3 failed, or another run replaced the object at the same time.

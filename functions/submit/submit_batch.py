@@ -1,8 +1,8 @@
 """Submit: one message, one batch, one POST. The window in which an outcome can become unknown is as small as possible.
 
 `submitting` is written before the POST, with the attempt and the end of its submit lease (`fence`), before which no
-other function may try. A function that outlives its POST records the outcome immediately. If it dies, the recovery
-after the lease looks for a receipt or a reply of that attempt before it calls the outcome unknown.
+other function may try. A function that survives its POST records the outcome immediately. If it dies, the recovery
+after the lease looks for a receipt or a reply of that attempt before it treats the outcome as unknown.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ SETTLE_SECONDS = 45.0
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 POLLED_AFTER_SECONDS = 300.0
-"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled once more."""
+"""Seconds that a batch which is submitted again waits for the rate budget before its ids are polled again."""
 HELD_POLL_SECONDS = 300.0
 """Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 INTERNAL = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
-"""Submits of one batch with an unknown outcome, the last of which ends it."""
+"""Submits of one batch with an unknown outcome; the last of them ends the batch."""
 
 
 def submit_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
@@ -71,7 +71,7 @@ def submit_batch(services: Services, job_id: str, number: str, remaining: Callab
         remaining: seconds this invocation has left.
 
     Raises:
-        StorageError: an AWS service failed; the batch is due again by its `due_at`.
+        StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
     _advance_batch(services, job_id, number, remaining)
     if int(number[:8]) < FAST_START_BATCHES:
@@ -116,7 +116,7 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     if batch.claims > MAX_CLAIMS:
         return INTERNAL
     if not job.is_held and now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
-        return ErrorDetail("expired", "The API did not accept it within 7 days.")
+        return ErrorDetail("expired", "Workers AI did not accept this request within 7 days.")
     return None
 
 
@@ -127,13 +127,13 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         _wait(services, batch, permit)
         return
     if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
-        # An API that does not answer the free call would not answer a submit: one more unknown outcome.
+        # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
         _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
         return
-    # Read before the POST: after it nothing stands between the request_id and the table.
+    # Read before the POST, so that nothing comes between the request_id and the table.
     first_ask = services.times.first_poll(job.plan.model, batch.number, now)
-    # Read before the claim: nothing that can fail stands between the claim and the POST.
+    # Read before the claim, so that nothing that can fail comes between the claim and the POST.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
     if remaining() < POST_SECONDS + SETTLE_SECONDS:
@@ -147,7 +147,7 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
 
 
 def _hold(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """The job is paused: its batches are put off; one that is submitted again is polled meanwhile."""
+    """The job is paused: postpone the batch, or poll it meanwhile if it is to be submitted again."""
     if batch.waits_anew:
         services.ledger.poll_on(batch, now + HELD_POLL_SECONDS)
     else:
@@ -155,7 +155,7 @@ def _hold(services: Services, job: Job, batch: Batch, now: float) -> None:
 
 
 def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
-    """No submit now. A batch that is submitted again has ids that may bring its answer while it waits for long."""
+    """Postpone a submit. A batch that is submitted again has ids that may return its answer during a long wait."""
     now = services.now()
     if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
         services.ledger.poll_on(batch, refusal.until)
@@ -202,7 +202,7 @@ def _settle(
             logger.warning("submit unknowable", **batch_log_fields(batch), reason=reason)
             retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
             return
-        case _:  # Pending is no answer to a submit
+        case _:  # Pending is not an answer to a submit
             retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
             return
     services.budget.lift(permit, job.plan.model)
@@ -212,7 +212,7 @@ def _settle(
 def _accepted(
     services: Services, job: Job, batch: Batch, request_id: str, first_ask: float, remaining: Callable[[], float]
 ) -> None:
-    """Record the request_id; at the table's first failure a receipt goes to S3, and then the table is tried again."""
+    """Record the request_id; at the table's first failure, write a receipt to S3 before trying the table again."""
     now = services.now()
     submission = Submission(request_id, batch.attempt, now, batch.round)
     prompt = int(batch.number[:8]) < FAST_START_BATCHES
@@ -240,7 +240,7 @@ def _accepted(
 
 
 def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> bool:
-    """Record an acceptance that the table did not take in the log and in S3; whether S3 has it."""
+    """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
     named = batch_log_fields(batch) | {"request_id": submission.request_id}
     logger.error("request_id not recorded", **named, attempt=batch.attempt)
     key = keys.receipt(batch.job_id, batch.number, batch.attempt)
@@ -253,7 +253,7 @@ def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> 
 
 
 def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: float) -> None:
-    """Note the acceptance in the job, and send the message that polls one of its first batches."""
+    """Note the acceptance in the job; for one of its first batches, send the message that polls it."""
     if not job.seen_accepted:
         services.ledger.record_acceptance(job.job_id)
     if int(batch.number[:8]) < FAST_START_BATCHES:
@@ -290,7 +290,7 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
 
 
 def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
-    """The API refused the batch's content: the poll function isolates the bad record, which alone fails."""
+    """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
     words = "Workers AI refused this request"
     reason = attach_api_message(
         services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
@@ -304,7 +304,7 @@ def _isolate_or_end(services: Services, batch: Batch, code: int | None, message:
 
 
 def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:
-    """It is unknown whether the API took the batch: apply `AmbiguousSubmit`; the batch as it is then."""
+    """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
     now = services.now()
     count("AmbiguousSubmits")
     services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit)
@@ -312,27 +312,27 @@ def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -
     if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
         ending = ErrorDetail(
             "submit_unknown",
-            "Whether Workers AI took this request could not be known, so it was not sent again.",
+            "It is unknown whether Workers AI accepted this request, so it was not sent again.",
         )
         return _end(services, batch, ending, unknowable=times)
     return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
 
 
 def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
-    """No further submit: its records end so, unless an id that the batch has still brings its answer."""
+    """End the batch's records without another submit, unless one of its ids still returns its answer."""
     settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
     return settle(batch, ending, services.now(), **updates)
 
 
 def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
-    """Settle a submit whose function died by what it left behind; the batch as it is then."""
+    """Settle a submit whose function died, from what it left behind; return the batch as it is afterwards."""
     now = services.now()
     try:
         receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
     except ObjectNotFoundError:
         if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
             logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
-            # It died some time ago, so this batch is the probe, now.
+            # It died some time ago, so the pause starts then, and this batch may probe it now.
             return _ambiguous(services, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
         submission = Submission("", batch.attempt, now, batch.round)
     else:

@@ -60,7 +60,7 @@ class ObjectCreated:
     Attributes:
         bucket: its bucket.
         key: its key, decoded.
-        version: its version id; empty if the event names none.
+        version: its version id; empty if the event has none.
         at: Unix seconds of the event; None if it has no time.
     """
 
@@ -73,17 +73,17 @@ class ObjectCreated:
 def parse_notification(body: str) -> list[ObjectCreated]:
     """The objects that a message reports as created; none for S3's test event.
 
-    S3's notifications hold URL-encoded keys; those of EventBridge are as they are.
+    Keys are URL-encoded in S3's notifications, and not encoded in EventBridge's events.
 
     Raises:
-        msgspec.MsgspecError: it is no such message.
+        msgspec.MsgspecError: it is not such a message.
     """
     message = _decode(body)
     if message.source == "aws.s3" and message.detail_type == "Object Created" and message.detail:
         bucket, created = message.detail.bucket.name, message.detail.object
         return [ObjectCreated(bucket, created.key, created.version, _seconds(message.time))]
     if not message.Records and message.Event != "s3:TestEvent":
-        raise msgspec.ValidationError("neither an event of S3 nor its test event")
+        raise msgspec.ValidationError("neither an S3 event nor S3's test event")
     return [
         ObjectCreated(
             record.s3.bucket.name,

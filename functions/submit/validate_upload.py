@@ -1,7 +1,7 @@
-"""Validation: an upload under `validate/` is read as one under `inbox/` would be, and reported on; nothing is sent.
+"""Validation: reads an upload under `validate/` like one under `inbox/`, and reports on it; nothing is sent.
 
-Any size is read, in turns. At the end of each turn its progress is put once in an object of its own, and the job item
-names the turn. A run that dies before the item is written leaves an object that the next run takes as it is.
+An upload of any size is read, in turns. At the end of each turn, its progress is written once to its own object, and
+the job item records the turn. If a run dies before the item is written, the next run uses the object as it is.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 MAX_LISTED = 100
 """Bad records that a report lists."""
 MAX_LISTED_CHARACTERS = 300
-"""Characters of each of their messages."""
+"""Characters that the report keeps of each of their messages."""
 MAX_REFERENCES = 1_000_000
 """References that are compared with each other."""
 CALLS_PER_BATCH = 3
-"""Calls of the API that a batch takes as a rule: a submit and two polls."""
+"""API calls that a batch usually takes: a submit and two polls."""
 _HASH_BYTES = 8
 
 
 class BadRecord(msgspec.Struct):
-    """A record that could not be sent."""
+    """A record that cannot be sent."""
 
     id: int
     line: int | None
@@ -68,11 +68,11 @@ class Progress(msgspec.Struct):
     """What has been read of an upload.
 
     Attributes:
-        offset: in the unpacked bytes, where to continue; `line` and `record` likewise.
-        cuts: batches that the records make, and `batches` those with a record that can be sent.
+        offset: where to continue in the unpacked bytes; `line` and `record` likewise.
+        cuts: all batches; `batches` are those with a record that can be sent.
         sent_bytes: bytes of all requests.
-        output_tokens: that the requests may take at most.
-        repeated: records whose reference an earlier one has.
+        output_tokens: the most that the requests may use.
+        repeated: records with the same reference as an earlier one.
     """
 
     offset: int = 0
@@ -97,23 +97,23 @@ class Progress(msgspec.Struct):
 
 
 def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
-    """Read an upload for one turn, from where the last one ended, and write the report at its end.
+    """Read an upload for one turn, from where the last one ended; at the upload's end, write the report.
 
     Args:
         services: the process's clients and settings.
         job: as just read or created.
-        leased: whether this invocation created the job, and with it its lease.
+        leased: whether this invocation created the job, and so holds its lease.
         remaining: seconds this invocation has left.
 
     Raises:
-        StorageError: an AWS service failed; the job is due again by its `due_at`.
+        StorageError: an AWS service failed; the job is due again at its `due_at`.
     """
     held = lease_turn(services, job, leased=leased)
     if held is None:
         return
     job, error = held, held.error
     if error is None and job.claims > MAX_CLAIMS:
-        error = ErrorDetail("internal", "Dropbatch could not read the upload to its end.")
+        error = ErrorDetail("internal", "Dropbatch could not read the whole upload.")
     progress = Progress()
     if error is None:
         try:
@@ -140,7 +140,7 @@ def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[
 
 
 def _read(services: Services, job: Job, progress: Progress, seen: set[int], remaining: Callable[[], float]) -> bool:
-    """Add what one turn reads to the progress and to the references seen; whether the upload was read to its end."""
+    """Add what one turn reads to the progress and the references seen; return whether the upload's end was reached."""
     begun = progress.place
     longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
     turn = Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
@@ -156,12 +156,12 @@ def _read(services: Services, job: Job, progress: Progress, seen: set[int], rema
     for one in turn.cuts(cuts):
         add_cut(job, progress, seen, one)
     if not turn.finished:
-        progress.bytes = min(progress.bytes, progress.offset)  # a last line without an end is one longer
+        progress.bytes = min(progress.bytes, progress.offset)  # the offset counts a line feed even if the last has none
     return turn.finished
 
 
 def add_cut(job: Job, progress: Progress, seen: set[int], cut: Cut) -> None:
-    """Count the records of a batch."""
+    """Add a batch's records to the progress."""
     rows = cut.rows
     progress.cuts += 1
     progress.batches += cut.sendable > 0
@@ -205,7 +205,7 @@ def _put_progress(services: Services, job: Job, progress: Progress, seen: set[in
 
 
 def _progress(services: Services, job: Job) -> tuple[Progress, set[int]]:
-    """What the turns before this one have read, and the references they saw."""
+    """What the earlier turns have read, and the references they saw."""
     if not job.validated_turns:
         return Progress(offset=job.plan.start, line=job.plan.start_line, bytes=job.plan.start), set()
     body = services.store.get(keys.validation(job.job_id, job.validated_turns))

@@ -23,7 +23,7 @@ def validation_page(report: dict[str, Any]) -> bytes:
         return page(f"{path}: failed", body)
     body += [f"<p>{_sentence(report)}</p>", facts(_facts(report))]
     if report["repeated"]:
-        body.append(f"<p>{report['repeated']:,} references are those of an earlier record.</p>")
+        body.append(f"<p>{report['repeated']:,} records have the same reference as an earlier record.</p>")
     if report["bad"]:
         bad = [(one["line"] or one["id"], one["code"], one["message"]) for one in report["bad_first"]]
         column = "line" if report["bad_first"][0]["line"] else "record"

@@ -2,7 +2,7 @@
 
 `WorkersAI` is the whole API as a function from a request to a `Reply`: no socket, no thread, a clock that a
 test may move. `transport` puts it behind `httpx.MockTransport`; `python -m local.workers_ai` serves it on the
-loopback address. What it says is documented, observed or invented, switch by switch: see README.md beside
+loopback address. Each switch's default is documented, observed, a guess or invented: see README.md beside
 this file.
 """
 

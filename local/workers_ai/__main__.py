@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
     parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
     parser.add_argument("--behaviour", type=Path, help="JSON file with an object of switches")
-    parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it says")
+    parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes")
     parser.add_argument("--switch", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--fault", action="append", default=[], metavar="JSON", help="a scripted fault")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The answer to one request: what each family of models says, made from the request alone, and what it used.
+"""The answer to one request: each model family's result, made from the request alone, and its tokens.
 
 Vectors and scores come from an embedder. Everything else is made up, but always the same for the same
-request, so that a test can say beforehand what it must read: a translation is the text behind its language in
-brackets, a generated text repeats the prompt, a value for a JSON schema is the plainest one that fits. Token
-counts are estimates: four characters are a token.
+request, so that a test can predict it: a translation is the text after its language in brackets, a generated
+text repeats the prompt, a value for a JSON schema is the simplest one that fits. Token counts are estimates:
+four characters are a token.
 """
 
 import base64
@@ -87,7 +87,7 @@ def _texts(request: dict[str, Any]) -> list[str]:
 
 
 def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int) -> list[Answer]:
-    """One pass of the model over the texts of all requests, then each takes its rows."""
+    """Embed the texts of all requests in one pass, then give each request its rows."""
     scored = [model.family is Family.BGE_M3 and bool(request.get("query")) for request in requests]
     texts = [text for request, score in zip(requests, scored, strict=True) if not score for text in _texts(request)]
     rows = iter(embed.rows(texts, model.dimension, digits))
@@ -156,7 +156,7 @@ def _prompt(request: dict[str, Any]) -> str:
 class _Generated(NamedTuple):
     text: str
     value: Any
-    """What the text stands for when a JSON answer was asked for, else None."""
+    """What the text represents if a JSON answer was requested, else None."""
     finish: str
     prompt_tokens: int
     completion_tokens: int
@@ -193,7 +193,7 @@ def _generate(request: dict[str, Any], default_tokens: int) -> _Generated:
 
 
 def _instance(schema: object, prompt: str, depth: int = 0) -> Any:  # noqa: ANN401 # Any JSON value.
-    """The plainest value that fits a JSON schema, filled with the beginning of the prompt."""
+    """The simplest value that fits a JSON schema, filled with the beginning of the prompt."""
     if not isinstance(schema, dict) or depth > _DEPTH:
         return None
     if "const" in schema:

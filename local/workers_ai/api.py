@@ -28,12 +28,12 @@ from local.workers_ai.validate import problem
 
 
 class _Run(NamedTuple):
-    """A call of a model's URL, read but not judged."""
+    """A call to a model's URL, parsed but not yet checked."""
 
     route: edge.Route
     call: Call
     sent: object
-    """The body as JSON; None when it is none."""
+    """The decoded body; None if it is not JSON."""
     body: bytes
     batch: Batch | None
     """The batch that is polled, if it exists."""
@@ -109,7 +109,7 @@ class WorkersAI:
 
     @property
     def calls(self) -> dict[str, dict[str, int]]:
-        """How many calls of each kind ended how: by HTTP status, or by what the connection did."""
+        """How many calls of each kind ended in which way: by HTTP status, or by how the connection ended."""
         with self._lock:
             return {kind: dict(ends) for kind, ends in self._calls.items()}
 
@@ -203,7 +203,7 @@ class WorkersAI:
     # --- A model's URL
 
     def _read(self, route: edge.Route, query: str, body: bytes, now: float) -> _Run:
-        """What kind of call it is, and what is to go wrong with it."""
+        """Parse a call; decide its kind and which faults strike it."""
         try:
             sent = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -225,7 +225,7 @@ class WorkersAI:
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
-        """What makes this call's chance its own, whatever order calls arrive in."""
+        """What this call's chance is drawn from; it does not depend on the order in which calls arrive."""
         about = batch.request_id if batch else sha256(body).hexdigest()
         self._sent[about] += 1
         return about, self._sent[about]
@@ -286,7 +286,7 @@ class WorkersAI:
         return envelope.success(result, behaviour, behaviour.submit_status)
 
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
-        """Why nothing that is sent to this model now can be taken."""
+        """Why no call to this model can be accepted now; None if it can."""
         behaviour = self._behaviour
         if model.name in behaviour.paid_models:
             return error(5035)
@@ -314,7 +314,7 @@ class WorkersAI:
         return envelope.success(msgspec.Raw(answer.result), behaviour)
 
     def _mark(self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float) -> None:
-        """Lay on a batch what will happen to it: it hangs, it fails, or some of its items do."""
+        """Record in a batch what will happen to it: it hangs, it fails, or some of its items fail."""
         for fault in faults:
             if fault.kind == "stuck":
                 batch.completes_at = max(batch.completes_at, now) + (fault.seconds if fault.seconds >= 0 else FOREVER)

@@ -9,7 +9,7 @@ from local.workers_ai.validate import problem
 
 
 def read_requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[Any], ApiError | None, bool]:
-    """The requests of a body, what is wrong with them, and whether that comes out only after acceptance."""
+    """The requests of a body, what is wrong with them, and whether that is reported only after acceptance."""
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
         late = behaviour.missing_requests == "fail_later"

@@ -1,6 +1,6 @@
 """Accepted batches: their bill, their times, and their bodies until their results expire.
 
-Nothing of HTTP is here.
+This module knows nothing of HTTP.
 """
 
 import shutil
@@ -61,7 +61,7 @@ class Batch:
 class Bodies:
     """Bodies of batches, in memory up to a limit and beyond it in temporary files.
 
-    The files go when this object does.
+    The files are deleted with this object.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Batches:
     def accept(
         self, account: str, model: str, body: bytes, requests: list[Any], behaviour: Behaviour, now: float
     ) -> Batch:
-        """Take a batch in: from here on it is billed."""
+        """Accept a batch: from here on it is billed."""
         self._expire(behaviour, now)
         digest = sha256(body).hexdigest()
         # The id is drawn from what was sent and how often it was sent before, so that the same run has the
@@ -136,7 +136,7 @@ class Batches:
         return self._attempts[key]
 
     def find(self, request_id: str, behaviour: Behaviour, now: float) -> Batch | None:
-        """The batch of this id while its results can be had."""
+        """The batch of this id while its results are available."""
         batch = self._kept.get(request_id)
         if batch is not None and _expired(batch, behaviour, now):
             self.forget(batch)
@@ -157,7 +157,7 @@ class Batches:
         return [batch.bill() for batch in self._all.values()]
 
     def events(self, now: float) -> list[dict[str, Any]]:
-        """The events that a subscription of the account would have brought by now, oldest first."""
+        """The events that a subscription of the account would have delivered by now, oldest first."""
         happened: list[tuple[float, dict[str, Any]]] = []
         for batch in self._all.values():
             if batch.inline:
@@ -216,7 +216,7 @@ def _event(batch: Batch, end: str, at: float) -> dict[str, Any]:
 class SearchedBodies:
     """The bodies that a fault's text is searched in: the call's own, then that of the polled batch.
 
-    The second is fetched only if it is looked for.
+    The second is fetched only if it is needed.
     """
 
     def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:

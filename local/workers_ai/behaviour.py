@@ -1,12 +1,12 @@
 """The switches of the local Workers AI: one frozen object, and how text or JSON changes it.
 
-No behaviour is here itself.
+The behaviour itself is in the other modules.
 
-Each switch says what its default rests on: `documented` (Cloudflare's own pages, schemas or sources),
+Each switch has the evidence for its default: `documented` (Cloudflare's own pages, schemas or sources),
 `observed` (reported by clients of the live API), `unknown` (not known outside Cloudflare: the default is a guess, the
-switch holds the other guesses), `invented` (means of this server, no claim about the API).
+switch offers the other guesses), `invented` (specific to this server, no claim about the API).
 """
-# ruff: noqa: FBT003 # The default of a switch stands first, whatever its type.
+# ruff: noqa: FBT003 # The default of a switch comes first, whatever its type.
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Verdict = Literal["documented", "observed", "unknown", "invented"]
 
 
 class SwitchError(ValueError):
-    """A switch that does not exist, or a value it cannot take."""
+    """A switch that does not exist, or a value that it does not accept."""
 
 
 def _switch(default: object, verdict: Verdict, about: str) -> Any:  # noqa: ANN401 # As `dataclasses.field` does.
@@ -33,7 +33,7 @@ def _switch(default: object, verdict: Verdict, about: str) -> Any:  # noqa: ANN4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How the server behaves. Every field's meaning stands in its own declaration."""
+    """How the server behaves. Each field's declaration has its meaning."""
 
     # Access
     tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
@@ -48,8 +48,8 @@ class Behaviour:
     route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
 
     # AI Gateway
-    gateways: tuple[str, ...] = _switch((), "invented", "the only gateways there are; empty: any name")
-    gateway_token: str = _switch("", "observed", "token that the gateway wants in cf-aig-authorization; empty: none")
+    gateways: tuple[str, ...] = _switch((), "invented", "the only gateways that exist; empty: any name")
+    gateway_token: str = _switch("", "observed", "token that the gateway requires in cf-aig-authorization; empty: none")
     gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
     gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")
 
@@ -70,7 +70,7 @@ class Behaviour:
     max_payload: int = _switch(
         10_000_000,
         "documented",
-        "bodies of so many bytes or more are refused, 413/3006 (the code is inferred)",
+        "bodies of this many bytes or more are refused, 413/3006 (the code is inferred)",
     )
     max_requests: int = _switch(0, "documented", "most requests in a batch; 0: no limit is documented")
     missing_requests: Literal["refuse", "fail_later"] = _switch(
@@ -80,7 +80,7 @@ class Behaviour:
     validation: Literal["submit", "fail_later"] = _switch(
         "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
     )
-    strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is no string, 400/5006")
+    strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is not a string, 400/5006")
     batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
@@ -96,7 +96,7 @@ class Behaviour:
     pending_model: bool = _switch(False, "documented", "`model` in a pending reply")
     pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
     empty_array: Literal["", "responses", "results"] = _switch(
-        "", "invented", "name of an array without items in the replies of what is pending"
+        "", "invented", "name of an empty array in the replies for a pending batch"
     )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
@@ -104,18 +104,18 @@ class Behaviour:
     unknown_id_code: int = _switch(10404, "invented", "error code of that reply")
     unknown_id_message: str = _switch("AiError: request not found", "invented", "message of that reply")
     retention: float = _switch(
-        86_400.0, "unknown", "seconds after completion for which results can be had; 0: for ever"
+        86_400.0, "unknown", "seconds after completion for which results are available; 0: for ever"
     )
     answers_per_batch: int = _switch(
-        0, "unknown", "complete answers before the id is unknown; 0: as many as asked for (observed, weakly)"
+        0, "unknown", "complete answers before the id is unknown; 0: any number (observed, weakly)"
     )
     model_must_match: bool = _switch(True, "unknown", "a poll under another model's URL is an unknown id")
 
     # Completed batches
     shapes: Mapping[str, Literal["A", "B"]] = _switch(
-        {}, "observed", "shape by model: A `responses`/`id`, B `results`/`index`; `*` stands for every model"
+        {}, "observed", "shape by model: A `responses`/`id`, B `results`/`index`; `*` applies to every model"
     )
-    shuffle: bool = _switch(True, "documented", "items come in another order than submitted")
+    shuffle: bool = _switch(True, "documented", "items are in another order than submitted")
     completed_status: str = _switch("", "observed", "`status` beside the items of a completed batch")
     missing_reference: Literal["null", "absent"] = _switch(
         "null", "documented", "`external_reference` of an item whose request had none"
@@ -139,7 +139,7 @@ class Behaviour:
     latency: float = _switch(2.0, "invented", "seconds from acceptance to completion (its median)")
     latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch("fixed", "invented", "its spread")
     latency_spread: float = _switch(0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma")
-    latency_per_item: float = _switch(0.0, "invented", "seconds more for each request of the batch")
+    latency_per_item: float = _switch(0.0, "invented", "additional seconds for each request of the batch")
     model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
     running_after: float = _switch(-1.0, "invented", "seconds to `running`; below 0: half of the batch's latency")
 
@@ -148,7 +148,7 @@ class Behaviour:
     global_window: float = _switch(300.0, "documented", "seconds of that window")
     global_block: float = _switch(300.0, "documented", "seconds of 429/971 for every call over it")
     model_limits: bool = _switch(
-        False, "unknown", "the documented calls per minute of a model hold for submits: 429/3021"
+        False, "unknown", "the documented calls per minute of a model apply to submits: 429/3021"
     )
     model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
     model_limit_retry_after: int = _switch(0, "unknown", "`retry-after` of 3021, seconds; 0: none")
@@ -172,7 +172,7 @@ class Behaviour:
     memory: int = _switch(
         64_000_000,
         "invented",
-        "bytes of accepted bodies held in memory; what is more lies in temporary files",
+        "bytes of accepted bodies kept in memory; the rest is in temporary files",
     )
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
@@ -243,7 +243,7 @@ def _from_text(name: str, text: str, *, inside: bool) -> object:
     kind = _type_of(name)
     if inside:
         if get_origin(kind) is not Mapping:
-            raise SwitchError(f"switch {name!r} holds no names")
+            raise SwitchError(f"switch {name!r} is not a mapping")
         kind = get_args(kind)[1]
     if kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str)):
         return text

@@ -1,6 +1,6 @@
 """The models this server knows: task, family of request and answer, batch property, limits.
 
-Data, and look-up of it.
+Data and its look-up.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """The error codes of Workers AI and of the API edge: HTTP status and message of each.
 
-No decision is made here.
+This module makes no decisions.
 
 The table of Cloudflare's own documentation comes first, then what clients of the live API have reported, then
-what the edge says before Workers AI is asked. Messages are re-typed; only their codes and their gist are
+what the edge returns before Workers AI is called. Messages are retyped; only their codes and their gist are
 evidence.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ApiError(NamedTuple):
-    """One error as the API words it."""
+    """One error as the API returns it."""
 
     status: int
     code: int

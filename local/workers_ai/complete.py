@@ -1,6 +1,6 @@
 """The body of a completed batch: answers as items, spoilt by faults, in the shape of the model's queue.
 
-How long a batch takes, and whether it fails as a whole, is decided before.
+How long a batch takes, and whether it fails as a whole, is decided earlier.
 """
 
 import random
@@ -136,7 +136,7 @@ def _foreign(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[di
 
 
 def _swapped_reference(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    """The struck items pass their references round; a lone one changes with its neighbour."""
+    """Rotate the references of the struck items; a single one swaps with its neighbour."""
     chosen = [item for item in items if item["index"] in struck]
     if len(chosen) == 1 and len(items) > 1:
         chosen.append(items[items.index(chosen[0]) - 1])

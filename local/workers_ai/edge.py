@@ -1,6 +1,6 @@
 """The API's edge: which resource a path names, and whether the caller may use it.
 
-Pure functions; no model is known here.
+Pure functions; this module knows no models.
 """
 
 import re

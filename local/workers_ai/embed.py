@@ -1,13 +1,13 @@
 """Vectors of texts, as JSON: by the real small model WordLlama, by hashes of words, or by a hash of the text.
 
-WordLlama has wheels for some machines only. Where it cannot be imported, hashes of words take its place: no model,
-but texts with like words have like vectors. The hash of the text serves where speed asks for it.
+WordLlama has wheels for some machines only. Where it cannot be imported, hashes of words replace it: there is no model,
+but texts with similar words have similar vectors. The hash of the text is used where speed matters.
 
-WordLlama (256 dimensions, its weights ship inside its package) gives vectors in which like texts lie near
-each other. Models of other dimensions get them by cyclic repetition, each component divided by the square
-root of how often it stands in the row, which keeps every cosine exactly. The hash of the text gives
-each text a vector of equal length whose signs are drawn from the text: the same text always has the same
-vector, and unlike texts are near to right angles.
+WordLlama (256 dimensions, its weights ship inside its package) gives similar texts vectors that are near each
+other. Models of other dimensions get them by cyclic repetition, each component divided by the square root of
+how often it occurs in the row, which keeps every cosine exactly. The hash of the text gives each text a vector
+of equal length whose signs are drawn from the text: the same text always has the same vector, and the vectors
+of different texts are nearly orthogonal.
 """
 
 import functools
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float32]
 
-_MAX_TOKENS = 512  # What the bge models read of a text.
+_MAX_TOKENS = 512  # The bge models read no more of a text.
 _LOADING = Lock()
 
 
@@ -80,14 +80,14 @@ class HashEmbedder:
 class WordHashEmbedder:
     """Vectors from the words of a text and their parts, without a model: each is hashed to one component and a sign.
 
-    Texts that share words, or words that share a stem, lie near each other; synonyms do not.
+    Texts with the same words, or with words of the same stem, are near each other; synonyms are not.
     """
 
     name = "hashes of words (no model: wordllama is not installed here)"
     _word = re.compile(r"\w+")
     _part_length = 4
     _short_word = 3
-    """Characters up to which a word is mostly grammar, and counts little."""
+    """A word of at most this many characters is mostly grammar, and has little weight."""
 
     @staticmethod
     @functools.lru_cache(maxsize=65_536)
@@ -154,7 +154,7 @@ class WordLlamaEmbedder:
         model = self._load()
         tokens = [encoding.ids for encoding in model.tokenizer.encode_batch(texts, add_special_tokens=False)]
         vectors = np.zeros((len(texts), model.embedding.shape[1]), dtype=np.float32)
-        # The sum over each text's tokens goes row by row, so that no text's vector depends on its neighbours:
+        # The sum over each text's tokens is computed row by row, so that no text's vector depends on its neighbours:
         # the same text has the same digits in every batch.
         filled = [index for index, ids in enumerate(tokens) if ids]
         if filled:
@@ -171,7 +171,7 @@ class WordLlamaEmbedder:
             return []
         vectors = self._vectors(texts)
         times, rest = divmod(dimension, vectors.shape[1])
-        # The first `rest` components stand once more in the row than the others.
+        # The first `rest` components occur once more in the row than the others.
         tails = _json_rows(vectors[:, rest:] / math.sqrt(times), digits)
         if not rest:
             return [b"[%b]" % b",".join([tail] * times) for tail in tails]

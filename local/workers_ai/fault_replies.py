@@ -1,4 +1,4 @@
-"""What a fault makes of a call's reply: one in its place, or one changed on its way back. No state."""
+"""The reply to a call that a fault strikes: a replacement, or the reply changed on its way back. No state."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Faults: what can go wrong on demand, when a fault strikes, and which requests of a batch it meets.
+"""Faults: what can go wrong on demand, when a fault strikes, and which requests of a batch it affects.
 
 What a fault then does is carried out in `api.py` (calls) and `complete.py` (finished batches).
 """
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     stage: Literal["instead", "after", "batch"]
     """`instead`: the call is not carried out.
 
-    `after`: it is, and its reply suffers. `batch`: the batch is marked for good.
+    `after`: it is, and its reply is changed. `batch`: the batch is marked permanently.
     """
     where: Where
     """The calls it strikes unless the fault says otherwise."""
@@ -43,16 +43,16 @@ KINDS = {
     "accept_then_html": Kind("after", "submit", "carried out, answered with an HTML page, `status` (502)"),
     "accept_then_json_500": Kind("after", "submit", "carried out, answered with a JSON error, 500/10013"),
     "accept_no_request_id": Kind("after", "submit", "carried out, answered `success:true, result:{}`"),
-    "sync_answer": Kind("after", "submit", "not queued: the results come inline, and are billed"),
+    "sync_answer": Kind("after", "submit", "not queued: the results are in the reply, and are billed"),
     "truncated_json": Kind("after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"),
     "truncated_body": Kind("after", "poll", "the connection ends `at` a byte of the body (half)"),
-    "slow_body": Kind("after", "poll", "each kilobyte comes `seconds` (switch `pace`) after the last"),
+    "slow_body": Kind("after", "poll", "each kilobyte arrives `seconds` (switch `pace`) after the last"),
     "slow": Kind("after", "any", "the reply begins `seconds` later"),
-    "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer, without them for ever"),
+    "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"),
     "batch_fails": Kind("batch", "submit", "fails after acceptance with `code` (3030)"),
     "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),
-    "repeated": Kind("batch", "submit", "items come twice, equal"),
-    "contradicting": Kind("batch", "submit", "items come twice, with different results"),
+    "repeated": Kind("batch", "submit", "items are repeated, identical"),
+    "contradicting": Kind("batch", "submit", "items are repeated, with different results"),
     "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),
     "swapped_reference": Kind("batch", "submit", "two items have each other's `external_reference`"),
     "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
@@ -72,7 +72,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Calls it strikes; None: the kind's own."""
     model: str = ""
     contains: str = ""
-    """Text that the call's body must hold; for a poll, the body or that of the polled batch."""
+    """Text that the call's body must contain; for a poll, its own body or the polled batch's."""
     nth: int = 1
     """The first matching call that it strikes."""
     times: int = 1
@@ -81,15 +81,15 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     status: int = 0
     message: str = ""
     retry_after: int = -1
-    """Seconds; below 0: the code's own habit."""
+    """Seconds; below 0: the code's own default."""
     seconds: float = -1.0
     at: int = -1
     items: tuple[int, ...] = ()
     """Of the batch kinds: positions of the requests struck."""
     marker: str = ""
-    """Of the batch kinds: requests are struck whose JSON holds this."""
+    """Of the batch kinds: requests whose JSON contains this are struck."""
     share: float = 0.0
-    """Of the batch kinds: so large a share of requests is struck, the same request always or never."""
+    """Of the batch kinds: this share of the requests is struck; the same request always or never."""
     first: int = 0
     """Answers of the batch (or attempts of the request) that are struck; 0: all."""
     factor: int = 10
@@ -106,7 +106,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def error_code(self) -> int:
-        """The code of an `error`, 0 when there is none."""
+        """The code of an `error`; 0 if there is none."""
         return int(self.kind) if self.kind.isdigit() else self.code
 
     def strikes(self, call: Call, model: str, bodies: Iterable[bytes]) -> bool:
@@ -164,7 +164,7 @@ class Faults:
         self._queue.extend(_Scripted(fault) for fault in faults)
 
     def clear(self) -> None:
-        """Forget all that are queued. Batches that are marked stay so."""
+        """Forget all queued faults. Batches that are already marked stay marked."""
         self._queue.clear()
 
     def queued(self) -> list[Fault]:
@@ -211,7 +211,7 @@ def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[
     Args:
         rates: Probability by kind, by `submit:kind` or by `poll:kind`.
         call: The call.
-        draw: What makes the call's chance its own.
+        draw: What the call's chance is drawn from.
     """
     struck: list[Fault] = []
     for name, rate in rates.items():

@@ -16,7 +16,7 @@ _SERVER_ERROR = 500
 
 
 class Gateway:
-    """All gateways of one API. Its cache never forgets: a client must not depend on how long it lasts."""
+    """All gateways of one API. Its cache never expires: a client must not depend on how long it lasts."""
 
     def __init__(self, api: WorkersAI) -> None:
         self._api = api
@@ -52,7 +52,7 @@ def _attempts(headers: Mapping[str, str], behaviour: Behaviour) -> int:
 
 
 def _refusal(problem: ApiError) -> Reply:
-    """An error of the gateway itself, in its own form: `error`, and not `errors`, is the array."""
+    """An error of the gateway itself, in its own form: the array is `error`, not `errors`."""
     body = {
         "success": False,
         "result": [],

@@ -1,6 +1,6 @@
 """Call limits over a moving window, for tokens and for models.
 
-Counting only: what is said to a refused caller is not here.
+Counting only: the reply to a refused caller is made elsewhere.
 """
 
 from collections import defaultdict, deque
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """What a window says to a call."""
+    """Whether a window allows a call."""
 
     allowed: bool
     remaining: int
@@ -24,7 +24,7 @@ class Windows:
         self._blocked_until: dict[str, float] = {}
 
     def take(self, key: str, now: float, limit: int, window: float, block: float = 0.0) -> Verdict:
-        """Count a call, or refuse it; with `block`, the first refused call shuts the window for so long."""
+        """Count a call, or refuse it; with `block`, the first refused call closes the window for that many seconds."""
         until = self._blocked_until.get(key, 0.0)
         if now < until:
             return Verdict(allowed=False, remaining=0, seconds=until - now)

@@ -1,6 +1,6 @@
 """The local Workers AI behind httpx without a socket.
 
-Replies become responses, and broken connections httpx's own errors.
+Replies become responses, and broken connections become httpx's own errors.
 """
 
 import math
@@ -17,7 +17,7 @@ def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> h
     """A transport that answers from `api`.
 
     A delay longer than the client's read timeout raises `ReadTimeout` immediately. A shorter one takes no time,
-    unless `sleep` is given (`time.sleep`, or what moves a test's clock).
+    unless `sleep` is given (`time.sleep`, or a function that moves a test's clock).
     """
     routes = Routes(api)
 
@@ -40,7 +40,7 @@ def transport(api: WorkersAI, sleep: Callable[[float], None] | None = None) -> h
 
 
 class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A reply's body in its chunks, up to where the connection breaks or patience ends."""
+    """A reply's body in its chunks, until the connection is cut off or the read timeout passes."""
 
     def __init__(
         self, reply: Reply, request: httpx.Request, patience: float, sleep: Callable[[float], None] | None
@@ -75,7 +75,7 @@ def _patience(request: httpx.Request) -> float:
 
 
 def _broken(cut: Cut, request: httpx.Request, got: int | None = None, whole: int = 0) -> httpx.TransportError:
-    """What httpx raises when a connection ends so."""
+    """The error that httpx raises when a connection ends in this way."""
     if cut is Cut.RESET:
         return httpx.ReadError("[Errno 104] Connection reset by peer", request=request)
     if got is None:

@@ -14,7 +14,7 @@ _HTML_PAGE = (
 
 
 class Cut(StrEnum):
-    """How a connection ends instead of bringing a whole reply."""
+    """How a connection ends instead of delivering a whole reply."""
 
     REFUSE = "refuse"
     """No connection is made.
@@ -40,7 +40,7 @@ class Reply:
     cut_after: int | None = None
     """Bytes of the body that still arrive before `cut`; None cuts before the status line."""
     pace: tuple[int, float] | None = None
-    """The body comes in chunks of so many bytes, with so many seconds before each."""
+    """The body arrives in chunks of this many bytes, with this many seconds before each."""
 
     def with_headers(self, *headers: tuple[str, str]) -> "Reply":
         """The same reply with more headers."""

@@ -1,6 +1,6 @@
 """The local Workers AI on a socket: a thin ASGI application, and uvicorn to serve it.
 
-What it says is decided elsewhere.
+The replies are made elsewhere.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _CHUNK = 262_144
 
 
 class _Connections:
-    """The open connections by their client's address, so that the application can break its own."""
+    """The open connections by their client's address, so that the application can break the one it serves."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], asyncio.Transport] = {}
@@ -115,7 +115,7 @@ class App:
 
 
 async def _left_within(seconds: float, receive: Receive) -> bool:
-    """Wait, and say whether the client left meanwhile."""
+    """Wait; return whether the client disconnected meanwhile."""
     try:
         async with asyncio.timeout(None if seconds == float("inf") else seconds):
             while (await receive())["type"] != "http.disconnect":
@@ -126,7 +126,7 @@ async def _left_within(seconds: float, receive: Receive) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which tells its port as soon as it listens."""
+    """uvicorn, which reports its port as soon as it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[int], None]) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
 """What a model's schema accepts as one request.
 
-It says what is wrong with a request, never what follows from that.
+It finds what is wrong with a request; other modules decide what follows from that.
 """
 
 from typing import Annotated, Literal
@@ -73,8 +73,8 @@ class _Rerank(msgspec.Struct):
     contexts: list[_Context]
 
 
-# Each family's alternatives: the property that tells them apart, and the schema behind it. The first whose
-# property is present is the schema that the request must fit.
+# Each family's alternatives: the property that distinguishes them, and its schema. The request must fit the first
+# schema whose property is present.
 _SCHEMAS: dict[Family, dict[str, type]] = {
     Family.EMBEDDING: {"text": _Embedding},
     Family.BGE_M3: {"contexts": _M3Contexts, "text": _M3Text},
@@ -90,7 +90,7 @@ _SCHEMAS: dict[Family, dict[str, type]] = {
 
 
 def problem(family: Family, request: object, where: str, *, strict_reference: bool = False) -> str | None:
-    """What is wrong with a request at this JSON pointer; None when it is good."""
+    """What is wrong with a request at this JSON pointer; None if nothing is."""
     if not isinstance(request, dict):
         return f"AiError: Bad input: Error: Type mismatch of '{where}', 'object' expected"
     reference = request.get("external_reference")
@@ -104,7 +104,7 @@ def problem(family: Family, request: object, where: str, *, strict_reference: bo
             except msgspec.ValidationError as error:
                 return f"AiError: Bad input: Error: {error} at '{where}'"
             return None
-    # Clients of gpt-oss read `oneOf` here with the names of other models' properties; only `oneOf` is worth a
-    # match.
+    # Clients of gpt-oss get `oneOf` here with the names of other models' properties; only `oneOf` is worth
+    # matching.
     required = ", ".join(f"required properties at '{where}' are '{name}'" for name in alternatives)
     return f"AiError: Bad input: Error: oneOf at '{where}' not met, 0 matches: {required}"

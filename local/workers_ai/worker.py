@@ -1,6 +1,6 @@
 """What the Worker of `worker/` answers, for tests that run without Node.js. A test compares it with the real one.
 
-The AI binding is played by the API itself: its bodies lose the REST envelope, and its errors their HTTP status.
+The API itself replaces the AI binding: its bodies lose the REST envelope, and its errors their HTTP status.
 """
 
 import re
@@ -24,7 +24,7 @@ _MAX_MESSAGE_CHARACTERS = 500
 _OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
 _NOT_IN_ITS_TABLE = frozenset({2001, 2003, 2009, 3030, 3046, 3050, 5001, 5025, 6003, 7001, 7003, 9106, 9109, 10013})
 _STATUSES = {code: known.status for code, known in KNOWN.items() if code not in _NOT_IN_ITS_TABLE}
-"""The Worker's own table; a code that is not in it is an HTTP 500."""
+"""The Worker's own table; a code that is not in it gets HTTP 500."""
 
 
 class _Envelope(msgspec.Struct):
@@ -47,7 +47,7 @@ def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], b
     if method != "POST" or model is None:
         return _failure(error(7000, "No route for that URI"))
     if len(body) >= MAX_BODY_BYTES:
-        return _failure(error(3006, "The request body must be under 10,000,000 bytes and say its length."))
+        return _failure(error(3006, "The request body must be under 10,000,000 bytes and state its length."))
     try:
         inputs = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,1 +1,1 @@
-"""Adapters for the AWS services that Dropbatch uses. Each knows one service and nothing of jobs."""
+"""Adapters for the AWS services that Dropbatch uses. Each knows one service and nothing about jobs."""

@@ -1,6 +1,6 @@
-"""Data classes to DynamoDB's attribute values and back. Knows the wire form and nothing of its meaning.
+"""Converts data classes to DynamoDB's attribute values and back. Knows the wire form, but not its meaning.
 
-boto3's own serializer takes no floats and gives only `Decimal`; times here are floats, everything else is int.
+boto3's own serializer accepts no floats and returns only `Decimal`; times here are floats, all other numbers int.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def attribute(value: object) -> dict[str, Any]:
-    """One value in DynamoDB's wire form. None members of maps are left out.
+    """One value in DynamoDB's wire form. Members of maps that are None are left out.
 
     Raises:
         TypeError: for a type the ledger does not use.
@@ -61,10 +61,10 @@ def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item h
 
 
 def read(item: Mapping[str, Any], kind: type[T]) -> T:
-    """Build a data class from an item; attributes it does not know are ignored.
+    """Build a data class from an item; attributes that the class does not have are ignored.
 
     Raises:
-        UnreadableItemError: the item does not hold what its schema promises.
+        UnreadableItemError: the item does not match its schema.
     """
     try:
         return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)

@@ -1,4 +1,4 @@
-"""boto3's errors translated into Dropbatch's own: one place for all AWS services."""
+"""Translates boto3's errors into Dropbatch's own: one place for all AWS services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def storage_errors(call: str) -> Iterator[None]:
-    """Translate what a call of boto3 raises.
+    """Translate the errors that a boto3 call raises.
 
     Args:
         call: the service and its operation, for the message.

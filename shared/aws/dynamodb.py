@@ -1,7 +1,7 @@
-"""DynamoDB: one table, and the one way to write to it: a conditional write to one item. Knows nothing of jobs.
+"""DynamoDB: one table, and the one way to write to it: a conditional write to one item. Knows nothing about jobs.
 
-A write returns the item as it is afterwards, or None when the item was not as the caller expected. The SDK sends a
-write again when no answer came; a write that meets its own first delivery counts as successful.
+A write returns the item as it is afterwards, or None if the item was not as the caller expected. The SDK sends a write
+again if it got no answer; a write that finds its own first delivery counts as successful.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """As an expected value: the attribute must be absent, or compare so with `value`."""
+    """As an expected value: the attribute must be absent, or compare with `value` by `operator`."""
 
     operator: str
     value: float
@@ -35,7 +35,7 @@ class ConditionFailedError(Exception):
     """The item was not as the write expected; never leaves `shared`.
 
     Attributes:
-        sent_again: the SDK got no answer at first and sent the write again, so it may have met its own first delivery.
+        sent_again: the SDK got no answer at first and sent the write again, so it may have found its own first one.
     """
 
     def __init__(self, *, sent_again: bool) -> None:
@@ -52,12 +52,12 @@ class Table:
         self.table = table
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
-        """An item in wire form, read consistently; None if there is none."""
+        """An item in wire form, read consistently; None if it does not exist."""
         item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get("Item")
         return item
 
     def create(self, item: dict[str, Any]) -> bool:
-        """Write a new item, given in wire form with its key; False if there is one with this key."""
+        """Write a new item, given in wire form with its key; False if an item with this key exists."""
         try:
             self.call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
         except ConditionFailedError as error:
@@ -72,7 +72,7 @@ class Table:
         kind: type[T],
         remove: Sequence[str] = (),
     ) -> T | None:
-        """Change an existing item by one conditional write.
+        """Change an existing item with one conditional write.
 
         Args:
             key: the item's key, in wire form.
@@ -125,7 +125,7 @@ class Table:
         return read(answer["Attributes"], kind)
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
-        """One call that names this table; raises as `call_dynamodb`."""
+        """Call an operation on this table; raises like `call_dynamodb`."""
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
     def _changed_already(
@@ -145,7 +145,7 @@ def _holds(item: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> TypeGua
 
 
 def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-    """One call of DynamoDB with its errors translated.
+    """Call DynamoDB and translate its errors.
 
     Raises:
         ConditionFailedError: the condition did not hold.

@@ -1,7 +1,7 @@
-"""Notices: an EventBridge event for each job that is over. At least once, because the ledger waits for it.
+"""Notices: an EventBridge event for each job that is over, sent at least once, because the ledger waits for it.
 
-There is no second outbox: a job is `finalizing`, and due again, until EventBridge has taken its notice; only then does
-the ledger call it over. Whoever dies in between tells the same again.
+There is no separate outbox: a job is `finalizing`, and due again, until EventBridge has accepted its notice; only then
+does the ledger end it. If a function dies in between, the same notice is sent again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class EventBus:
     """The account's default event bus."""
 
     def __init__(self, client: Callable[[], EventBridgeClient]) -> None:
-        """Keep how a client is made: most invocations end no job, and making one costs 40 ms."""
+        """Take a function that creates the client: most invocations end no job, and creating one takes 40 ms."""
         self.client = client
 
     def publish_job_over(self, detail: dict[str, Any], at: float) -> None:
-        """Tell that a job is over.
+        """Announce that a job is over.
 
         Args:
-            detail: of the event; `job_id` tells two events of one job from those of another.
+            detail: the event's detail; its `job_id` identifies the job, of which there may be two events.
             at: Unix seconds.
 
         Raises:
-            StorageError: EventBridge refused or broke off; the notice must be given again.
+            StorageError: EventBridge rejected the call or the connection failed; the notice must be sent again.
         """
         entry = {
             "Source": SOURCE,

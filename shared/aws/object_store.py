@@ -1,7 +1,7 @@
-"""The object store: S3, seen as keys of one bucket. Knows keys and bytes, no job.
+"""The object store: S3, seen as keys of one bucket. Knows keys and bytes, but no jobs.
 
-What counts is written once (`If-None-Match: *`): 412 means somebody wrote it already, 409 that two writes met and one
-should try again.
+Objects that matter are written once (`If-None-Match: *`): 412 means that the object already exists, 409 that two writes
+collided and one should try again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 BLOCK_BYTES = 4 << 20
-"""Bytes read at once when an object is copied through this process."""
+"""Bytes read at a time when an object is copied through this process."""
 
 MAX_PARALLEL_READS = 8
-"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however few there are."""
+"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte, however small the section is."""
 
 _MAX_TRIES = 3
 _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
@@ -47,12 +47,12 @@ _GONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What HEAD tells of an object.
+    """What HEAD returns about an object.
 
     Attributes:
         size: bytes.
         etag: without quotes.
-        version: version id; `null` where the bucket has no versions.
+        version: version id; `null` if the bucket has no versions.
         modified: time of the last change.
         metadata: user metadata, lower-case names.
     """
@@ -66,7 +66,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartPart:
-    """A piece of an object that is being joined: its place, its bytes, its ETag as S3 gave it."""
+    """A piece of an object that is being joined: its place, its size in bytes, its ETag as S3 returned it."""
 
     number: int
     size: int
@@ -80,20 +80,20 @@ class ObjectStore:
         """Use a ready client.
 
         Args:
-            client: for all calls that S3 answers soon.
+            client: for all calls that S3 answers quickly.
             bucket: its name.
-            copying: gives a client that waits longer, for server-side copies; without it the other one is used.
+            copying: returns a client that waits longer, for server-side copies; without it, `client` is used.
         """
         self.client = client
         self.bucket = bucket
         self.copying = copying or (lambda: client)
 
     def in_bucket(self, bucket: str) -> ObjectStore:
-        """The objects of another bucket, by the same clients."""
+        """The objects of another bucket, with the same clients."""
         return ObjectStore(self.client, bucket, self.copying)
 
     def head(self, key: str, version: str = "") -> ObjectInfo | None:
-        """What is stored under a key, or None."""
+        """What HEAD returns about the object under a key; None if there is no object."""
         try:
             answer = self._call("head_object", Key=key, **_version(version))
         except ObjectNotFoundError:
@@ -110,8 +110,8 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadError: `source_gone`: the version is no more.
-            StorageError: S3 refused or broke off, several times.
+            UploadError: `source_gone`: the version no longer exists.
+            StorageError: S3 rejected the call, or the connection failed several times.
         """
         arguments = {
             **_version(version),
@@ -123,12 +123,12 @@ class ObjectStore:
         except ObjectNotFoundError as error:
             raise UploadError(
                 "source_gone",
-                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was read. "
+                f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was being read. "
                 "Upload it again.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """An object's bytes, or a section of them; meant for what fits in memory.
+        """An object's bytes, or a section of them; for objects that fit in memory.
 
         Raises:
             ObjectNotFoundError: nothing is stored under the key.
@@ -140,14 +140,14 @@ class ObjectStore:
         return self._read(key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"})
 
     def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
-        """A whole object, in memory while it is small, else on disk as long as the given stack lives.
+        """A whole object: in memory if it is small, else on disk as long as the given stack lives.
 
         Raises:
             ObjectNotFoundError: nothing is stored under the key.
         """
         stored = self.head(key)
         if stored is None:
-            raise ObjectNotFoundError(f"{key} is not there")
+            raise ObjectNotFoundError(f"{key} does not exist")
         return spool(self.blocks(key, 0, stored.size), kept)
 
     def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
@@ -167,22 +167,22 @@ class ObjectStore:
                     ahead.append(threads.submit(self.get, *block))
             while ahead:
                 yield ahead.popleft().result()
-        finally:  # Not waited for: the garbage collector may close this generator while another thread begins.
+        finally:  # No wait: the garbage collector may close this generator while another thread begins.
             threads.shutdown(wait=False, cancel_futures=True)
 
     def put_if_absent(
         self, key: str, body: bytes | mmap.mmap | IO[bytes], metadata: Mapping[str, str] | None = None, kind: str = ""
     ) -> bool:
-        """Write an object unless one is there; whether this call wrote it.
+        """Write an object unless one exists; return whether this call wrote it.
 
         Args:
             key: the new object.
-            body: bytes, or what can be read from its beginning on: a file or a mapping.
+            body: bytes, or a file or mapping, which is read from its beginning.
             metadata: of the new object.
             kind: its content type.
 
         Raises:
-            StorageError: S3 refused or broke off.
+            StorageError: S3 rejected the call or the connection failed.
         """
         for attempt in range(_MAX_TRIES):
             if not isinstance(body, bytes):
@@ -199,21 +199,21 @@ class ObjectStore:
         raise AssertionError("unreachable")
 
     def replace(self, key: str, body: bytes, etag: str, metadata: Mapping[str, str]) -> None:
-        """Write an object over the one that has this ETag.
+        """Replace the object that has this ETag.
 
         Raises:
-            StorageError: it is another object now, or S3 refused or broke off.
+            StorageError: it is another object now, S3 rejected the call, or the connection failed.
         """
         self._call("put_object", Key=key, Body=body, IfMatch=f'"{etag}"', **_optional(metadata, ""))
 
     def put(self, key: str, body: bytes, kind: str = "") -> None:
-        """Write an object, over whatever is there."""
+        """Write an object, replacing any that exists."""
         self._call("put_object", Key=key, Body=body, **_optional(None, kind))
 
     # ── joining objects by server-side copy ──────────────────────────────────────────────────────────────────────
 
     def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
-        """Begin to join objects into a new one; the id of the multipart upload."""
+        """Start joining objects into a new one; return the id of the multipart upload."""
         upload_id: str = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
         return upload_id
 
@@ -224,7 +224,7 @@ class ObjectStore:
             key: the new object.
             upload_id: of `create_multipart_upload`.
             number: the piece's place, 1 to 10,000.
-            source: key of the object; of at least 5 MiB unless it is the last piece, at most 5 GiB.
+            source: key of the object to copy; at least 5 MiB unless it is the last piece, at most 5 GiB.
         """
         self._call(
             "upload_part_copy",
@@ -238,7 +238,7 @@ class ObjectStore:
         """The pieces copied so far, in order.
 
         Raises:
-            ObjectNotFoundError: the upload is no more: completed, or removed after some days.
+            ObjectNotFoundError: the upload no longer exists: it was completed, or removed after some days.
         """
         found: list[MultipartPart] = []
         position: dict[str, int] = {}
@@ -250,7 +250,7 @@ class ObjectStore:
             position = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
     def complete_multipart_upload(self, key: str, upload_id: str, pieces: list[MultipartPart]) -> bool:
-        """Make the new object of its pieces, unless it is there; whether this call did."""
+        """Create the new object from its pieces, unless it exists; return whether this call did."""
         parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
         try:
             self._call(
@@ -266,7 +266,7 @@ class ObjectStore:
         return True
 
     def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
-        """Read a body to its end; a body that breaks off is asked for again (botocore retries only the head)."""
+        """Read a body to its end; one that is cut off is requested again (botocore retries only up to the headers)."""
         problem: Exception | None = None
         for _ in range(_MAX_TRIES):
             answer = self._call("get_object", Key=key, **arguments)
@@ -276,7 +276,7 @@ class ObjectStore:
                 problem = error
             else:
                 return body
-        raise StorageError(f"S3 get_object {key}: the body broke off {_MAX_TRIES} times: {problem}") from problem
+        raise StorageError(f"S3 get_object {key}: the body was cut off {_MAX_TRIES} times: {problem}") from problem
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         client = self.copying() if operation in _COPYING else self.client
@@ -301,11 +301,11 @@ class ObjectNotFoundError(StorageError):
 
 
 class WriteConflictError(StorageError):
-    """Two conditional writes met (409)."""
+    """Two conditional writes collided (409)."""
 
 
 class ObjectExistsError(Exception):
-    """A write-once object exists (412); never leaves this module."""
+    """A write-once object already exists (412); never leaves this module."""
 
 
 def _in_blocks(key: str, start: int, length: int) -> Iterator[tuple[str, int, int]]:

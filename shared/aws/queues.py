@@ -1,4 +1,4 @@
-"""The work queues: SQS. Messages make work start soon; the ledger makes it certain."""
+"""The work queues: SQS. Messages make work start soon; the ledger makes sure that it is done."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FAST_START_BATCHES = 20
 """The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
 
 SUBMIT_GRACE_SECONDS = 60.0
-"""Seconds that a batch's first message has to be processed before a tick sends another."""
+"""Seconds in which a batch's first message must be processed before a tick sends another."""
 POLL_GRACE_SECONDS = 10.0
-"""Seconds that a message to poll may be late before a tick polls in its place: two polls at the same time waste one."""
+"""Seconds that a message to poll may be late before a tick polls instead: two polls at the same time waste one."""
 
 MAX_DELAY_SECONDS = 900
-"""The longest that SQS can delay a message."""
+"""Maximum seconds that SQS can delay a message."""
 
 
 class SplitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="split"):
@@ -75,10 +75,10 @@ class Queues:
 
         Args:
             messages: all to the same queue.
-            delays: of each, seconds from now; empty for none.
+            delays: seconds from now for each message; empty for none.
 
         Raises:
-            StorageError: SQS did not take all of them; the items are due again by their `due_at`.
+            StorageError: SQS did not accept all of them; the items become due again at their `due_at`.
         """
         for start in range(0, len(messages), 10):
             chosen = messages[start : start + 10]
@@ -100,7 +100,7 @@ class Queues:
                 )
 
     def hide(self, url: str, receipt: str, seconds: float) -> None:
-        """Choose when a message that was received is delivered again, unless it is deleted by then.
+        """Set when a received message is delivered again, unless it is deleted by then.
 
         Raises:
             StorageError: SQS failed.
@@ -109,7 +109,7 @@ class Queues:
             self.client.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds))
 
     def waiting(self, url: str) -> int:
-        """About how many messages of a queue are not in flight; SQS may be up to a minute behind.
+        """The approximate number of messages of a queue that are not in flight; SQS may be up to a minute behind.
 
         Raises:
             StorageError: SQS failed.

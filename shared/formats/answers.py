@@ -1,4 +1,4 @@
-"""What the API answered one request, whatever the model's shape: a text, tool calls, embeddings, tokens.
+"""What the API answered to one request, whatever the model's shape: a text, tool calls, embeddings, tokens.
 
 Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions (`choices`), Responses
 objects (`output`), and embeddings (`data`, or `response` of arrays). Texts and numbers stay JSON; nothing here raises.
@@ -41,11 +41,11 @@ class Answer(NamedTuple):
     """One answer.
 
     Attributes:
-        text: as a JSON string; None if the answer holds none, or no known one.
-        calls: tools that the model asks to be called.
+        text: as a JSON string; None if the answer has none, or none that is known.
+        calls: tool calls that the model requests.
         finish: why the model stopped, in its own words; empty if it did not say.
         tokens: as reported.
-        members: the result's members as JSON; empty if it is no object.
+        members: the result's members as JSON; empty if it is not an object.
         is_structured: whether the text is an object or array that the API sent as such.
     """
 
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(result: Json) -> Answer:
-    """What an API's result says; a result of unknown shape has no text."""
+    """Read a result of the API; a result of unknown shape has no text."""
     if begins(result, b'"'):
         return Answer(bytes(result), [], "", Tokens(), {})
     members = _unwrapped(result)
@@ -80,7 +80,7 @@ def read_answer(result: Json) -> Answer:
 
 
 def _unwrapped(result: Json) -> dict[str, msgspec.Raw]:
-    """A result's members; an object that holds nothing but `result` is looked into."""
+    """A result's members; an object with no member but `result` is unwrapped."""
     members = members_of(result) or {}
     for _ in range(4):
         inner = members_of(members["result"]) if list(members) == ["result"] else None
@@ -132,7 +132,7 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
 
 
 def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:
-    """Embeddings as JSON arrays, one a text; empty if the result holds none."""
+    """Embeddings as JSON arrays, one per text; empty if the result has none."""
     for name in ("data", "response"):
         found = elements_of(members[name]) if begins(members.get(name, NULL), b"[") else None
         if found and all(begins(one, b"[") for one in found):

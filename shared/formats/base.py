@@ -29,7 +29,7 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON, or not of the type asked for."""
+"""What msgspec raises for bytes that are not JSON, or not of the requested type."""
 
 Json = bytes | msgspec.Raw
 
@@ -66,10 +66,10 @@ class Target:
         model: the job's model id.
         task: what the model does.
         shape: which member takes its input.
-        images: whether messages may hold images; None if nobody knows.
+        images: whether messages may contain images; None if unknown.
         plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
         template: text with `{column}`s; empty for none.
-        defaults: members for every request that has none of that name, as JSON.
+        defaults: members for every request that has no member of that name, as JSON.
     """
 
     model: str
@@ -94,7 +94,7 @@ class RecordFault(NamedTuple):
     Attributes:
         code: `bad_record` or `mismatched_model`, or one of `UNREADABLE_CODES`.
         message: begins with the member at fault and a colon, if there is one; see `member_of`.
-        reference: the record's reference as JSON, where it could be read.
+        reference: the record's reference as JSON, if it could be read.
     """
 
     code: str
@@ -104,7 +104,7 @@ class RecordFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What result lines say of a batch: its job's id and model, its `request_id`, and when it was accepted.
+    """What result lines contain about a batch: its job's id and model, its `request_id`, and when it was accepted.
 
     Attributes:
         request_id: empty if the batch was never accepted.
@@ -123,10 +123,10 @@ class Outcome(NamedTuple):
     Attributes:
         id: the record's id.
         reference: its reference as JSON.
-        record: its exact bytes; empty if they were not kept, as those of a record that is too large.
+        record: its exact bytes; empty if they were not kept, as for a record that is too large.
         result: the API's result as JSON on one line; None for a failed record.
         code: error code of a failed record.
-        message: words to the code.
+        message: explains the code.
     """
 
     id: int
@@ -144,7 +144,7 @@ class Reader(Protocol):
         """One request or fault for each record, in order.
 
         Args:
-            records: exact bytes without line ends; of JSON formats, each a sound JSON object.
+            records: exact bytes without line ends; in JSON formats, each is a valid JSON object.
         """
 
 
@@ -160,7 +160,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """Names and content types of a format's result files, and how they begin."""
+    """Names and content types of a format's result files, and the bytes they begin with."""
 
     output: str = "output.jsonl"
     output_type: str = "application/jsonl"
@@ -193,7 +193,7 @@ def member_of(message: str) -> str | None:
 
 
 def splice(members: Iterable[tuple[str, Json]]) -> bytes:
-    """A JSON object of members whose values are JSON already."""
+    """A JSON object of members whose values are already JSON."""
     return b"{%b}" % b",".join([b"%b:%b" % (_key(name), value) for name, value in members])
 
 
@@ -203,12 +203,12 @@ def _key(name: str) -> bytes:
 
 
 def splice_array(elements: Iterable[Json]) -> bytes:
-    """A JSON array of elements that are JSON already."""
+    """A JSON array of elements that are already JSON."""
     return b"[%b]" % b",".join(elements)
 
 
 def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
-    """An object's members as JSON; None if it is no object."""
+    """An object's members as JSON; None if it is not an object."""
     try:
         return _decode_members(raw)
     except UNDECODABLE:
@@ -216,7 +216,7 @@ def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
 
 
 def elements_of(raw: Json) -> list[msgspec.Raw] | None:
-    """An array's elements as JSON; None if it is no array."""
+    """An array's elements as JSON; None if it is not an array."""
     try:
         return _decode_raws(raw)
     except UNDECODABLE:
@@ -238,27 +238,27 @@ def word_of(raw: Json) -> str:
 
 
 def begins(raw: Json, with_byte: bytes) -> bool:
-    """Whether JSON begins with a byte; it tells objects, arrays and strings apart."""
+    """Whether JSON begins with a byte; it distinguishes objects, arrays and strings."""
     return bytes(memoryview(raw)[:1]) == with_byte
 
 
 def one_line(raw: Json) -> bytes:
-    """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
+    """JSON on one line, byte for byte unless it has line breaks between its tokens."""
     json = bytes(raw)
     return compact(json) if b"\n" in json or b"\r" in json else json
 
 
 def compact(raw: Json) -> bytes:
-    """JSON without white space between its tokens; what msgspec cannot read is only put on one line."""
+    """JSON without white space between its tokens; if msgspec cannot read it, it is only put on one line."""
     json = bytes(raw)
     try:
         return msgspec.json.format(json, indent=-1)
     except UNDECODABLE:
-        return json.replace(b"\n", b" ").replace(b"\r", b" ")  # both stand only between tokens
+        return json.replace(b"\n", b" ").replace(b"\r", b" ")  # both occur only between tokens
 
 
 def json_text(raw: Json) -> bytes:
-    """JSON as a JSON string that holds it."""
+    """JSON as the content of a JSON string."""
     return encode(compact(raw).decode(errors="replace"))
 
 

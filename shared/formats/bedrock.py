@@ -1,4 +1,4 @@
-"""Bedrock's batch files: `{"recordId"?, "modelInput"}` a line, and their answers in the shape of the input."""
+"""Bedrock's batch files: `{"recordId"?, "modelInput"}` per line, and their answers in the shape of the input."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BedrockReader:
         is_text = begins(line.record_id, b'"')
         try:
             if not is_text and bytes(line.record_id) != b"null":
-                raise BadRecordError("recordId", "It must be a text, or be left out.")  # noqa: TRY301
+                raise BadRecordError("recordId", "It must be a string, or be left out.")  # noqa: TRY301
             request = self._request(members_of(line.model_input))
         except BadRecordError as error:
             return RecordFault(error.code, error.message, line.record_id if is_text else NULL)
@@ -72,7 +72,7 @@ class BedrockReader:
 
     def _request(self, model_input: dict[str, msgspec.Raw] | None) -> dict[str, Json]:
         if model_input is None:
-            raise BadRecordError("modelInput", "It must be an object, the request.")
+            raise BadRecordError("modelInput", "It must be an object: the request.")
         return convert_body(model_input, endpoint_of(model_input, self._target), self._target, "modelInput")
 
 
@@ -114,19 +114,19 @@ class BedrockWriter:
 
 
 def _line_of(record: bytes) -> _Line:
-    """A record's members; none for one that could not be read."""
+    """A record's members; empty for one that could not be read."""
     return _decode_line(record) if record and members_of(record) is not None else _Line()
 
 
 def error_code(code: str) -> int:
-    """Bedrock's number for one of our codes."""
+    """Bedrock's number for one of Dropbatch's codes."""
     if code in _BAD_REQUEST_CODES:
         return HTTPStatus.BAD_REQUEST
     return HTTPStatus.REQUEST_TIMEOUT if code == "expired" else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def made_up_id(facts: BatchFacts, id_: int) -> str:
-    """The `recordId` of a record that has none: 11 letters and digits, the same at every run."""
+    """The `recordId` of a record that has none: 11 letters and digits, the same in every run."""
     number = int.from_bytes(hashlib.sha256(f"{facts.job_id}/{id_}".encode()).digest()[:8])
     letters = []
     for _ in range(_ID_LENGTH):
@@ -136,7 +136,7 @@ def made_up_id(facts: BatchFacts, id_: int) -> str:
 
 
 def output_name(upload_key: str) -> str:
-    """The name of the output file: the upload's with `.out`, as Bedrock does it."""
+    """The name of the output file: the upload's with `.out`, as in Bedrock."""
     name = upload_key.rpartition("/")[2]
     for ending in (".gz", ".zst"):
         if name.lower().endswith(ending):
@@ -147,7 +147,7 @@ def output_name(upload_key: str) -> str:
 
 
 def manifest_out(total: int, succeeded: int, failed: int, input_tokens: int | None, output_tokens: int | None) -> bytes:
-    """`manifest.json.out`: Bedrock's counts of a job; tokens that nobody reported are 0."""
+    """`manifest.json.out`: Bedrock's counts of a job; tokens that were not reported are 0."""
     return encode(
         {
             "totalRecordCount": total,

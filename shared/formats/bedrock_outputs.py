@@ -1,4 +1,4 @@
-"""Bedrock's `modelOutput`, in the shape that goes with the `modelInput`: Titan, Cohere, Messages, Converse, Llama."""
+"""Bedrock's `modelOutput`, in the shape that matches the `modelInput`: Titan, Cohere, Messages, Converse, Llama."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> bytes:
-    """The answer in the shape of the input; the API's own where there is none, or where the answer does not fit it."""
+    """The answer in the shape of the input; the API's own if that has no known shape, or the answer does not fit it."""
     answer = read_answer(result)
     made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
     return made or bytes(result)
@@ -124,7 +124,7 @@ def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -
 
 
 def _arguments(arguments: bytes) -> bytes:
-    """A call's arguments as an object; what is none is put in one."""
+    """A call's arguments as an object; anything else is put in one."""
     if members_of(arguments) is not None:
         return arguments
     return splice([("arguments", encode(arguments.decode(errors="replace")))])
@@ -168,4 +168,4 @@ SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, A
     (_is_converse, _converse),
     (lambda model_input: {"prompt", "max_gen_len"} <= model_input.keys(), _llama),
 )
-"""Which inputs have which output; the first that fits counts."""
+"""Which inputs have which output; the first that fits is used."""

@@ -1,8 +1,8 @@
-"""Where rows of CSV and TSV begin and end, from a stream of blocks, with the exact bytes of each.
+"""Finds the rows of CSV and TSV in a stream of blocks, with the exact bytes of each.
 
-As RFC 4180 says, and as Python's `csv` reads it: a quote counts only at the beginning of a field; inside quotes a line
-feed belongs to the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not the
-row's. Memory is bounded: a row that no request can hold is passed over, block by block.
+Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes, a line feed belongs
+to the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not part of the row.
+Memory is bounded: a row that is too large for any request is skipped, block by block.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 EXCERPT_BYTES = 64 << 10
-"""Bytes that are kept of a row that is too large."""
+"""Bytes kept of a row that is too large."""
 
 WINDOW_BYTES = 256 << 10
-"""Bytes of rows that are handed on together, about."""
+"""Approximate bytes of rows that are returned together."""
 
 
 class LongRow(NamedTuple):
-    """A row that no request can hold: how it begins, and its length in bytes."""
+    """A row that is too large for any request: its beginning, and its length in bytes."""
 
     beginning: bytes
     length: int
 
 
 class RowWindow(NamedTuple):
-    """Rows that lie together.
+    """Consecutive rows.
 
     Attributes:
         rows: their bytes, without line ends; an empty line is an empty row.
-        steps: bytes from each one's beginning to the next one's.
-        lines: lines that each takes.
+        steps: bytes from the beginning of each row to that of the next.
+        lines: number of lines of each row.
     """
 
     rows: list[bytes | LongRow]
@@ -46,15 +46,15 @@ class RowWindow(NamedTuple):
 
 
 def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Iterator[RowWindow]:
-    """All rows, some of them at a time; a last row needs no line end.
+    """All rows, some of them at a time; the last row needs no line end.
 
     Args:
         blocks: the stream.
         delimiter: one byte.
-        line: lines before the stream, for messages.
+        line: lines before the stream, for error messages.
 
     Raises:
-        UploadError: `broken_document`: a quote never closes.
+        UploadError: `broken_document`: a quote is never closed.
     """
     match_row = _patterns(delimiter).row.match
     held, size, next_scan = [b""], 0, 0
@@ -63,7 +63,7 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Itera
         held.append(block)
         size += len(block)
         if size < next_scan and size <= API_BODY_LIMIT:
-            continue  # an unfinished row is looked at again when it has doubled: not once for each block
+            continue  # an unfinished row is scanned again only when it has doubled, not for each block
         buffer, at = b"".join(held), 0
         while (window := _window(match_row, buffer, at)).rows:
             yield window
@@ -79,7 +79,7 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Itera
 
 
 def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
-    """Whole rows from `at` on, a window's worth."""
+    """Whole rows from `at` on, about a window of them."""
     last = buffer.rfind(b"\n", at, at + WINDOW_BYTES) + 1
     section = buffer[at:last] if last > 0 else b""
     if section and b'"' not in section:
@@ -103,7 +103,7 @@ def _row(row: bytes) -> bytes | LongRow:
 
 
 def _last_rows(buffer: bytes, delimiter: bytes, line: int) -> Iterator[RowWindow]:
-    """What is left at the end of the stream."""
+    """The rows left at the end of the stream."""
     at = 0
     while at < len(buffer):
         window = _window(_patterns(delimiter).row.match, buffer, at)
@@ -124,7 +124,7 @@ def _last_rows(buffer: bytes, delimiter: bytes, line: int) -> Iterator[RowWindow
 def _unclosed(line: int) -> UploadError:
     return UploadError(
         "broken_document",
-        f"The quote that opens in line {line:,} never closes. Close it, or write a quote inside a field twice, and "
+        f"The quote opened in line {line:,} is never closed. Close it, or double a quote that belongs to a field, and "
         "upload the file again.",
     )
 
@@ -146,7 +146,7 @@ if TYPE_CHECKING:
 
 @cache
 def _patterns(delimiter: bytes) -> _Patterns:
-    """A field, several with what is between them, and a whole row with its line feed."""
+    """Patterns of a field, of several fields with their delimiters, and of a whole row with its line feed."""
     d = re.escape(delimiter)
     quoted = rb'"[^"]*+(?:""[^"]*+)*+"[^%b\n]*+' % d
     bare = rb'[^"%b\n][^%b\n]*+' % (d, d)
@@ -156,14 +156,14 @@ def _patterns(delimiter: bytes) -> _Patterns:
 
 
 def split_row(row: bytes, delimiter: bytes) -> list[bytes]:
-    """A row's fields as they are written, quotes and all."""
+    """A row's fields as written, including the quotes."""
     match_field = _patterns(delimiter).field.match
     fields, at = [], 0
     while True:
         match = match_field(row, at)
         end = match.end() if match else at
         if row[at : at + 1] == b'"' and end == at:
-            end = len(row)  # it never closes, which no row of `read_rows` does
+            end = len(row)  # never closed, which no row of `read_rows` is
         fields.append(row[at:end])
         if end >= len(row):
             return fields
@@ -176,13 +176,13 @@ _START, _BARE, _QUOTED, _QUOTE = range(4)
 
 
 def _skip_row(buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int) -> tuple[RowWindow, bytes]:
-    """Pass over a row, block by block.
+    """Skip a row, block by block.
 
     Returns:
-        The row as a window of its own, and what follows it in the block that ends it.
+        A window with this row alone, and what follows it in the block that ends it.
 
     Raises:
-        UploadError: `broken_document`: a quote never closes.
+        UploadError: `broken_document`: a quote is never closed.
     """
     beginning, length, lines = buffer[:EXCERPT_BYTES], 0, 1
     opened = line + 1

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOOKED_AT_LINES = 100
-"""Lines of which at least one has to be JSON, unless the file is one of the other formats."""
+"""First lines of which at least one must be JSON, unless the file is one of the other formats."""
 
 PACKED = (".gz", ".zst")
 EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".txt": "text"}
 
 UNREADABLE = object()
-"""Stands for the value of a line that is no JSON."""
+"""Represents the value of a line that is not JSON."""
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
@@ -29,26 +29,26 @@ _BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
 
 _ANTHROPIC = (
-    "The file is written for Anthropic's batches ('custom_id' with 'params'). Write each record as OpenAI's batches "
-    "have it, with 'body' in place of 'params', or as a request of Workers AI itself."
+    "The file is written for Anthropic's batches ('custom_id' with 'params'). Write each record as in OpenAI's "
+    "batches, with 'body' in place of 'params', or as a request of Workers AI itself."
 )
 _NONE = (
-    "None of the first lines is JSON. Upload JSON Lines, one request object a line; a table under a name that ends in "
-    ".csv or .tsv; a text for each line under a name that ends in .txt; or name the format in x-amz-meta-format."
+    "None of the first lines is JSON. Upload JSON Lines, one request object per line; a table under a name that ends "
+    "in .csv or .tsv; one text per line under a name that ends in .txt; or name the format in x-amz-meta-format."
 )
 
 
 def detect_format(key: str, head: bytes, *, complete: bool, form: str = "jsonl") -> str:
-    """The format of a file that no option names.
+    """The format of a file, if no option names it.
 
     Args:
         key: the upload's key.
         head: its first unpacked bytes.
-        complete: whether they are all.
+        complete: whether these are all of them.
         form: `jsonl`, or `object` or `array` for a document.
 
     Raises:
-        UploadError: `unknown_format`: it is of none, or of one that is not supported.
+        UploadError: `unknown_format`: it has no known format, or one that is not supported.
     """
     if form != "jsonl":
         return "native"
@@ -98,9 +98,9 @@ def first_model(head: bytes, *, complete: bool) -> str:
 
 
 def _values(head: bytes, *, complete: bool) -> Iterator[Any]:
-    """The value of each line that is whole and not blank; `UNREADABLE` for one that is no JSON."""
+    """The value of each line that is whole and not blank; `UNREADABLE` for one that is not JSON."""
     at = len(_BOM) if head.startswith(_BOM) else 0
-    while (at := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It matches nothing, too.
+    while (at := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
         end = head.find(b"\n", at)
         if end < 0:
             if not complete:

@@ -1,7 +1,7 @@
-"""Chat messages as Workers AI takes them: a text for each, images only for models that see.
+"""Chat messages in the form that Workers AI accepts: one text each, images only for vision models.
 
-Content comes as a text, as OpenAI's or Anthropic's typed parts, or as Converse's blocks without a type. Parts of text
-are joined with a line feed. Content of any other kind, tool results for instance, is sent as written.
+Content is a string, OpenAI's or Anthropic's typed parts, or Converse's blocks without a type. Parts of text are joined
+with a line feed. Content of any other kind, such as tool results, is sent as written.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ REFUSED_TYPES = frozenset({"input_audio", "audio", "video", "document", "file", 
 
 
 def chat_messages(messages: Json | None, system: Json | None, target: Target, path: str) -> Json:
-    """The messages of a chat request, with the system's text as the first.
+    """The messages of a chat request, with the system's text as the first one.
 
     Args:
         messages: the member as JSON; None if it is missing.
         system: Anthropic's or Converse's `system` as JSON; None for none.
         target: what they are sent to.
-        path: the body's name in the record, for messages.
+        path: the body's name in the record, for error messages.
 
     Raises:
-        BadRecordError: they are no array of objects, or hold what the model does not take.
+        BadRecordError: they are not an array of objects, or contain something that the model does not accept.
     """
     if messages is None or not begins(messages, b"["):
         raise BadRecordError(f"{path}.messages", "It must be an array of messages.")
@@ -73,7 +73,7 @@ _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 def _are_texts(messages: Json) -> bool:
-    """Whether each message holds a text or nothing, as most do: then they are sent as written."""
+    """Whether the content of each message is a string or missing, as usual: then they are sent as written."""
     try:
         _decode_messages(messages)
     except UNDECODABLE:
@@ -91,15 +91,15 @@ def _system_message(system: Json | None, path: str) -> bytes:
         texts = [_text_of(part) for part in values or []]
         text = encode("\n".join(one or "" for one in texts)) if None not in texts else None
     if text is None or not begins(text, b'"'):
-        raise BadRecordError(f"{path}.system", "It must be a text or an array of texts.")
+        raise BadRecordError(f"{path}.system", "It must be a string or an array of text parts.")
     return splice([("role", b'"system"'), ("content", text)])
 
 
 def _content(content: Json, target: Target, path: str) -> Json | None:
-    """Parts as one text, or as OpenAI's parts for a model that sees; None where they are sent as written.
+    """Parts as one string, or as OpenAI's parts for a vision model; None if they are sent as written.
 
     Raises:
-        BadRecordError: they hold what the model does not take.
+        BadRecordError: they contain something that the model does not accept.
     """
     parts = value_of(content)
     if not isinstance(parts, list):
@@ -112,7 +112,7 @@ def _content(content: Json, target: Target, path: str) -> Json | None:
         if kind in REFUSED_TYPES:
             raise BadRecordError(f"{path}[{index}]", "Workers AI takes text here, and images for some models.")
         if kind in IMAGE_TYPES and target.images is False:
-            raise BadRecordError(f"{path}[{index}]", f"{target.model} takes text alone, and no images.")
+            raise BadRecordError(f"{path}[{index}]", f"{target.model} takes only text, no images.")
     if not all(text is not None or kind in IMAGE_TYPES for text, kind in zip(texts, kinds, strict=True)):
         return None
     raws = elements_of(content) or []
@@ -128,7 +128,7 @@ def _kind_of(part: object) -> str:
 
 
 def _text_of(part: Any) -> str | None:  # noqa: ANN401  # whatever the user wrote
-    """A part's text; None if it is of another kind."""
+    """A part's text; None for a part of another kind."""
     kind = _kind_of(part)
     if kind in TEXT_TYPES and isinstance(part.get("text"), str):
         text: str = part["text"]
@@ -137,7 +137,7 @@ def _text_of(part: Any) -> str | None:  # noqa: ANN401  # whatever the user wrot
 
 
 def _openai_part(part: dict[str, Any], raw: Json) -> Json:
-    """A text or an image as OpenAI writes it; `raw` itself if it is written so."""
+    """A text or an image in OpenAI's form; `raw` itself if it already has that form."""
     text = _text_of(part)
     if text is not None:
         return splice([("type", b'"text"'), ("text", encode(text))])
@@ -146,7 +146,7 @@ def _openai_part(part: dict[str, Any], raw: Json) -> Json:
 
 
 def _image_url(part: dict[str, Any]) -> str:
-    """The data URI of an image that Anthropic's or Converse's part holds; empty for any other."""
+    """The data URI of the image in Anthropic's or Converse's part; empty for any other part."""
     image = part.get("image")
     source = part.get("source") or (image.get("source") if isinstance(image, dict) else None)
     if not isinstance(source, dict):

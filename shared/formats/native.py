@@ -1,4 +1,4 @@
-"""Native records with defaults: each is sent with the members that it has no value for, and kept as written."""
+"""Native records with defaults: each is sent with the default members that it lacks, and kept as written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NativeReader:
         self._target = target
 
     def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request for each record; these never have a fault of their own."""
+        """One request for each record; this never finds a fault."""
         return [self._convert(record) for record in records]
 
     def _convert(self, record: bytes) -> Converted:
@@ -37,7 +37,7 @@ class NativeReader:
 
 
 def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
-    """A request with the defaults that it has no member of that name for, which follow its own members.
+    """A request with the defaults for members that it lacks, added after its own members.
 
     Args:
         request: a JSON object, as sent.

@@ -1,4 +1,4 @@
-"""OpenAI's batch files: `{"custom_id", "method"?, "url"?, "body"}` a line, and their answers as OpenAI writes them."""
+"""OpenAI's batch files: `{"custom_id", "method"?, "url"?, "body"}` per line, and their answers in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ STATUS_CODES: dict[str, int] = {
     **dict.fromkeys(("bad_record", "mismatched_model", "too_large", "rejected"), 400),
     "inference_failed": 500,
 }
-"""Codes of failed records that OpenAI would answer with a response; all others have none, and an error of the line."""
+"""Codes of failed records that OpenAI would answer with a response; with any other, the line has an error instead."""
 
 ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
-"""Codes that OpenAI calls otherwise."""
+"""Codes that OpenAI names differently."""
 
 ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
-"""What may stand behind `/v1/` in a `url`."""
+"""What may follow `/v1/` in a `url`."""
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
-"""Members by which a request of the Responses API differs from one for embeddings, where there is no `url`."""
+"""Members by which a request of the Responses API differs from one for embeddings, if there is no `url`."""
 
 
 class _Line(msgspec.Struct):
@@ -78,34 +78,34 @@ class OpenAIReader:
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
 
     def _check_model(self, body: dict[str, msgspec.Raw]) -> None:
-        """A foreign name is ignored; another model of Workers AI is not the job's."""
+        """Check the model: another vendor's name is ignored, another Workers AI model is a fault."""
         model = value_of(body.get("model", NULL))
         if model is not None and not isinstance(model, str):
-            raise BadRecordError("body.model", "It must be a text.")
+            raise BadRecordError("body.model", "It must be a string.")
         if model and MODEL_ID.fullmatch(model) and model != self._target.model:
             raise BadRecordError(
                 "body.model",
-                f"The job's model is {self._target.model}. Upload records for {model[:100]} as a file of their own.",
+                f"The job's model is {self._target.model}. Upload records for {model[:100]} as a separate file.",
                 "mismatched_model",
             )
 
 
 def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:
     if not begins(line.custom_id, b'"'):
-        raise BadRecordError("custom_id", "It must be a text.")
+        raise BadRecordError("custom_id", "It must be a string.")
     body = members_of(line.body)
     if body is None:
-        raise BadRecordError("body", "It must be an object, the request.")
+        raise BadRecordError("body", "It must be an object: the request.")
     if bytes(line.method) not in {b"null", b'"POST"'}:
         raise BadRecordError("method", 'It must be "POST".')
     return body
 
 
 def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint:
-    """The endpoint that a record is written for: its `url`, else what its body's members say.
+    """The endpoint that a record is written for: from its `url`, else from its body's members.
 
     Raises:
-        BadRecordError: it names an endpoint that Workers AI's batches have no counterpart of.
+        BadRecordError: it names an endpoint for which Workers AI's batches have no counterpart.
     """
     if bytes(url) != b"null":
         name = word_of(url).strip("/").removeprefix("v1/")
@@ -132,7 +132,7 @@ class OpenAIWriter:
         self._task = task
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
-        """The record's line: its answer in `response`, what failed before any in `error`."""
+        """The record's line: its answer in `response`, a failure before any answer in `error`."""
         line = _decode_line(outcome.record) if outcome.record and _is_object(outcome.record) else _Line()
         response, error = NULL, NULL
         if outcome.result is not None:
@@ -161,7 +161,7 @@ class OpenAIWriter:
     def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line) -> bytes:
         body = members_of(line.body) or {}
         endpoint = endpoint_of(line.url, body, self._task)
-        assert outcome.result is not None  # noqa: S101 - the caller looked
+        assert outcome.result is not None  # noqa: S101 - the caller checked
         make = OBJECTS.get(endpoint)
         is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
         made = make(facts, outcome.id, outcome.result, is_base64=is_base64) if make else None

@@ -1,6 +1,6 @@
-"""OpenAI's response objects, made of what Workers AI answered, valid for the types of OpenAI's own SDK.
+"""OpenAI's response objects, built from Workers AI's answers, valid for the types of OpenAI's own SDK.
 
-Members that the API sends and OpenAI's types do not know stay: a reasoning model's `reasoning_content`, for instance.
+Members that the API sends and OpenAI's types do not have are kept, such as a reasoning model's `reasoning_content`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 class MakeObject(Protocol):
-    """Makes an endpoint's object of the API's result; None if the result is of no such kind."""
+    """Builds an endpoint's object from the API's result; None if the result is of another kind."""
 
     def __call__(self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes | None:
         """The object as JSON on one line."""
@@ -65,7 +65,7 @@ def chat_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
 
 
 def _chat_choice(facts: BatchFacts, id_: int, index: int, choice: dict[str, msgspec.Raw]) -> bytes:
-    """A choice of the API's with what OpenAI's types ask for; its other members stay."""
+    """One of the API's choices with what OpenAI's types require; its other members are kept."""
     members = members_of(choice["message"]) or {}
     content = members.get("content", NULL)
     is_text = begins(content, b'"') or bytes(content) == b"null"
@@ -156,7 +156,7 @@ def embedding_list(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool
 
 
 def _base64_vector(vector: Json) -> bytes | None:
-    """Numbers as little-endian float32 in base64, as a JSON string; None if they are no numbers."""
+    """Numbers as little-endian float32 in base64, as a JSON string; None if they are not numbers."""
     try:
         numbers = array("f", _decode_numbers(vector))
     except UNDECODABLE:
@@ -212,7 +212,7 @@ def _is_bool(members: dict[str, msgspec.Raw], name: str) -> bool:
 
 
 def _output_item(raw: msgspec.Raw, name: str) -> Json:
-    """An item of `output` with what OpenAI's types ask for; of a kind that is not known here, as it is."""
+    """An item of `output` with what OpenAI's types require; an item of an unknown kind is unchanged."""
     item = members_of(raw) or {}
     kind = word_of(item.get("type", NULL))
     if kind == "reasoning":

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 FORMATS = ("native", "openai", "bedrock", "csv", "tsv", "text")
 
 DELIMITERS = {"csv": b",", "tsv": b"\t"}
-"""Formats whose records are rows, and what divides their fields."""
+"""Formats whose records are rows, and the delimiters of their fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A file's format, and what its format has to know.
+    """A file's format, and what that format needs to know.
 
     Attributes:
         format: one of `FORMATS`.
@@ -47,7 +47,7 @@ class Form:
 
 
 def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None) -> Target:
-    """What is known of a job's model, with the job's options."""
+    """What is known about a job's model, with the job's options."""
     model = find_model(model_id)
     return Target(
         model=model_id,
@@ -61,10 +61,10 @@ def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | 
 
 
 def reader_of(form: Form, target: Target) -> Reader:
-    """What turns a file's records into requests.
+    """The reader that turns a file's records into requests.
 
     Raises:
-        UploadError: `unknown_format` or `bad_options`: the header, or the template, does not say what to send.
+        UploadError: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
     """
     if form.format in DELIMITERS:
         return TableReader(target, form.columns)
@@ -80,7 +80,7 @@ _READERS: dict[str, Callable[[Target], Reader]] = {
 
 
 def writer_of(form: Form, target: Target) -> Writer | None:
-    """What writes a file's answers; None where they are written as the native format's."""
+    """The writer of a file's answers; None if they are written in the native format."""
     if form.format in DELIMITERS:
         return TableWriter(form.columns)
     if form.format == "openai":
@@ -89,7 +89,7 @@ def writer_of(form: Form, target: Target) -> Writer | None:
 
 
 def describer_of(form: Form) -> Callable[[bytes], bytes]:
-    """What gives a record as JSON on one line, for `errors.jsonl`."""
+    """The function that returns a record as JSON on one line, for `errors.jsonl`."""
     writer = writer_of(form, target_of(""))
     if writer is None:
         return text_request if form.format == "text" else one_line

@@ -1,6 +1,6 @@
-"""From OpenAI's and Bedrock's request bodies to Workers AI's requests, by one table of members.
+"""Converts OpenAI's and Bedrock's request bodies to Workers AI's requests, by one table of members.
 
-What the table does not know is sent as written. Values that do not change are copied as bytes.
+Members that are not in the table are sent as written. Values that do not change are copied as bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Endpoint(StrEnum):
-    """What a request body was written for: OpenAI's endpoints, to which Bedrock's shapes are close enough."""
+    """The endpoint a request body was written for, one of OpenAI's: Bedrock's shapes are close enough to these."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -52,14 +52,14 @@ LEFT_OUT = frozenset(
 """Members that are never sent."""
 
 ONLY_VALUES: dict[str, tuple[object, str]] = {
-    "stream": (False, "answers come in a file, so nothing can be streamed. Leave it out."),
-    "n": (1, "Workers AI gives one answer a request. Write a record for each answer you want."),
+    "stream": (False, "answers are written to a file, so nothing can be streamed. Leave it out."),
+    "n": (1, "Workers AI gives one answer per request. Write a record for each answer you want."),
 }
-"""Members that are left out if they hold this value (or null); with any other the record is bad."""
+"""Members that are left out if they have this value (or null); any other value makes the record bad."""
 
 REFUSED: dict[str, str] = {
-    "dimensions": "Workers AI's models give embeddings of one length. Leave it out.",
-    "images": "Workers AI makes embeddings of text alone.",
+    "dimensions": "Workers AI's models return embeddings of one length. Leave it out.",
+    "images": "Workers AI makes embeddings of text only.",
 }
 """Members that make a record bad, unless they are null."""
 
@@ -82,23 +82,23 @@ NESTED: dict[str, dict[str, str]] = {
     },
     "textGenerationConfig": {"maxTokenCount": "max_tokens", "topP": "top_p", "stopSequences": "stop"},
 }
-"""Objects whose members are sent as the request's own, under these names or as they are."""
+"""Objects whose members are sent as members of the request, under these names or their own."""
 
 RESPONSES_NAMES: dict[str, str] = {"max_tokens": "max_output_tokens"}
-"""Members of a chat request that the Responses API calls otherwise; others change their form, see `_to_responses`."""
+"""Members of a chat request that the Responses API names differently; others change their form, see `_to_responses`."""
 
 
 def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
-    """A request body as Workers AI takes it.
+    """A request body in the form that Workers AI accepts.
 
     Args:
         body: its members as JSON.
         endpoint: what it was written for.
         target: what it is sent to.
-        path: the body's own name in the record, for messages.
+        path: the body's own name in the record, for error messages.
 
     Raises:
-        BadRecordError: a member asks for what Workers AI does not do, or does not fit the model.
+        BadRecordError: a member requests something that Workers AI does not support, or does not fit the model.
     """
     request = _renamed(body, path)
     _CONVERTERS[endpoint](request, endpoint, target, path)
@@ -106,7 +106,7 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
 
 
 def _renamed(body: Members, path: str) -> Request:
-    """The members under the names that Workers AI gives them."""
+    """The members under Workers AI's names."""
     request: Request = {}
     later: list[tuple[str, Json]] = []
     for name, value in body.items():
@@ -140,7 +140,7 @@ def _check_only_value(name: str, raw: Json, path: str) -> None:
 def _chat(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(request.pop("modalities", b"")):
-        raise BadRecordError(f"{path}.audio", "Workers AI's batches take and give text here. Leave audio out.")
+        raise BadRecordError(f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out.")
     request["messages"] = chat_messages(request.get("messages"), request.pop("system", None), target, path)
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
@@ -166,10 +166,10 @@ def _completions(request: Request, endpoint: Endpoint, target: Target, path: str
     if begins(prompt, b"["):
         prompts = elements_of(prompt) or []
         if len(prompts) != 1 or not begins(prompts[0], b'"'):
-            raise BadRecordError(f"{path}.prompt", "It must be one text: a record for each prompt, and no tokens.")
+            raise BadRecordError(f"{path}.prompt", "It must be one string, not tokens. Write a record for each prompt.")
         prompt = prompts[0]
     if not begins(prompt, b'"'):
-        raise BadRecordError(f"{path}.prompt", "It must be a text.")
+        raise BadRecordError(f"{path}.prompt", "It must be a string.")
     del request["prompt"]
     request.update(text_input(prompt, target))
     if target.shape is Shape.INPUT:
@@ -182,9 +182,9 @@ def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str)
     texts = request.pop(name, b"null")
     if begins(texts, b"["):
         if any(not begins(text, b'"') for text in elements_of(texts) or []):
-            raise BadRecordError(f"{path}.{name}", "Workers AI takes texts, not tokens or other values.")
+            raise BadRecordError(f"{path}.{name}", "Workers AI takes strings, not tokens or other values.")
     elif not begins(texts, b'"'):
-        raise BadRecordError(f"{path}.{name}", "It must be a text or an array of texts.")
+        raise BadRecordError(f"{path}.{name}", "It must be a string or an array of strings.")
     request["text"] = texts
 
 
@@ -211,7 +211,7 @@ _CONVERTERS: dict[Endpoint, Callable[[Request, Endpoint, Target, str], None]] = 
 
 def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> None:
     if target.task not in {task, Task.UNKNOWN}:
-        raise BadRecordError(path, f"It is written for {endpoint}, and {target.model} is a model for {target.task}.")
+        raise BadRecordError(path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}.")
 
 
 # ── shapes of a model's input ────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +220,7 @@ _USER = b'[{"role":"user","content":%b}]'
 
 
 def text_input(text: Json, target: Target) -> Request:
-    """The members that hand a text, as a JSON string, to a model."""
+    """The members that pass a text, given as a JSON string, to a model."""
     if target.shape is Shape.MESSAGES:
         return {"messages": _USER % bytes(text)}
     return {INPUT_MEMBERS[target.shape]: text}
@@ -237,7 +237,7 @@ INPUT_MEMBERS: dict[Shape, str] = {
 
 
 def _to_responses(request: Request) -> None:
-    """A chat request becomes one of the Responses API, for models that take nothing else."""
+    """Turn a chat request into one for the Responses API, for models that accept nothing else."""
     if "messages" in request:
         request["input"] = request.pop("messages")
     for old, new in RESPONSES_NAMES.items():
@@ -253,7 +253,7 @@ def _to_responses(request: Request) -> None:
 
 
 def _flat_format(response_format: Json) -> Json:
-    """OpenAI's `response_format` as the Responses API writes it: the schema beside its name."""
+    """OpenAI's `response_format` as the Responses API writes it: with the schema next to its name."""
     members = members_of(response_format) or {}
     inner = members_of(members.get("json_schema", b"null"))
     if inner is None:
@@ -271,5 +271,5 @@ def _plain_schema(response_format: Json) -> Json:
 
 
 def as_array(raw: Json) -> bytes:
-    """JSON as an array, if it is none."""
+    """An array as it is; any other JSON as the only element of an array."""
     return bytes(raw) if begins(raw, b"[") else splice_array([raw])

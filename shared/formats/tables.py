@@ -1,6 +1,6 @@
-"""CSV and TSV: a row is a record, the first row names the columns; answers are three columns more.
+"""CSV and TSV: a row is a record, the first row names the columns; answers are added as three columns.
 
-The row itself is never written anew where it can stay as it came: not in the output, and not in the retry file.
+The row itself is copied unchanged wherever possible, both to the output and to the retry file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 
 INPUT_COLUMNS = ("text", "prompt", "input", "question")
-"""Columns that are taken for the input where there is no template; a table's only column is, whatever its name."""
+"""Columns used as the input if there is no template; a table's only column is used, whatever its name."""
 
 REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
-"""Columns that are taken for a row's reference, the first that is there."""
+"""Columns used as a row's reference: the first one that exists."""
 
 ADDED_COLUMNS = ("answer", "error_code", "error_message")
 
@@ -37,19 +37,19 @@ _BOM = "\ufeff"
 
 
 class Columns:
-    """A table's header: the names of its columns, each of them once.
+    """A table's header: the names of its columns, each of them unique.
 
     Attributes:
         header: its exact bytes, without BOM and line end.
         delimiter: one byte.
-        names: a name that is there already has `_2`, `_3`, … behind it.
+        names: a name that occurs again gets `_2`, `_3`, … as a suffix.
     """
 
     def __init__(self, header: bytes, delimiter: bytes) -> None:
         """Read a header.
 
         Raises:
-            UploadError: `unknown_format`: it is no text, or its columns are divided by another character.
+            UploadError: `unknown_format`: it is not text, or its columns have another delimiter.
         """
         self.delimiter = delimiter
         try:
@@ -58,19 +58,19 @@ class Columns:
         except (UnicodeDecodeError, csv.Error, ValueError) as error:
             raise UploadError(
                 "unknown_format",
-                f"The first row cannot be read as names of columns ({error}). Save the file as UTF-8, with LF or CRLF.",
+                f"The first row cannot be read as column names ({error}). Save the file as UTF-8, with LF or CRLF.",
             ) from error
         if len(fields) == 1 and ";" in fields[0]:
             raise UploadError(
                 "unknown_format",
-                "The first row holds semicolons and no comma. Save the file with commas between its columns, or as "
+                "The first row has semicolons and no comma. Save the file with commas between its columns, or as "
                 "TSV under a name that ends in .tsv.",
             )
         self.header = text.encode()
         self.names = _made_unique(fields)
 
     def find(self, candidates: Iterable[str]) -> int | None:
-        """The first of some columns that is there."""
+        """The position of the first candidate that exists; None if none does."""
         return next((self.names.index(name) for name in candidates if name in self.names), None)
 
     def added_header(self) -> bytes:
@@ -120,7 +120,7 @@ class TableReader:
         """Choose the column that is the input, or read the template.
 
         Raises:
-            UploadError: `bad_options`: neither says which column is the input.
+            UploadError: `bad_options`: neither determines which column is the input.
         """
         self._target = target
         self._columns = columns
@@ -138,7 +138,9 @@ class TableReader:
         reference = self._reference_of(fields)
         expected = len(self._columns.names)
         if len(fields) != expected:
-            message = f"The row has {len(fields)} fields, and the header {expected}. Quote a field that holds a comma."
+            message = (
+                f"The row has {len(fields)} fields, but the header has {expected}. Quote a field that contains a comma."
+            )
             return RecordFault("bad_record", message, reference)
         text = self._template.fill(fields) if self._template else fields[self._input]
         return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
@@ -155,7 +157,8 @@ def _input_column(columns: Columns) -> int:
         raise UploadError(
             "bad_options",
             f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set x-amz-meta-template to a "
-            f"text with columns in braces, such as {{{columns.names[0][:60]}}}. There are: {listed(columns.names)}.",
+            f"text with columns in braces, such as {{{columns.names[0][:60]}}}. "
+            f"The columns are: {listed(columns.names)}.",
         )
     return found
 
@@ -167,15 +170,15 @@ class TableWriter:
         self._columns = columns
         self._special = (columns.delimiter, b'"', b"\n", b"\r")
 
-    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer is given them
-        """The row as it came, then its answer, or its error's code and message."""
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer gets them
+        """The row as it was, then its answer, or its error's code and message."""
         answer = b"" if outcome.result is None else answer_text(outcome.result).encode(errors="replace")
         added = (answer, outcome.code.encode(), outcome.message.encode(errors="replace"))
         fields = [self.fit(outcome.record), *map(self._quoted, added)]
         return self._columns.delimiter.join(fields) + b"\n"
 
     def request(self, record: bytes) -> bytes:
-        """The row as an object of its columns; of one that is too long or cannot be read, what there is."""
+        """The row as an object of its columns; for a row that is too long or cannot be read, what there is."""
         fields = _read_row(record, self._columns.delimiter)
         if isinstance(fields, RecordFault):
             return encode(record.decode(errors="replace"))
@@ -186,7 +189,7 @@ class TableWriter:
         return encode(named)
 
     def fit(self, row: bytes) -> bytes:
-        """A row with as many fields as the header; byte for byte if it has them, and can be read again."""
+        """A row with as many fields as the header; unchanged if it has that many and can be read again."""
         columns = len(self._columns.names)
         fields = split_row(row, self._columns.delimiter)
         if len(fields) == columns and b"\r" not in row and _is_text(row):

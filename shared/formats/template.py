@@ -1,6 +1,6 @@
-"""Templates: text with `{column}`s that a row's values replace; `{{` and `}}` are braces.
+"""Templates: text with `{column}`s that a row's values replace; `{{` and `}}` are literal braces.
 
-Values are never looked into for braces, and nothing but a column's name may stand between them.
+Braces in values have no meaning, and only a column's name may be between braces.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Template:
     """A template, read once: text, column, text, column, … text."""
 
     def __init__(self, template: str, columns: Sequence[str]) -> None:
-        """Read it.
+        """Parse it.
 
         Raises:
-            UploadError: `bad_options`: it names a column that is not there, or a brace stands alone.
+            UploadError: `bad_options`: it names a column that does not exist, or a brace is unmatched.
         """
         self._texts = [""]
         self._columns: list[int] = []
@@ -35,14 +35,14 @@ class Template:
             if name is not None:
                 if name not in columns:
                     raise UploadError(
-                        "bad_options", f"template: there is no column {name!r}. There are: {listed(columns)}."
+                        "bad_options", f"template: there is no column {name!r}. The columns are: {listed(columns)}."
                     )
                 self._columns.append(columns.index(name))
                 self._texts.append("")
             elif len(token.group()) == 1:
                 raise UploadError(
                     "bad_options",
-                    f"template: a {token.group()} stands alone. Write {{{{ and }}}} for braces that are to stay.",
+                    f"template: a {token.group()} is unmatched. Write {{{{ and }}}} for literal braces.",
                 )
             else:
                 self._texts[-1] += token.group()[0]
@@ -57,6 +57,6 @@ class Template:
 
 
 def listed(columns: Sequence[str]) -> str:
-    """Columns for a message, the first of them."""
+    """The first columns, for an error message."""
     names = ", ".join(repr(column[:60]) for column in columns[:20])
     return names if len(columns) <= 20 else f"{names} and {len(columns) - 20} more"  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Text files: a line is a record, and the model's input. Answers are written as the native format's are."""
+"""Text files: a line is a record, and the model's input. Answers are written in the native format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TextReader:
         """Read the template.
 
         Raises:
-            UploadError: `bad_options`: the template names another column than `text`.
+            UploadError: `bad_options`: the template names a column other than `text`.
         """
         self._target = target
         self._template = Template(target.template, COLUMNS) if target.template else None
@@ -46,5 +46,5 @@ class TextReader:
 
 
 def text_request(record: bytes) -> bytes:
-    """A line as JSON, for `errors.jsonl`: as a row of the one column."""
+    """A line as JSON, for `errors.jsonl`: as a row with the one column."""
     return encode({COLUMNS[0]: record.decode(errors="replace").removeprefix(_BOM)})

@@ -1,6 +1,6 @@
 """Tools of a chat request, and the calls that an answer makes, in all vendors' shapes.
 
-What is of no known shape is sent as written.
+Anything of unknown shape is sent as written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class ToolCall(NamedTuple):
-    """A call that a model asks for: its id, empty if it has none, the function's name, and its arguments as JSON."""
+    """A call that a model requests: its id, empty if it has none, the function's name, and its arguments as JSON."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class ToolCall(NamedTuple):
 
 
 def tool_calls_of(raw: Json) -> list[ToolCall]:
-    """The calls in an answer, in OpenAI's or Workers AI's own shape; what names no function is left out."""
+    """The calls in an answer, in OpenAI's or Workers AI's own shape; a call that names no function is left out."""
     calls = value_of(raw)
     found = [_tool_call(call) for call in calls] if isinstance(calls, list) else []
     return [call for call in found if call]

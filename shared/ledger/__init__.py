@@ -1,9 +1,9 @@
 """The ledger: jobs and batches in DynamoDB, every transition one conditional write to one item.
 
-What may change into what, and under which condition, is written in this package and nowhere else: `jobs` and `batches`
-hold the transitions, `due` the queries of the `due` index and what becomes of items that cannot be read. A transition
-returns the item as it is afterwards, or None when the item was not as the caller believed; the caller then stops.
-Reads that decide anything are consistent; the index only says where to look.
+Which transitions exist, and under which condition, is defined in this package and nowhere else: `jobs` and `batches`
+hold the transitions, `due` the queries of the `due` index and the handling of items that cannot be read. A transition
+returns the item as it is afterwards, or None if the item was not as the caller expected; the caller then stops. Reads
+that decide anything are consistent; the index only shows where to look.
 """
 
 from __future__ import annotations

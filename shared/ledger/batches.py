@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HOLD_SECONDS = 86_400.0
-"""How far the turn of a batch is put off while its job is paused."""
+"""Seconds by which a batch is postponed while its job is paused."""
 UNSPLIT = AtMost("<=", 0)
 """As expected `pieces`: the batch is not split."""
 
@@ -40,10 +40,10 @@ class Batches(Table):
 
         Args:
             job_id: the job.
-            after: only numbers behind this one.
-            limit: items to read, at most; None for all.
-            prefix: only numbers that begin so.
-            page_size: items to read at once, where the caller may well stop early.
+            after: only numbers after this one.
+            limit: maximum items to read; None for all.
+            prefix: only numbers that begin with this.
+            page_size: items to read at a time, if the caller may stop early.
         """
         start = f"BATCH#{after}\x00" if after else f"BATCH#{prefix}"
         condition = {
@@ -84,7 +84,7 @@ class Batches(Table):
         return read(page["Items"][0], Batch) if page["Items"] else None
 
     def create_batch(self, batch: Batch) -> Batch | None:
-        """Write a new batch; None when an item with its number is there already."""
+        """Write a new batch; None if an item with its number exists already."""
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
         if batch.work:
             item["work"] = attribute(batch.work.key(batch.schema))
@@ -100,14 +100,14 @@ class Batches(Table):
                 "attempt": batch.attempt + 1,
                 "fence": fence,
                 "held": None,
-                "work": DueKind.POLL,  # What a dead function left is recovered even while submits are paused.
+                "work": DueKind.POLL,  # A batch left by a dead function is recovered even while submits are paused.
                 "due_at": fence,
                 "claims": batch.claims + 1,
             },
         )
 
     def accept(self, batch: Batch, submission: Submission, due_at: float) -> Batch | None:
-        """`submitting` to `queued`: the API holds the batch under a request_id."""
+        """`submitting` to `queued`: the API has accepted the batch under a request_id."""
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt},
@@ -126,7 +126,7 @@ class Batches(Table):
         )
 
     def keep_polling(self, batch: Batch, last_word: ErrorDetail, now: float, **updates: object) -> Batch | None:
-        """Back to `queued`: it is submitted no more, but its ids are polled on."""
+        """Back to `queued`: it is no longer submitted, but its ids are still polled."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -152,7 +152,7 @@ class Batches(Table):
         )
 
     def poll_on(self, batch: Batch, due_at: float) -> Batch | None:
-        """`ready` back to `queued`: it cannot be submitted again now, and its ids may bring the answer meanwhile."""
+        """`ready` back to `queued`: it cannot be submitted again now, and its ids may return the answer meanwhile."""
         return self._change_batch(batch, _unchanged(batch), {**_waiting(batch), "due_at": due_at, "claims": 0})
 
     def postpone(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
@@ -160,19 +160,19 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
 
     def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
-        """Put off the turn of a batch whose job is paused by a day, but not beyond the job's deadline.
+        """Postpone a batch whose job is paused: by a day, but not beyond the job's deadline.
 
-        The clock that says how long it has waited stops meanwhile.
+        Meanwhile the clock that measures how long the batch has waited is stopped.
         """
         due_at = min(now + HOLD_SECONDS, math.inf if deadline_at is None else max(deadline_at, now))
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
 
     def release(self, batch: Batch, due_at: float) -> Batch | None:
-        """Give a held batch a turn again."""
+        """Make a held batch due again."""
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
 
     def end_without_answer(self, batch: Batch, ending: ErrorDetail, now: float, **updates: object) -> Batch | None:
-        """Settle how all records of a batch end without an answer; never of one that is split."""
+        """Decide how all records of a batch end without an answer; never applies to a batch that is split."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNSPLIT},
@@ -188,14 +188,14 @@ class Batches(Table):
         )
 
     def schedule_poll(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
-        """A polled batch is not finished: when it is polled again, with updates."""
+        """Schedule the next poll of a batch that is not finished, with updates."""
         settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def begin_round(
         self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
     ) -> Batch | None:
-        """`queued` back to `ready`: the answer is in, but some of its records are tried again by themselves."""
+        """`queued` back to `ready`: the answer has arrived, but some of its records are tried again separately."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -218,9 +218,9 @@ class Batches(Table):
         )
 
     def resubmit(self, batch: Batch, now: float) -> Batch | None:
-        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids stay.
+        """`queued` back to `ready`: its answer is overdue or its id is lost; the ids are kept.
 
-        Where an earlier try to submit it again failed, its wait continues.
+        If an earlier attempt to submit it again failed, its wait continues.
         """
         clock = {} if batch.waits_anew else {"ready_at": now, "paused": 0.0}
         return self._change_batch(
@@ -261,11 +261,11 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1})
 
     def decide_split(self, batch: Batch, pieces: int) -> Batch | None:
-        """Decide into how many pieces a claimed batch is split; from now on that is what becomes of it."""
+        """Decide into how many pieces a claimed batch is split; from now on it is treated as split."""
         return self._change_batch(batch, {**_unchanged(batch), "pieces": UNSPLIT, "ending": ABSENT}, {"pieces": pieces})
 
     def undo_split(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
-        """Settle how all records end of a batch whose split was decided, but of which no piece could be created."""
+        """Decide how all records of a batch end whose split was decided, but of which no piece could be created."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": batch.pieces},
@@ -312,14 +312,14 @@ class Batches(Table):
 
 
 def _waiting(batch: Batch) -> dict[str, object]:
-    """State and work of a batch that waits to be submitted: one that has ids of this round is polled meanwhile."""
+    """State and work of a batch that waits to be submitted: a batch with ids of this round is polled meanwhile."""
     if batch.pollable:
         return {"state": BatchState.QUEUED, "work": DueKind.POLL}
     return {"state": BatchState.READY, "work": batch.submit_work}
 
 
 def _moved(batch: Batch, due_at: float) -> dict[str, object]:
-    """A turn moved by a pause, and with it the clock that says how long the batch has waited."""
+    """A `due_at` moved by a pause, and with it the clock that measures how long the batch has waited."""
     return {"due_at": due_at, "paused": max(batch.paused + due_at - _due_at(batch), 0.0)}
 
 
@@ -335,5 +335,5 @@ def _due_at(batch: Batch) -> float:
         InvariantError: it has no `due_at`.
     """
     if batch.due_at is None:
-        raise InvariantError(f"batch {batch.job_id}/{batch.number} is open and has no due_at")
+        raise InvariantError(f"batch {batch.job_id}/{batch.number} is open but has no due_at")
     return batch.due_at

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class DueItems(Table):
-    """What is due in the one table."""
+    """Due items of the one table."""
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
-        """What of one kind is due, oldest first, and when the next of it will be; of all schemas.
+        """The due items of one kind, of all schemas, oldest first; and when the next one will be due.
 
         The index may lag, so every claim checks the item itself.
 
         Args:
             work: the kind.
             now: Unix seconds.
-            limit: entries to look at.
+            limit: maximum entries to look at.
 
         Returns:
-            What is due, at most `limit`; and when the first entry behind it is due: None if there is none.
+            The due items, at most `limit`; and when the first entry after them is due, None if there is none.
         """
         pages = (self.call("query", **_of_kind(work, schema), Limit=limit + 1)["Items"] for schema in SCHEMAS)
         items = sorted(chain.from_iterable(pages), key=_due_at)
@@ -46,7 +46,7 @@ class DueItems(Table):
         return entries[:due], times[due] if due < len(times) else None
 
     def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
-        """Items of one kind of work by their job, due or not, counted up to about `most`."""
+        """The number of items of one kind of work per job, due or not, counted up to about `most`."""
         counted: Counter[str] = Counter()
         for page in self._pages(work, {"ProjectionExpression": "pk"}):
             counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
@@ -55,7 +55,7 @@ class DueItems(Table):
         return counted
 
     def count_open(self, work: DueKind, most: int) -> int:
-        """Items of one kind of work, due or not, counted up to about `most`."""
+        """The number of items of one kind of work, due or not, counted up to about `most`."""
         counted = 0
         for page in self._pages(work, {"Select": "COUNT"}):
             counted += page["Count"]
@@ -75,11 +75,11 @@ class DueItems(Table):
                 position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def claims_of(self, due: DueEntry) -> int:
-        """How often an item was claimed, whatever else it holds; 0 where it does not say."""
+        """How often an item was claimed, whatever else it holds; 0 if it does not say."""
         return _claims(self.get(due.key) or {})
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an open item is due and how often it was claimed; None while it is held."""
+        """When an open item is due and how often it was claimed; None while it is leased or being submitted."""
         item = self.get(DueEntry(job_id, number, None).key) or {}
         held = item.get("state") == attribute(BatchState.SUBMITTING.value)
         if "due_at" not in item or held or float(item.get("lease_until", {}).get("N", "0")) > now:
@@ -87,7 +87,7 @@ class DueItems(Table):
         return DueEntry(job_id, number, float(item["due_at"]["N"])), _claims(item)
 
     def set_aside(self, due: DueEntry, claims: int, due_at: float) -> bool:
-        """Claim an item that could not be read or written, if it is due as the index said.
+        """Claim an item that could not be read or written, if it is still due when the index said.
 
         Only two short numbers are replaced, so that this works for an item that is as large as DynamoDB allows.
         """
@@ -129,7 +129,7 @@ class DueItems(Table):
 
 
 def _of_kind(work: DueKind, schema: str) -> dict[str, Any]:
-    """The partition of the index that holds one kind of work of items of one schema."""
+    """The partition of the index with one kind of work of items of one schema, as query arguments."""
     return {
         "IndexName": "due",
         "KeyConditionExpression": "#work = :work",

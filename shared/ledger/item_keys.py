@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LIFE_SECONDS = 90 * 86_400
-"""Seconds that an item is kept after its end; within them a job's item is its tombstone."""
+"""Seconds that an item is kept after its end; during that time a job's item is its tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class DueEntry:
 
     Attributes:
         job_id: the job.
-        number: of a batch; empty for the job itself.
-        due_at: as the index said; None where a message named the item.
+        number: the batch's number; empty for the job itself.
+        due_at: as read from the index; None if a message named the item.
     """
 
     job_id: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TOO_LARGE = ("refused_alone",)
-"""What earlier versions kept in a job without a bound; an item that it filled up takes no write that leaves it."""
+"""What earlier versions stored in a job without a bound; an item that it has filled accepts no write that keeps it."""
 
 
 class Jobs(Table):
@@ -39,12 +39,12 @@ class Jobs(Table):
         return models
 
     def create_job(self, job: Job) -> Job | None:
-        """Write a new job; None when an item with its id is there already."""
+        """Write a new job; None if an item with its id exists already."""
         item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB.key(job.schema))}
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
-        """Claim a job until `until`, if it is not leased and in the state that was read."""
+        """Lease a job until `until`, if it is not leased and still in the state that was read."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": AtMost("<=", now)},
@@ -53,7 +53,7 @@ class Jobs(Table):
         )
 
     def release_job(self, job: Job, due_at: float, **updates: object) -> Job | None:
-        """Give a leased job back, with updates."""
+        """Release a leased job, with updates."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
@@ -66,7 +66,7 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at}, remove=TOO_LARGE)
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was detected of the upload, and the schema that its format needs."""
+        """Pin what was detected about the upload, and the schema that its format needs."""
         changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.JOB.key(job.schema)}
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
@@ -87,26 +87,26 @@ class Jobs(Table):
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def fail_job(self, job_id: str, fault: ErrorDetail, now: float) -> None:
-        """Note a fault of the whole upload; the first one stays."""
+        """Note a fault of the whole upload; the first one is kept."""
         self._change_job(job_id, {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now})
 
     def record_acceptance(self, job_id: str) -> None:
-        """Remember that the API accepted something of this job; a second time changes nothing."""
+        """Record that the API accepted something of this job; a second call changes nothing."""
         self._change_job(job_id, {}, {"seen_accepted": True}, remove=TOO_LARGE)
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
-        """Replace what isolation has come to in a job, if it is unchanged since it was read."""
+        """Store the progress of isolation in a job, if it is unchanged since it was read."""
         seen = ABSENT if job.isolation is None else job.isolation
         return self._change_job(job.job_id, {"isolation": seen, "completed_at": ABSENT}, {"isolation": isolation})
 
     def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
-        """Replace what users' commands have come to in an open job, if nothing else changed it since it was read."""
+        """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
         seen = ABSENT if job.control is None else job.control
         due = {} if due_at is None else {"due_at": due_at}
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
     def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
-        """Note that calls for a batch have failed for long, or with None that they no longer do."""
+        """Note that calls for a batch have been failing for a long time; with None, that they no longer do."""
         self._change_job(job_id, {"completed_at": ABSENT}, {"trouble": trouble})
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:

@@ -1,4 +1,4 @@
-"""A batch as its item holds it.
+"""A batch as it is stored in its item.
 
 A batch's number is 8 digits. When a batch is split to isolate bad records, the number of each piece is that of the
 batch followed by `.` and one hexadecimal digit (`00000003.a`, and again `00000003.a.0`). Numbers sort as text in the
@@ -14,7 +14,7 @@ from shared.models.common import SCHEMA, BatchState, Checkpoint, DueKind, ErrorD
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a batch's part holds: three sections in one object (`shared.s3_keys.part`).
+    """A batch's part: three sections in one object (`shared.s3_keys.part`).
 
     Attributes:
         key: the object.
@@ -38,13 +38,13 @@ class Submission:
     """One acceptance of a batch by the API, in one of its rounds.
 
     Attributes:
-        request_id: empty where the answer came at once.
+        request_id: empty if the answer came immediately.
         attempt: the POST that was accepted.
         at: Unix seconds of the acceptance.
         round: the round.
-        misses: once there is a later one of its round, polls in a row that found the id unknown, failed or refused;
-            `missed_at` is the first of them.
-        given_up: whether that was believed, so that the id is polled no more.
+        misses: once its round has a later one, consecutive polls that found the id unknown, failed or refused;
+            `missed_at` is the time of the first.
+        given_up: whether the misses were believed, so that the id is no longer polled.
     """
 
     request_id: str
@@ -65,54 +65,54 @@ class PartialReply:
 
 
 def cause_of(code: int | None) -> str:
-    """What a batch failed for, by the API's code: what its pieces are compared by. Of bounded length."""
+    """Why a batch failed, from the API's code; its pieces are compared by this. Of bounded length."""
     return "failed" if code is None else str(code)[:20]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive records submitted together, as their item holds them. Times are Unix seconds.
+    """Consecutive records submitted together, as stored in their item. Times are Unix seconds.
 
     Attributes:
         attempt: POSTs begun for this batch; 0 before the first.
         first_id: id of the first record.
         requests: records, sendable or not.
-        sendable: records that the body holds.
+        sendable: records in the body.
         body_size: bytes of the body, first in the staged object.
-        end: where the cut went on after this batch; None for every piece of a batch but the last.
-        ordinal: how many batches with a sendable record the job has before this one; None where it was not counted.
+        end: where the cut continued after this batch; None for every piece of a batch but the last.
+        ordinal: how many batches with a sendable record the job has before this one; None if it was not counted.
         work: which kind of due work it is; None in a final state.
         fence: end of the submit lease: no other function may try the batch before this time.
         claims: claims since the last change of state or answer.
         submissions: every request_id the batch ever had, oldest first.
         polls: polls begun.
-        polls_settled: the last poll of which it is known that it stored no reply that is still to be taken in.
-        pending_at: when the API last said that it is pending.
-        api_status: the API's own word for a pending batch.
-        round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again by themselves.
-        round_requests: records that the round's body holds, and `round_size` its bytes; both 0 in round 0.
-        answered: keys of the replies that earlier rounds came to; empty where what they lacked is tried by itself.
+        polls_settled: the last poll known to have stored no reply that still has to be processed.
+        pending_at: when the API last reported it as pending.
+        api_status: the API's own status word for a pending batch.
+        round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again separately.
+        round_requests: records in the round's body; `round_size` is its size in bytes; both 0 in round 0.
+        answered: for each earlier round, the key of its final reply; empty if the items it lacked are tried separately.
         partial_replies: replies that lacked items, oldest first; at most two of each round.
-        misses: polls in a row that found the latest id unknown; `missed_at` is the first of them.
-        failures: polls of the latest id in a row answered with the same code, `failing_code`, that is believed after
-            several only; `failing_at` is the first of them.
-        refusals: refusals in a row, for the back-off.
-        vain_since: when the first of the calls was that failed one after another; 0 if the last did not.
-        missing_asks: times the answer was asked for again because items were missing.
+        misses: consecutive polls that found the latest id unknown; `missed_at` is the time of the first.
+        failures: consecutive polls of the latest id that got the same code, `failing_code`, which is believed only
+            after several; `failing_at` is the time of the first.
+        refusals: consecutive refusals, for the back-off.
+        vain_since: time of the first of the consecutive failed calls; 0 if the last call did not fail.
+        missing_asks: times the answer was requested again because items were missing.
         unknowable: submits with an unknown outcome.
-        ready_at: since when it waits to be accepted anew, polled now and then meanwhile; 0 until it was accepted once,
-            and of the past where it is before the last acceptance.
-        held: whether its turn was put off because its job is paused.
-        paused: seconds that pauses kept it waiting, since then or since it was accepted.
-        halving: why the API refused the batch as a whole, or failed it, since bad records in it are to be isolated.
-        cause: the code of that refusal or failure; what a batch and its pieces, or batches of a job, have in common.
+        ready_at: since when it waits to be accepted again, polled now and then meanwhile; 0 until it was accepted once,
+            and outdated if it is before the last acceptance.
+        held: whether it is postponed because its job is paused.
+        paused: seconds that pauses kept it waiting, since `ready_at` or since it was accepted.
+        halving: why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated.
+        cause: the code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it.
         pieces: how many pieces the batch is split into, decided once; 0 before that.
-        last_word: how its records end if the ids it has bring no answer: nothing more is submitted.
-        ending: how all its records end, when no answer is to come.
-        schema: version of its item's schema, as its job's.
-        originals_size: bytes of the records as written, which follow the body in the staged object; 0 where they are
+        last_word: how its records end if its ids return no answer; nothing more is submitted.
+        ending: how all its records end, if no answer will come.
+        schema: version of its item's schema, the same as its job's.
+        originals_size: bytes of the records as written, which follow the body in the staged object; 0 if they are
             sent as written.
-        estimate: of its cost, in billionths of a US dollar; 0 unless the job has a `max_cost`.
+        estimate: its estimated cost, in billionths of a US dollar; 0 unless the job has a `max_cost`.
         estimated_before: sum of the estimates of the batches before it.
     """
 
@@ -182,25 +182,25 @@ class Batch:
 
     @property
     def waiting_since(self) -> float:
-        """Since when it waits to be accepted; pauses come off."""
+        """Since when it waits to be accepted, excluding pauses."""
         return (self.ready_at or self.created_at) + self.paused
 
     @property
     def of_round(self) -> tuple[Submission, ...]:
-        """Every acceptance in the round that is under way, oldest first."""
+        """Every acceptance in the current round, oldest first."""
         return tuple(one for one in self.submissions if one.round == self.round)
 
     @property
     def pollable(self) -> tuple[Submission, ...]:
-        """What can be polled: those of the round, without earlier ones that were given up."""
+        """What can be polled: the acceptances of the current round, except earlier ones that were given up."""
         return tuple(one for one in self.of_round if one is self.submissions[-1] or not one.given_up)
 
     @property
     def waits_anew(self) -> bool:
-        """Whether it waits to be accepted once more, while the ids it has are polled on."""
+        """Whether it waits to be accepted again, while its ids are still polled."""
         return self.ready_at > (self.accepted_at or 0.0) and bool(self.of_round)
 
     @property
     def is_partly_answered(self) -> bool:
-        """Whether a reply of the round under way is stored, from which items were missing."""
+        """Whether a reply of the current round is stored that lacked items."""
         return any(one.round == self.round for one in self.partial_replies)

@@ -8,7 +8,7 @@ from enum import StrEnum
 SCHEMA = "v1"
 """Version of the items' schema; part of the `due` index's partition key, so that newer items are left alone."""
 CONVERTED_SCHEMA = "v2"
-"""Schema of jobs, and their batches, that the first version cannot work on: formats that are converted, options."""
+"""Schema of jobs, and their batches, that the first version cannot process: converted formats, options."""
 SCHEMAS = (SCHEMA, CONVERTED_SCHEMA)
 
 
@@ -39,7 +39,7 @@ FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANC
 class DueKind(StrEnum):
     """Kinds of due work: the partition keys of the `due` index."""
 
-    FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog stands before it.
+    FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog delays it.
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
     JOB = f"{SCHEMA}#job"
@@ -57,11 +57,11 @@ class DueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """Why something ended other than well.
+    """Why something ended without success.
 
     Attributes:
-        code: one of the documentation's.
-        message: words of ours for the user.
+        code: one of the documented error codes.
+        message: Dropbatch's own text for the user.
         said: key of the object with the API's message, which may quote a prompt (`shared.api_messages`); or empty.
     """
 
@@ -79,7 +79,7 @@ class Usage:
     total_tokens: int | None = None
 
     def plus(self, other: Usage) -> Usage:
-        """Sum two usages; what neither knows stays unknown."""
+        """Sum two usages; what both lack stays unknown."""
 
         def add(a: int | None, b: int | None) -> int | None:
             return b if a is None else a if b is None else a + b

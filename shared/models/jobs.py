@@ -1,4 +1,4 @@
-"""A job as its item holds it."""
+"""A job as it is stored in its item."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass, field
 from shared.models.common import SCHEMA, ErrorDetail, JobState, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
-"""Seconds after which a job ends, whatever it waits for: well before staging, after 60 days, and items are deleted."""
+"""Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
 
 
 TOO_OLD_CODE = ErrorDetail(
-    "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to go on."
+    "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue."
 )
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How an upload is cut; pinned in its job, so that every run cuts alike.
+    """How an upload is cut; pinned in its job, so that every run cuts in the same way.
 
     Attributes:
-        model: the model id, empty while none was given.
-        max_requests: records in a batch, at most.
-        max_bytes: bytes of a batch's body.
+        model: the model id; empty while none was given.
+        max_requests: maximum records in a batch.
+        max_bytes: maximum bytes of a batch's body.
         account: the Cloudflare account the job is submitted to.
         form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or `array` (one without
             its wrapper); empty until it is known.
         packing: `plain`, `gzip` or `zstd`; empty until it is known.
-        start: offset in the unpacked bytes of the first record's line, or of the place after the array's bracket.
-        first_requests: records in the first batches, at most; later ones grow up to `max_requests`. 0: all have
+        start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
+        first_requests: maximum records in the first batches; later ones grow up to `max_requests`. 0: all have
             `max_requests` (jobs created before batches grew).
-        format: one of `shared.formats.registry.FORMATS`; empty in jobs from before there were others than `native`.
-        start_line: lines before the first record's: those of a table's header.
-        converts: whether what is sent differs from the records as written, which are staged too then.
+        format: one of `shared.formats.registry.FORMATS`; empty in jobs from when `native` was the only one.
+        start_line: lines before the first record: those of a table's header.
+        converts: whether what is sent differs from the records as written; if so, these are staged too.
     """
 
     model: str
@@ -60,8 +60,8 @@ class Upload:
 
     Attributes:
         bucket: the stack's own, or the source bucket.
-        key: key under `inbox/`; that of an object of the source bucket is made from its own key.
-        version: version id; `null` where the bucket has no versions.
+        key: key under `inbox/`; for an object of the source bucket, it is derived from the object's own key.
+        version: version id; `null` if the bucket has no versions.
         etag: without quotes.
         size: stored bytes.
         source_key: key in the source bucket; None for an object of the stack's bucket.
@@ -85,14 +85,14 @@ class ResultFileProgress:
     """How far one result file of a job has been joined into segments.
 
     Attributes:
-        mark: number of the last batch taken in; empty before the first.
+        mark: number of the last batch joined; empty before the first.
         next_id: records of all batches up to the mark, that is, the first record id after it.
         segments: segments that are large enough to be copied as they are.
-        growing: times the one behind them, which is not yet, was written, each time longer; 0 if there is none.
-        growing_size: its bytes.
+        growing: how often the segment after them, still too small, was written, each time longer; 0 if there is none.
+        growing_size: bytes of that segment.
         size: bytes joined, in all segments.
         lines: lines joined, in all segments.
-        sha: state of the running SHA-256 over these bytes, which holds none of them; empty before the first.
+        sha: state of the running SHA-256 over these bytes, which contains none of them; empty before the first.
         upload: id of the multipart upload that joins the segments; empty until it has begun.
     """
 
@@ -109,10 +109,10 @@ class ResultFileProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """What the batches up to the output's mark amount to.
+    """Totals of the batches up to the output's mark.
 
     Attributes:
-        batches: leaves: a split batch counts as its pieces.
+        batches: a split batch counts as its pieces.
         body_size: bytes of the bodies of batches with an answer.
     """
 
@@ -144,12 +144,12 @@ class LastingError:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What isolating bad records has come to in a job. Its size is bounded, whatever the job's.
+    """The progress of isolating bad records in a job. Its size is bounded, however large the job is.
 
     Attributes:
         submits: submits it was granted so far: one for each piece of each batch that was granted a split.
-        granted: numbers of batches that were granted a split and may not have written it down yet.
-        causes: by cause, what this job knows of it (`functions.poll.bisect_batch`).
+        granted: numbers of batches that were granted a split and may not have recorded it yet.
+        causes: by cause, what this job knows about it (`functions.poll.bisect_batch`).
     """
 
     submits: int = 0
@@ -158,18 +158,18 @@ class Isolation:
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"
-CANCELLED = ErrorDetail("cancelled", "The job was cancelled before Workers AI took this request.")
+CANCELLED = ErrorDetail("cancelled", "The job was cancelled before Workers AI accepted this request.")
 CANCELLED_ACCEPTED = ErrorDetail(
-    "cancelled", "The job was cancelled at once; Workers AI had taken this request, so it may be billed."
+    "cancelled", "The job was cancelled immediately; Workers AI had accepted this request, so it may be billed."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JobControl:
-    """What users' commands (`control/jobs/<job_id>`) have come to in a job. Times are Unix seconds.
+    """The result of users' commands (`control/jobs/<job_id>`) in a job. Times are Unix seconds.
 
     Attributes:
-        version: of the object that was carried out last.
+        version: version of the object that was carried out last.
         held_since: when the job was paused; 0 while it is not.
         cancelled: `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty.
         sweeps: passes over the job's batches that are still to be made (`functions.poll.sweep`).
@@ -187,7 +187,7 @@ class JobControl:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The work for one upload, as its item holds it. Times are Unix seconds.
+    """The work for one upload, as stored in its item. Times are Unix seconds.
 
     Attributes:
         due_at: when the job must be visited again; None only in a final state.
@@ -195,26 +195,26 @@ class Job:
         claims: claims since the last change of state.
         total: records of the upload; None until it has been read to its end.
         error: the whole upload's fault, which stops further submits.
-        stopped: why further submits are pointless although the upload is sound; written by earlier versions only.
+        stopped: why further submits are pointless although the upload is valid; written by earlier versions only.
         seen_accepted: whether any batch was ever accepted.
-        isolation: what isolating bad records has come to; None before the first batch is split.
-        quiet: visits in a row at which nothing had changed.
+        isolation: the progress of isolating bad records; None before the first batch is split.
+        quiet: consecutive visits at which nothing had changed.
         status_sha: digest of the status.json written last, without its time.
         told_at: when its status was last computed.
         told_succeeded: records that the last status counted as succeeded.
         told_failed: records that it counted as failed.
         bytes_read: stored bytes of the upload that split has read.
-        trouble: calls for one of its batches that have failed for long.
+        trouble: calls for one of its batches that have been failing for a long time.
         schema: version of its items' schema.
         deadline_at: when its records end without an answer; None without the option `deadline_hours`.
-        max_failed_fraction: of its answered records, 0 to 1, beyond which it fails; None without the option.
-        max_cost: billionths of a US dollar; None without the option.
-        tags: the user's own pairs.
-        control: what its users' commands have come to; None before the first.
+        max_failed_fraction: fraction of its answered records, 0 to 1, above which it fails; None without the option.
+        max_cost: its cost limit in billionths of a US dollar; None without the option.
+        tags: the user's own names and values.
+        control: the result of its users' commands; None before the first.
         read_to_end: whether its upload was read to its end, or still is being read.
-        retry_of: key of the manifest of the job whose failed records it tries again; or empty.
-        validated_turns: turns of reading it, where it is only validated.
-        ended_at: when its end was first written, which its last files and their later writes name.
+        retry_of: key of the manifest of the job whose failed records it tries again; else empty.
+        validated_turns: turns spent reading the upload, if it is only validated.
+        ended_at: when its end was first written; its last files, and later writes of them, give this time.
     """
 
     job_id: str
@@ -273,7 +273,7 @@ class Job:
         return JobState.CANCELLED if self.cancelled else JobState.COMPLETED
 
     def believes(self, cause: str) -> bool:
-        """Whether a batch of this job failed for this cause before, so that one answer suffices to believe it."""
+        """Whether a batch of this job failed for this cause before, so that one answer is enough to believe it."""
         return self.isolation is not None and cause in self.isolation.causes
 
     def is_too_old(self, now: float) -> bool:

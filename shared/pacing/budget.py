@@ -1,12 +1,12 @@
 """Permits to call the API: the shared rate budget, with pauses and waits of models (`shared.pacing.controls`).
 
-All of it is control items of the one table, so that every function sees the same. Nothing here knows batches. When the
-table fails, no permit is given: over Cloudflare's limit every call is refused for 5 minutes.
+All state is in control items of the one table, so that every function sees the same. Nothing here knows batches. If the
+table fails, no permit is given: above Cloudflare's limit every call is refused for 5 minutes.
 
-The rate budget is a token bucket kept as one time, the theoretical arrival time of the generic cell rate algorithm:
-`filled_at` is when the bucket would be full again. Taking n tokens moves it n intervals on, if that leaves it within
-the burst. Submits may use only half of the burst, so that polls always find some; polls leave a tenth for the first
-batches of jobs, which may use all.
+The rate budget is a token bucket stored as one time, the theoretical arrival time of the generic cell rate algorithm:
+`filled_at` is when the bucket would be full again. Taking n tokens makes it n intervals later, if that leaves it within
+the burst. Submits may use only half of the burst, so that polls always find tokens; polls leave a tenth for the first
+batches of jobs, which may use all of it.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 STACK_LOOK_SECONDS = 60.0
-"""When to look again while an operator has paused the stack: submits continue so soon after `run`."""
+"""Seconds until the next look while an operator has paused the stack: submits continue this soon after `run`."""
 NO_TOKEN_SECONDS = 5.0
-"""When to look again after an empty bucket, about."""
+"""Approximate seconds until the next look after an empty bucket."""
 HOLD_SECONDS, MAX_HOLD_SECONDS = 60.0, 900.0
-"""How long to hold after a 429 that does not say how long, and at most after one that does."""
+"""Seconds to hold after a 429 that does not say how long, and the maximum after one that does."""
 HELD_ON_SECONDS = 300.0
-"""A hold that begins so soon after the last one continues it."""
+"""A hold that begins within these seconds after the end of the last one continues it."""
 
 CLOUDFLARE_CALLS = 1_200
-"""Calls of one token that Cloudflare allows in any 5 minutes; over that it refuses everything for 5 minutes."""
+"""Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
 
 OUTSTANDING_MINUTES = 15
-"""Batches of one model may be outstanding up to what the polls' share can poll once in this many minutes."""
+"""One model may have as many outstanding batches as the polls' share can poll once in this many minutes."""
 MIN_OUTSTANDING = 2
-"""Batches that each model may have outstanding, whatever others have."""
+"""Outstanding batches that each model may have, however many other models have."""
 MAX_FULL_MODELS = 20
-"""Models named in the control item, at most."""
+"""Maximum models named in the control item."""
 FULL_LOOK_SECONDS = 60.0
-"""When to look again at a batch whose model has as many outstanding as it may, about."""
+"""Approximate seconds until the next look at a batch whose model is at its limit of outstanding batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """How many calls would find a token now.
+    """How many calls would get a token now.
 
     Attributes:
         first: submits of jobs' first batches.
-        submits: all submits, these included.
+        submits: all submits, including these.
         polls: polls.
-        paused: whether a pause keeps submits from using the tokens there are.
-        look_at: when to look again at a batch that a pause keeps waiting.
+        paused: whether a pause prevents submits from using the available tokens.
+        look_at: when to look again at a batch that waits for the end of a pause.
     """
 
     first: int = 0
@@ -79,9 +79,9 @@ class ModelRoom:
     """How many batches of one model may be submitted now.
 
     Attributes:
-        batches: None for any number.
-        until: when the others look again.
-        full: whether the model has as many batches outstanding as it may, which may last for days.
+        batches: how many; None for any number.
+        until: when to look again at the others.
+        full: whether the model is at its limit of outstanding batches, which may last for days.
     """
 
     batches: int | None
@@ -90,32 +90,32 @@ class ModelRoom:
 
 
 class Budget(ControlItems):
-    """Gives permits for calls, and keeps what the API said about waiting."""
+    """Gives permits for calls, and stores how long the API asked to wait."""
 
     def __init__(self, client: DynamoDBClient, table: str, calls_per_minute: int) -> None:
         """Use a ready client.
 
         Args:
-            client: of DynamoDB.
+            client: DynamoDB client.
             table: the ledger's table.
-            calls_per_minute: of all functions together.
+            calls_per_minute: limit of all functions together.
         """
         super().__init__(client, table)
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
         self.poll_burst = self.burst - self.burst // 10
-        # A full bucket and what flows into it in 5 minutes must stay within Cloudflare's limit: above 218 a minute the
-        # flow gives way, for a bucket that holds next to nothing lets hardly any call through.
+        # A full bucket and the tokens added in 5 minutes must stay within Cloudflare's limit. Above 218 calls a minute
+        # the inflow is reduced, not the bucket: an almost empty bucket would let hardly any call through.
         self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
     def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Denied:
-        """The right to submit one batch of a model now; a job's first one finds tokens that others leave."""
+        """A permit to submit one batch of a model now; a job's first batch may use tokens that others must leave."""
         burst = self.burst if first else self.submit_burst
         controls = self.controls(model)
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
-        # Looked at before a probe is claimed, which would be lost without a token.
+        # Checked before a probe is claimed, because a probe without a token would be lost.
         if (held := self._held(controls.rate, 1, burst, now)) is not None:
             return held
         if controls.stack.held_since:
@@ -131,7 +131,7 @@ class Budget(ControlItems):
         return Permit(paused, waited)
 
     def free(self, now: float) -> Free:
-        """How many calls would find a token now, pauses considered: it is no use to begin more than these."""
+        """How many calls would get a token now, considering pauses: it is useless to start more than these."""
         controls = self.controls()
         if controls.rate.hold_until > now:
             return Free()
@@ -147,7 +147,7 @@ class Budget(ControlItems):
         return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=pause.look_at(now))
 
     def model_room(self, model: str, now: float) -> ModelRoom:
-        """How many batches of a model may be submitted now, tokens and pauses apart."""
+        """How many batches of a model may be submitted now, regardless of tokens and pauses."""
         controls = self.controls(model)
         if model in controls.full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
@@ -156,11 +156,11 @@ class Budget(ControlItems):
         return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)
 
     def calls_in(self, seconds: float) -> int:
-        """The most calls that so many seconds can see."""
+        """The maximum number of calls in this many seconds."""
         return self.burst + int(1000 * seconds / self.interval)
 
     def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Denied]:
-        """The right to make up to `wanted` polls now, which is 1 or more: how many, and under which permit."""
+        """A permit for up to `wanted` polls now (1 or more): how many, and the permit."""
         controls = self.controls()
         if (held := self._held(controls.rate, 1, self.poll_burst, now)) is not None:
             return 0, held
@@ -174,16 +174,17 @@ class Budget(ControlItems):
         return granted, Permit(paused)
 
     def isolation_turns(self, wanted: int, now: float) -> list[float]:
-        """When each piece of a batch may be submitted: some at once, the others at a quarter of the submit rate.
+        """When each piece of a batch may be submitted: some immediately, the others at a quarter of the submit rate.
 
-        A token bucket of its own, kept like the rate. A turn is no permit: the submit asks for that as any other.
+        This is a separate token bucket, stored like the rate. A turn is not a permit: the submit requests one like any
+        other.
 
         Args:
             wanted: how many pieces.
             now: Unix seconds.
 
         Returns:
-            For each piece Unix seconds, ascending.
+            Unix seconds for each piece, ascending.
         """
         interval, burst = 8 * self.interval, max(self.submit_burst // 4, 1)
         for _ in range(3):
@@ -206,12 +207,12 @@ class Budget(ControlItems):
         return [max((begin + (1 + turn - burst) * interval) / 1000, now) for turn in range(wanted)]
 
     def permit_check(self, now: float) -> bool:
-        """The right to make one free call, which says whether the token is good: no pause is in its way."""
+        """Whether one free call may be made now, which shows whether the token is good: no pause prevents it."""
         rate = self.controls().rate
         return self._held(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
 
     def can_submit(self, model: str, now: float) -> bool:
-        """Whether a submit would find a permit now, as far as pause, hold, model and cap are concerned."""
+        """Whether a submit would get a permit now, as far as pause, hold, model and cap are concerned."""
         controls = self.controls(model)
         pause, wait = controls.pause, controls.model_wait
         paused = pause is not None and (pause.until is None or now < pause.until) and now < pause.next_probe
@@ -232,7 +233,7 @@ class Budget(ControlItems):
         return burst - -(-ahead // self.interval)
 
     def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
-        """Move the bucket's time on, if it is unchanged since it was read; a lost race is tried again twice."""
+        """Move the bucket's time forward if it is unchanged since it was read; a lost race is tried again twice."""
         for _ in range(3):
             if self._free(rate, burst, now) < tokens:
                 return False
@@ -256,11 +257,11 @@ class Budget(ControlItems):
         return False
 
     def hold(self, now: float, seconds: float | None) -> float:
-        """Cloudflare asks to slow down: every call of every function waits.
+        """Make every call of every function wait, because Cloudflare asks to slow down.
 
         Args:
             now: Unix seconds.
-            seconds: how long, where it said so; `MAX_HOLD_SECONDS` at most.
+            seconds: how long, if Cloudflare said so; at most `MAX_HOLD_SECONDS`.
 
         Returns:
             Until when calls wait, as far as this reply is concerned.
@@ -281,14 +282,14 @@ class Budget(ControlItems):
         return until
 
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
-        """The models that have as many batches outstanding as they may.
+        """The models that are at their limit of outstanding batches.
 
-        A model alone may have `most_outstanding`; half of what others have outstanding comes off. So a model that has
-        stalled leaves room for every other, and all together never have twice as many.
+        A model's limit is `most_outstanding`, less half of the batches that other models have outstanding. So a model
+        that has stalled leaves room for every other, and all together never have twice as many.
 
         Args:
             outstanding: batches by model.
-            total: of all models, those included whose model is not known.
+            total: batches of all models, including those whose model is not known.
         """
         full = {
             model: batches
@@ -298,6 +299,6 @@ class Budget(ControlItems):
         return sorted(full, key=full.__getitem__, reverse=True)[:MAX_FULL_MODELS]
 
     def note_outstanding(self, count: int, full_models: Sequence[str] = ()) -> None:
-        """Keep how many batches are outstanding, and which models may submit no more, for submits to see."""
+        """Store how many batches are outstanding, and which models may submit no more, for submits to read."""
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
         self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), "count": attribute(count), **full})

@@ -1,8 +1,8 @@
-"""How long batches of each model took, remembered in one control item a model. What follows from it is `cadence`'s.
+"""How long batches of each model took, stored in one control item per model. `cadence` decides what follows from it.
 
-A bound is written into a slot taken by chance, with one update that reads nothing and expects nothing: it takes the
-place of another one some day, and an update that is lost is one bound less. All of this only makes polling better. So
-nothing here ever fails: without the table the last that was known stands, or what is assumed of an unknown model.
+A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
+bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
+table, the last known times are used, or those assumed for an unknown model.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 READ_EVERY = 30.0
-"""Seconds for which a process believes what it read."""
+"""Seconds for which a process caches what it read."""
 
 
 class CompletionTimes:
-    """Reads and writes what is remembered; keeps what it read for a while."""
+    """Reads and writes the stored times; caches what it read."""
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
         """Use a ready client; nothing is read yet."""
@@ -44,7 +44,7 @@ class CompletionTimes:
         return cadence.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
-        """Remember a batch, if it is one of those remembered.
+        """Store a batch's bound, if the batch is one of those sampled.
 
         Args:
             model: its model.

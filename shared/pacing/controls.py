@@ -1,12 +1,12 @@
 """Pauses: the control items of the one table, which every function reads before it calls the API.
 
-A pause is a circuit breaker. It opens when the API refuses every call (a refused token, a spent quota, an outage). It
-is half-open at each `next_probe`: one call, the probe, may try. A probe that succeeds closes it (`lift`), on the
-condition that the item still is the one the probe has read, known by its nonce; a pause that was written meanwhile
-stays. A wait of one model is a circuit breaker of that model alone.
+A pause is a circuit breaker. It opens when the API refuses every call (a refused token, a used-up quota, an
+outage). It is half-open at each `next_probe`: one call, the probe, may try. A successful probe closes it (`lift`), on
+the condition that the item, identified by its nonce, is still the one that the probe has read; a pause written
+meanwhile stays. A wait of one model is a circuit breaker for that model alone.
 
-The item of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses, and written
-by `shared.pacing.budget`.
+The items of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses;
+`shared.pacing.budget` writes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.retry import jittered, soon_after
 
 PAUSED_LOOK_SECONDS = 300.0
-"""Paused items look this often, so that deleting the pause is noticed."""
+"""Maximum seconds between two looks of a paused item, so that it notices when the pause is deleted."""
 
 FIRST_MODEL_WAIT_SECONDS, MAX_MODEL_WAIT_SECONDS = 15.0, 900.0
 MODEL_PROBE_SECONDS = 90.0
@@ -39,9 +39,9 @@ class CallKind(StrEnum):
 
 
 class PauseReason(StrEnum):
-    """Why calls are paused; the word users see in `waiting_for`."""
+    """Why calls are paused; the value that users see in `waiting_for`."""
 
-    TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, no secret
+    TOKEN_REFUSED = "token_refused"  # noqa: S105 - a reason, not a secret
     QUOTA_SPENT = "quota_spent"
     OUTAGE = "outage"
 
@@ -49,9 +49,9 @@ class PauseReason(StrEnum):
 PAUSE_MESSAGES = {
     PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
     "Manager, its Workers AI permission and the account id; a changed secret is used within minutes.",
-    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits go on after 00:00 UTC, or sooner on a "
-    "paid plan.",
-    PauseReason.OUTAGE: "The API does not answer submits; one batch at a time is tried.",
+    PauseReason.QUOTA_SPENT: "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
+    "a paid plan.",
+    PauseReason.OUTAGE: "The API does not answer submits; Dropbatch tries one batch at a time.",
 }
 
 
@@ -61,11 +61,11 @@ class Pause:
 
     Attributes:
         reason: why.
-        until: Unix seconds; it ends by itself then. None: only a good probe ends it.
+        until: Unix seconds at which it ends automatically. None: only a successful probe ends it.
         next_probe: Unix seconds; the first call after that may try.
-        nonce: a good probe lifts exactly the pause it read.
-        since: Unix seconds of its beginning.
-        step: seconds between probes at present.
+        nonce: identifies the pause: a successful probe lifts exactly the one it read.
+        since: Unix seconds at which it began.
+        step: current seconds between probes.
         code: what the API said, for the user.
     """
 
@@ -78,13 +78,13 @@ class Pause:
     code: str = ""
 
     def look_at(self, now: float) -> float:
-        """When what it holds up looks again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
+        """When paused items look again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
         return min(max(self.next_probe, now + 1), now + PAUSED_LOOK_SECONDS, self.until or math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWait:
-    """One model asks to wait: one batch of it tries at `until`, the others move behind; `since` it did, 0: unknown."""
+    """A wait of one model: one batch tries at `until`, the others wait longer. `since`: its beginning; 0: unknown."""
 
     until: float
     step: float
@@ -100,7 +100,7 @@ class Rate:
     Attributes:
         filled_at: milliseconds since the epoch at which it is full again.
         hold_until: Unix seconds until which Cloudflare asked every call to wait.
-        held_since: Unix seconds since when it does so, one hold after another.
+        held_since: Unix seconds at which the current run of holds, one after another, began.
     """
 
     filled_at: int = 0
@@ -110,10 +110,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StackControl:
-    """What operators' commands (`control/stack`) have come to. It is no circuit breaker: nothing probes it.
+    """The result of operators' commands (`control/stack`). It is not a circuit breaker: nothing probes it.
 
     Attributes:
-        version: of the object that was carried out last.
+        version: version of the object that was carried out last.
         held_since: Unix seconds since when submits are paused; 0 while they are not.
     """
 
@@ -129,13 +129,13 @@ class Controls:
     model_wait: ModelWait | None
     rate: Rate
     full_models: frozenset[str]
-    """Models that have as many batches outstanding as they may."""
+    """Models that are at their limit of outstanding batches."""
     stack: StackControl = field(default_factory=StackControl)
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The right to make one call; a probe's permit names what a good answer lifts."""
+    """A permit for one call; a probe's permit names what a good answer lifts."""
 
     pause: Pause | None = None
     model_wait: ModelWait | None = None
@@ -153,7 +153,7 @@ class ControlItems(Table):
     """The control items: reads all of them, writes pauses and waits of models."""
 
     def controls(self, model: str = "") -> Controls:
-        """Read all control items at once, consistently."""
+        """Read all control items together, consistently."""
         keys = [control_key(sk) for sk in ("PAUSE", "RATE", "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
@@ -173,17 +173,17 @@ class ControlItems(Table):
         )
 
     def note_stack(self, stack: StackControl) -> None:
-        """Replace what operators' commands have come to; the caller reads the object again afterwards."""
+        """Store the result of operators' commands; the caller reads the object again afterwards."""
         self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
     def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
-        """Pause the account's calls, or keep the pause that is there.
+        """Pause the account's calls, or keep the existing pause.
 
         Args:
             reason: why.
             now: Unix seconds.
             code: what the API said, for the user.
-            permit: of the call that was answered so; a failed probe of an outage waits longer for the next.
+            permit: of the call that got this answer; after a failed probe of an outage, the next one is later.
         """
         old = self.controls().pause
         if old and old.until is not None and now >= old.until:
@@ -195,7 +195,7 @@ class ControlItems(Table):
                 return
             step, until = TOKEN_PROBE_SECONDS, None
         elif other and other.reason is PauseReason.TOKEN_REFUSED:
-            return  # a refused token pauses more than any other reason; its probe meets the others
+            return  # a refused token pauses more than any other reason; its probe detects the others
         elif reason is PauseReason.QUOTA_SPENT:
             step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
         else:
@@ -206,7 +206,7 @@ class ControlItems(Table):
         self._write("PAUSE", old, Pause(reason, secrets.token_hex(8), since, now + step, step, until, code))
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
-        """Make a model wait, longer after each rejected probe; until when."""
+        """Make a model wait, longer after each rejected probe; return until when."""
         old = self.controls(model).model_wait
         if old and old.until > now and not permit.model_wait:
             return old.until
@@ -232,7 +232,7 @@ class ControlItems(Table):
                 continue  # another pause was written meanwhile; it has its own probe
 
     def claim_probe(self, pause: Pause, now: float) -> Pause | None:
-        """The right to be the one call that tries whether a pause is over; None if it is not time, or another's."""
+        """Claim the one call that tests whether a pause is over; None if it is too early, or another call has it."""
         if now < pause.next_probe:
             return None
         step = pause.step
@@ -242,7 +242,7 @@ class ControlItems(Table):
         return probing if self._replace("PAUSE", pause, probing) else None
 
     def pass_pause(self, pause: Pause | None, call_for: CallKind, now: float) -> Pause | Denied | None:
-        """None: no pause in the way; a pause: this call is its probe."""
+        """Check for a pause. None: no pause prevents the call; a pause: the call is its probe."""
         if pause is None or (pause.until is not None and now >= pause.until):
             return None
         if call_for is CallKind.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
@@ -252,7 +252,7 @@ class ControlItems(Table):
         return Denied(soon_after(pause.look_at(now) + 1, 9), paused=True)
 
     def pass_model(self, model: str, wait: ModelWait | None, now: float) -> ModelWait | Denied | None:
-        """None: no wait in the way; a wait: this call is its probe."""
+        """Check for a wait of a model. None: no wait prevents the call; a wait: the call is its probe."""
         if wait is None:
             return None
         if now >= wait.until:
@@ -262,7 +262,7 @@ class ControlItems(Table):
         return Denied(soon_after(max(wait.until, now) + 1, 14), paused=False)
 
     def _replace(self, sk: str, old: Pause | ModelWait, new: Pause | ModelWait) -> bool:
-        """Write `new` if the item is still exactly the one we saw; its nonce and its next time say so."""
+        """Write `new` if the item is still exactly the one that was read, by its nonce and its next time."""
         moment = "next_probe" if isinstance(old, Pause) else "until"
         return self._put_if(
             sk,
@@ -297,5 +297,5 @@ def control_key(sk: str) -> dict[str, Any]:
 
 
 def _next_midnight(now: float) -> float:
-    """00:00 UTC of the next day, when Cloudflare's daily allocation is new."""
+    """00:00 UTC of the next day, when Cloudflare renews the daily allocation."""
     return (now // 86_400 + 1) * 86_400

@@ -1,17 +1,18 @@
 """When to poll a pending batch, estimated from how long batches of the same model took. Knows no clock, no service.
 
-A batch's own time is never known exactly: it was pending at one poll, and finished at the next.
-What is remembered of a model are such bounds of some of its batches; from them comes the spread of times that explains
-them best (Turnbull's estimate, by expectation maximisation, over buckets of age). The one rule: poll when a third
-(`SHARE`) of the batches that were still pending at this age can be expected to be finished.
+How long a batch took is never known exactly: it was pending at one poll, and finished at the next. Such bounds are
+stored for some batches of each model; from them comes the distribution of times that explains them best (Turnbull's
+estimate, by expectation maximisation, over buckets of age). The one rule: poll when a third (`SHARE`) of the batches
+that were still pending at this age can be expected to be finished.
 
-Of a model never seen it is assumed that two in five of those pending finish before they are twice as old; the rule then
-polls at 5 s, 10 s, 20 s and so on. This counts as half a batch among the remembered ones. So it decides at ages of
-which nothing is known, and when the bounds have become too wide to tell, because every batch was finished at its first
-poll: one of the next is polled sooner then, and shows whether the model became faster.
+For a model never seen before, the assumption is that two in five of the pending batches finish before they are twice as
+old; the rule then polls at 5 s, 10 s, 20 s and so on. The assumption counts as half a batch among the stored ones. So
+it decides at ages for which nothing is known, and when the bounds have become too wide to tell, because every batch was
+finished at its first poll: one of the next batches is then polled sooner, and shows whether the model became faster.
 
-While nothing at all is known of a model, only the first batches of a job are polled so early. The others wait longer
-for their first poll: by then the first ones have shown how long the model takes, at a few calls instead of many.
+While nothing at all is known about a model, only the first batches of a job are polled this early. The others wait
+longer for their first poll: by then the first ones have shown how long the model takes, with a few calls instead of
+many.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ FIRST_POLL_SECONDS = 5.0
 MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
 """Seconds between two polls of one batch."""
 MAX_FIRST_SECONDS = 300.0
-"""Seconds from acceptance to the first poll, at most: a stall that is over must not hide a quick model."""
+"""Maximum seconds from acceptance to the first poll: a stall that is over must not hide a fast model."""
 SHARE = 0.36
-"""Of the batches still pending, the share that should be finished at the next poll. More is fewer calls, and later."""
+"""The share of the batches still pending that should be finished at the next poll. A larger one: fewer, later calls."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0
-"""While nothing is known: the share of the pending batches that finish before they are so many times as old."""
+"""While nothing is known: the share of the pending batches that finish before they are this many times as old."""
 SCOUTS, LATER_FIRST = 7, 22.0
-"""While nothing is known: batches of a job that are polled early, and seconds from acceptance to the others' first."""
+"""While nothing is known: batches of a job polled early, and seconds from acceptance to the others' first poll."""
 JITTER = 0.1
 SAMPLES = 40
-"""Bounds kept of one model; with them its item stays under 1 KB, one unit of writing."""
+"""Bounds stored for one model; with them its item stays under 1 KB, one write unit."""
 SAMPLE_LIFE_SECONDS = 6 * 3_600
-"""Seconds for which bounds count: yesterday's stall says nothing of today."""
+"""Seconds for which bounds count: yesterday's stall says nothing about today."""
 SAMPLED_FIRST, SAMPLED_ONE_IN = 20, 8
-"""Batches of a job that are remembered: so many first ones, then one in so many."""
+"""Batches of a job that are sampled: this many first ones, then one in this many."""
 ASSUMED_WEIGHT = 0.5
 ROUNDS = 10
-"""Steps of the estimate. Stopped early it stays smooth; more of them make narrow peaks out of chance."""
+"""Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7
 EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(107)))
@@ -50,7 +51,7 @@ EDGES = (0.0, *(START * GROWTH ** (step / STEPS) for step in range(107)))
 Bound = tuple[int, int, int]
 """One batch: its age when last seen pending (0: never), its age when first seen finished, and when that was."""
 Distribution = tuple[float, ...]
-"""The share of batches that take as long as each bucket says."""
+"""For each bucket of age, the share of batches that take that long."""
 
 
 def _assumed() -> Distribution:
@@ -63,16 +64,16 @@ ASSUMED = _assumed()
 
 
 def is_sampled(number: str) -> bool:
-    """Whether a batch of this number is one of those remembered: a choice that knows nothing of how long it took.
+    """Whether a batch of this number is sampled: the choice does not depend on how long the batch took.
 
-    Whoever keeps the first that he finds finished, or the last, learns too short or too long a time.
+    Sampling the batches that are found finished first, or last, would give too short or too long a time.
     """
     ordinal = int(number[:8])
     return ordinal < SAMPLED_FIRST or ordinal % SAMPLED_ONE_IN == 0
 
 
 def distribution(bounds: tuple[Bound, ...], now: float) -> Distribution:
-    """How long batches take, as far as the remembered bounds tell."""
+    """How long batches take, as far as the stored bounds show."""
     intervals = [
         (bisect_right(EDGES, max(after, 0)) - 1, bisect_left(EDGES, max(by, after + 1, 1)))
         for after, by, at in bounds
@@ -115,7 +116,7 @@ def next_poll(of: Distribution, age: float, chance: float) -> float:
     Args:
         of: how long batches of its model take.
         age: seconds since the API accepted it.
-        chance: from 0 to 1, at random: spreads batches that were accepted together.
+        chance: random, from 0 to 1: spreads batches that were accepted together.
     """
     bucket = bisect_right(EDGES, max(age, 0.0)) - 1
     if bucket + 1 == len(EDGES):
@@ -124,7 +125,7 @@ def next_poll(of: Distribution, age: float, chance: float) -> float:
         low, high = EDGES[bucket], EDGES[bucket + 1]
         above = sum(of[bucket + 1 :])
         left = (above + of[bucket] * (high - age) / (high - low)) * (1 - SHARE)
-        # A hair's breadth, because sums of floats miss the exact tie of what is assumed.
+        # A tiny tolerance, because sums of floats miss the exact tie of the assumed distribution.
         while above > left * (1 + 1e-9) and bucket + 2 < len(EDGES):
             bucket += 1
             above -= of[bucket]

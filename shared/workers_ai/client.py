@@ -43,7 +43,7 @@ class TokenState(StrEnum):
     GOOD = "good"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """No reply, or not one of the API; or the secret has changed and the new token has not been tried yet."""
+    """No reply, or one that is not the API's; or the secret has changed and the new token has not been tried yet."""
 
 
 class WorkersAI:
@@ -63,7 +63,7 @@ class WorkersAI:
 
     @contextlib.contextmanager
     def submit(self, model: str, body: bytes, seconds: float) -> Iterator[Reply]:
-        """Submit a batch with one POST; a second only follows if the first was refused for its token and that changed.
+        """Submit a batch with one POST; a second follows only if the first was refused for its token and that changed.
 
         Args:
             model: model id.
@@ -80,7 +80,7 @@ class WorkersAI:
             yield reply
 
     def check_token(self) -> TokenState:
-        """Whether the token is valid, by a call that costs nothing; takes at most about `TOKEN_CHECK_SECONDS`."""
+        """Whether the token is valid, according to a free call; takes at most about `TOKEN_CHECK_SECONDS`."""
         deadline = time.monotonic() + TOKEN_CHECK_SECONDS
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -155,7 +155,7 @@ class WorkersAI:
         )
         with contextlib.ExitStack() as stack:
             # Not the body itself: httpx's response and its stream form a reference cycle that holds the request. The
-            # garbage collector does not run for a few large objects, so ten submits would hold 100 MB.
+            # garbage collector does not run for a few large objects, so ten submits would occupy 100 MB.
             content_sent = _in_pieces(body, deadline)
             stack.callback(content_sent.close)
             try:

@@ -25,7 +25,7 @@ class ErrorClass(StrEnum):
     """The day's allocation is used up: submits pause until 00:00 UTC."""
     ACCOUNT = "account"
     """Token or account refused: everything pauses until a probe succeeds."""
-    CHECK_TOKEN = "check_token"  # noqa: S105 - a word, no secret
+    CHECK_TOKEN = "check_token"  # noqa: S105 - a word, not a secret
     """Undecided: the free call decides, see `shared.rejections`."""
     MODEL = "model"
     """The model cannot be used: the job fails, others continue. On a poll several such replies are required."""
@@ -88,7 +88,7 @@ _BARE: dict[int, ErrorClass] = {
     HTTPStatus.UNAUTHORIZED: ErrorClass.ACCOUNT,
     HTTPStatus.FORBIDDEN: ErrorClass.ACCOUNT,
 }
-"""The API's own JSON without a code."""
+"""For the API's own JSON without a code, by HTTP status."""
 
 METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.MODEL_WAITS: "ApiThrottles",

@@ -142,8 +142,8 @@ def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap
 
 
 def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool) -> Reply:
-    """What a successful reply without results says."""
-    # A body without the envelope may be the API's or some proxy's: it must name the batch.
+    """What a successful reply without results means."""
+    # A body without the envelope may be the API's or a proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
     if word in _FAILED_WORDS:
         problem = _problem(inner if inner is not outer and _problem(inner) != (None, "") else outer)
@@ -176,7 +176,7 @@ def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
 
 
 def says_success(content: bytes | mmap.mmap) -> bool:
-    """Whether a body is the API's own JSON and says `"success":true`."""
+    """Whether a body is the API's own JSON and contains `"success":true`."""
     try:
         return _decode(content).success is True
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -29,7 +29,7 @@ class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def extra_members(self) -> dict[str, msgspec.Raw]:
-        """The members beside id, reference, success and result."""
+        """The members besides id, reference, success and result."""
         if self.error is self.errors is self.message is msgspec.UNSET:
             return {}  # nearly always
         present = {"error": self.error, "errors": self.errors, "message": self.message}
@@ -52,7 +52,7 @@ class Answer:
 
     Attributes:
         body: the reply as it came.
-        items: its `responses` or `results`; an element that is no object is an item that names no record.
+        items: its `responses` or `results`; an element that is not an object is an item that names no record.
         usage: as the API reports it.
     """
 
@@ -103,7 +103,7 @@ def parse_answer(body: bytes | mmap.mmap) -> Answer:
     """Parse a completed batch's reply to its end.
 
     Raises:
-        msgspec.MsgspecError: no JSON, or without `responses` and `results`, or with `"success":false`.
+        msgspec.MsgspecError: not JSON, or without `responses` and `results`, or with `"success":false`.
         UnicodeDecodeError: its keys are not valid text.
         RecursionError: nested too deeply.
     """
@@ -129,7 +129,7 @@ def _array_of(outer: _Reply[Array]) -> tuple[Array, msgspec.Raw | msgspec.UnsetT
 
 
 def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.Raw | msgspec.UnsetType]:
-    """The same for replies in which something has an unexpected type, such as an item that is no object."""
+    """The same for replies in which something has an unexpected type, such as an item that is not an object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
     if not (begins(outer.responses, b"[") or begins(outer.results, b"[")) and begins(outer.result, b"{"):
@@ -144,7 +144,7 @@ def _members_of(raw: msgspec.Raw) -> Members:
     try:
         return _decode_one(raw)
     except _UNREADABLE:
-        return {}  # no object, or its keys are not valid text: it answers no record
+        return {}  # not an object, or its keys are not valid text: it answers no record
 
 
 def _item_of(members: Members) -> Item:

@@ -1,4 +1,4 @@
-"""The three ways to the batch API: the address, the headers and the limits of each. Opens no connection.
+"""The three ways to reach the batch API: the address, the headers and the limits of each. Opens no connection.
 
 `rest` is Cloudflare's REST API. `gateway` is the same API behind an AI Gateway. `worker` is the Worker of `worker/`,
 which calls Workers AI through its AI binding. Replies and errors of all three are the same data, see
@@ -21,14 +21,14 @@ class Credentials(NamedTuple):
 
     Attributes:
         token: the API token, or the Worker's shared secret.
-        gateway_token: of an authenticated AI Gateway; empty where none is sent.
+        gateway_token: token of an authenticated AI Gateway; empty if none is sent.
     """
 
     token: str
     gateway_token: str = ""
 
     def can_be_sent(self) -> bool:
-        """Whether they can stand in a header. What cannot is no token, and must not look like a lost POST."""
+        """Whether they can be put in a header. What cannot is not a token, and must not look like a lost POST."""
         given = (self.token, self.gateway_token) if self.gateway_token else (self.token,)
         return all(one and one.isascii() and one.isprintable() and " " not in one for one in given)
 
@@ -40,7 +40,7 @@ class Transport:
     Attributes:
         run_url: address of a model's calls, to which the model id is added.
         check_url: address of the free call that shows whether the token is valid.
-        headers: headers of every submit and poll, beside the credentials.
+        headers: headers of every submit and poll, besides the credentials.
     """
 
     run_url: str
@@ -64,8 +64,8 @@ class Transport:
 
 
 GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
-"""All polls of a batch have the same body, and so has a resubmitted batch: a cached reply would be an old one. And a
-gateway that retries would submit a batch twice."""
+"""All polls of a batch have the same body, and so has a resubmitted batch: a cached reply would be outdated. A gateway
+that retries would submit a batch twice."""
 
 
 def rest(base_url: str, account: str) -> Transport:

@@ -1,4 +1,4 @@
-"""A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, all on one moved clock."""
+"""A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, on one simulated clock."""
 
 import random
 import time
@@ -27,15 +27,15 @@ def api() -> WorkersAI:
 
 @pytest.fixture
 def way() -> dict[str, str]:
-    """Settings of the transport by which the API is reached; a module that runs over several overrides it."""
+    """Settings of the transport that reaches the API; a module that tests several transports overrides it."""
     return WAYS["rest"]
 
 
 @pytest.fixture
 def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    """Starts a Dropbatch whose settings differ from the template's defaults as given.
+    """Start a Dropbatch whose settings differ from the template's defaults as given.
 
-    The API is `api`, or what lies behind another transport of httpx, given as `http`.
+    The API is `api`, or what another httpx transport, given as `http`, leads to.
     """
     with ExitStack() as started:
 
@@ -75,6 +75,6 @@ def table() -> Iterator[Any]:
 
 @pytest.fixture
 def polled(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PolledBatch]:
-    """Makes a batch that the API has accepted; waits that are spread by chance are the usual ones."""
+    """Make a batch that the API has accepted; every random wait has its mean length."""
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
     return partial(PolledBatch, table)

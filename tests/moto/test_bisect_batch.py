@@ -280,7 +280,7 @@ def test_a_lost_race_for_the_job_item_is_tried_again_five_times(services, lost):
 # ── when the records end untried ─────────────────────────────────────────────────────────────────────────────────────
 
 STOPPED = "because the job was stopped"
-LATE = "because it failed over 7 days after it was to be submitted"
+LATE = "because it failed more than 7 days after it was to be submitted"
 WEEK = MAX_SECONDS_TO_ACCEPTANCE
 
 
@@ -309,7 +309,7 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
         (
             {"isolation": Isolation(submits=MAX_SUBMITS - 2)},
             {},
-            "because 2,000 submits to isolate bad requests of this job are used up",
+            "because this job has used up its 2,000 submits for isolating bad requests",
         ),
     ],
 )

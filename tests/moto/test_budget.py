@@ -196,14 +196,14 @@ def test_even_the_lowest_rate_submits(budget_of, calls):
     assert isinstance(budget_of(calls).permit_submit(MODEL, NOW), Permit)
 
 
-def test_a_refused_call_is_told_when_to_look_again_and_that_no_pause_is_the_reason(budget):
+def test_a_denied_call_learns_when_to_look_again_and_that_no_pause_is_the_reason(budget):
     budget.permit_polls(100, NOW)
     refusal = budget.permit_submit(MODEL, NOW)
     assert NOW < refusal.until <= NOW + 15
     assert not refusal.paused
 
 
-def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_go_on(budget):
+def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_continue(budget):
     budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
     assert isinstance(refusal, Denied)
@@ -329,7 +329,7 @@ def test_a_good_probe_does_not_lift_a_pause_written_meanwhile(budget):
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
-def test_deleting_the_pause_by_hand_is_noticed_at_once_by_the_next_look(budget):
+def test_deleting_the_pause_by_hand_is_noticed_by_the_next_look(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
     assert refusal.paused
@@ -338,7 +338,7 @@ def test_deleting_the_pause_by_hand_is_noticed_at_once_by_the_next_look(budget):
     assert is_free(budget.permit_submit(MODEL, NOW + 2))
 
 
-def test_a_spent_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_go_on(budget):
+def test_a_used_up_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_continue(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     midnight = NOW - NOW % 86_400 + 86_400
     assert budget.controls().pause.until == midnight
@@ -408,14 +408,14 @@ def test_an_outage_does_not_cover_a_spent_quota(budget):
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
-def test_a_hold_during_a_spent_quota_holds_polls_too(budget):
+def test_a_hold_during_a_used_up_quota_holds_polls_too(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     budget.hold(NOW + 1, 30)
     assert budget.permit_polls(1, NOW + 2)[0] == 0
     assert budget.permit_polls(1, NOW + 31)[0] == 1
 
 
-def test_a_pause_that_ended_by_itself_is_in_nobodys_way(budget):
+def test_a_pause_that_has_expired_stops_no_call(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     after = budget.controls().pause.until + 20
     budget.pause(PauseReason.OUTAGE, after, "no answer", Permit())

@@ -81,7 +81,7 @@ def waits(turns):
     return [round(turn - NOW, 3) for turn in turns]
 
 
-def test_twelve_pieces_are_submitted_at_once_and_the_others_one_by_one(budget):
+def test_twelve_pieces_are_submitted_immediately_and_the_others_one_by_one(budget):
     assert waits(budget.isolation_turns(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
 
 
@@ -91,14 +91,14 @@ def test_the_pieces_of_the_next_batch_come_behind_those_of_the_last(budget):
     assert held(budget, TURNS).filled_at == in_milliseconds(14 * 2.4)
 
 
-def test_with_time_pieces_are_submitted_at_once_again(budget):
+def test_with_time_pieces_are_submitted_immediately_again(budget):
     budget.isolation_turns(13, NOW)
     later = budget.isolation_turns(3, NOW + 4.8)
     assert waits(later) == [4.8, 7.2, 9.6]
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(2, 1), (30, 1), (32, 2)])
-def test_even_at_a_low_rate_one_piece_is_submitted_at_once(budget, calls, at_once):
+def test_even_at_a_low_rate_one_piece_is_submitted_immediately(budget, calls, at_once):
     turns = Budget(budget.client, "table", calls).isolation_turns(3, NOW)
     assert turns.count(NOW) == at_once
     assert turns == sorted(turns)

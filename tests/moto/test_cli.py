@@ -36,7 +36,7 @@ def test_put_uploads_and_says_where(command, tmp_path):
     assert head["Metadata"] == {"model": M2M}
 
 
-def test_put_wait_get_brings_every_answer_to_the_folder(command, tmp_path):
+def test_put_wait_get_downloads_every_answer_to_the_folder(command, tmp_path):
     done = command.run("put", file(tmp_path, GOOD * 3), "--model", M2M, "--get", tmp_path / "out")
 
     assert done.code == 0
@@ -188,7 +188,7 @@ def test_a_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path
     done = command.run("get", finished, "-o", tmp_path)
 
     assert done.code == 1
-    assert "is not what the manifest says" in done.err
+    assert "does not match the manifest" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -327,7 +327,7 @@ def test_a_stack_of_something_else_exits_with_5(command):
     done = command.run("--stack", "other", "ls")
 
     assert done.code == 5
-    assert "no stack of Dropbatch" in done.err
+    assert "not a Dropbatch stack" in done.err
 
 
 def test_without_a_local_stack_local_says_how_to_start_one(command, tmp_path, monkeypatch):

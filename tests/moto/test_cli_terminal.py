@@ -75,7 +75,7 @@ def show_slowly(_bar, _name, held, _size):
     select.select([], [], [], 0.05)
 
 
-def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_goes_on(command, monkeypatch):
+def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_continues(command, monkeypatch):
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
     really_sleep(monkeypatch)
@@ -84,7 +84,7 @@ def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_goes_on(command, mo
 
     assert code == 130
     assert "0 of 1 records" in shown
-    assert "The job goes on" in shown
+    assert "The job continues" in shown
     assert "Traceback" not in shown
 
 

@@ -56,7 +56,7 @@ def small(start):
 # ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_paused_job_submits_nothing_and_goes_on_where_it_was(small, api):
+def test_a_paused_job_submits_nothing_and_resumes_where_it_was(small, api):
     job_id = begun(small)
     command(small, job_id, "pause\n")
     minutes(small, 3)
@@ -189,7 +189,7 @@ def test_a_paused_job_can_be_cancelled(small, api):
     assert api.accepted == []
 
 
-def test_an_answer_that_lies_in_s3_is_taken_by_cancel_now(small, api):
+def test_cancel_now_keeps_an_answer_that_is_in_s3(small, api):
     api.inject(Fault(kind="sync_answer", times=1))
     job_id = begun(small, 4)
     small.deliver("SubmitQueue", most=1)

@@ -81,7 +81,7 @@ def ledger_item(world, sk):
 
 
 @pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
-def test_a_batch_whose_polls_bring_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
+def test_a_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
     api.switch(retention=0)
     api.inject(Fault(kind=kind, on="poll", times=0, status=503))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -169,7 +169,7 @@ def test_a_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
     assert counted["LawsBroken"] >= 92
 
 
-def test_a_batch_whose_requests_are_gone_ends_and_its_job_with_what_the_others_brought(start, api):
+def test_a_batch_whose_requests_are_gone_ends_and_its_job_keeps_the_other_answers(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver("UploadQueue")
@@ -318,7 +318,7 @@ def change_token(world, api):
     )
 
 
-def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_goes_on(start, api, monkeypatch):
+def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_continues(start, api, monkeypatch):
     monkeypatch.setattr(budget, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
     for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
         monkeypatch.setattr(controls, name, 6.0 * HOUR)

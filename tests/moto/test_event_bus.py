@@ -38,7 +38,7 @@ def refused():
     return {"FailedEntryCount": 1, "Entries": [entry]}
 
 
-def test_a_completed_job_is_told_with_its_counts_and_where_its_files_are(world, api):
+def test_the_event_of_a_completed_job_has_its_counts_and_its_files(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
     version = world.upload_records("in/a.jsonl", GREETINGS, model=M2M)
     world.settle()

@@ -94,7 +94,7 @@ def test_only_a_job_of_bedrocks_format_that_did_not_fail_has_bedrocks_manifest(v
     assert "manifest.json" in visited.files()
 
 
-def test_the_end_is_told_with_the_time_at_which_it_was_first_written(visited):
+def test_the_end_is_reported_with_the_time_at_which_it_was_first_written(visited):
     visited.hold((1, 0), total=1, state=JobState.FINALIZING, ended_at=T - 100)
 
     visited.visit()
@@ -181,7 +181,7 @@ def test_a_run_that_loses_its_lease_writes_no_manifest(visited, monkeypatch, nam
     assert visited.job.lease_until == T + 999
 
 
-def test_a_segment_of_an_earlier_run_that_holds_fewer_batches_counts_and_the_next_visit_goes_on(visited, monkeypatch):
+def test_a_segment_of_an_earlier_run_that_holds_fewer_batches_counts_and_the_next_visit_continues(visited, monkeypatch):
     """The earlier run died after it had written the segment, and the last batch was not final then."""
     monkeypatch.setattr(result_files, "SEGMENT_BYTES", len(LINE))
     visited.hold((1, 0), (1, 0), (1, 0), total=3)
@@ -253,7 +253,7 @@ def test_a_job_is_not_given_up_by_a_run_that_loses_its_lease(visited, monkeypatc
 
 
 @pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS, 0), (STEP_SECONDS + 0.1, 1)])
-def test_a_job_that_is_given_up_takes_in_lines_while_there_is_time_for_a_step(visited, remaining, lines):
+def test_a_job_that_is_given_up_appends_lines_while_there_is_time_for_a_step(visited, remaining, lines):
     stuck(visited, (1, 0), None)
 
     assert visited.visit(remaining)
@@ -261,7 +261,7 @@ def test_a_job_that_is_given_up_takes_in_lines_while_there_is_time_for_a_step(vi
     assert visited.job.output.lines == lines
 
 
-def test_a_job_that_is_given_up_goes_on_later_where_the_time_was_not_enough_for_a_file(visited):
+def test_a_job_that_is_given_up_continues_later_with_a_file_that_took_too_long(visited):
     stuck(
         visited,
         (0, 1),

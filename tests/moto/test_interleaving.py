@@ -151,7 +151,7 @@ def test_a_status_that_is_written_late_does_not_stay_over_the_final_one(world, m
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("what", MEANWHILE)
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_whatever_comes_before_any_one_call_a_job_is_whole_and_its_bill_told(name, what, share):
+def test_whatever_runs_before_any_one_call_a_job_is_whole_and_its_bill_reported(name, what, share):
     """Each comes before each write, and one of them, in turn, before each of the other calls."""
 
     def run_once(boundaries: Boundaries) -> None:

@@ -184,7 +184,7 @@ def test_isolation_keeps_to_its_bound(start, api, monkeypatch):
 
     assert len(pieces(world)) == world.manifest()["isolation"]["submits"] == 16
     assert len(failed(world)) == 2 + 3 * 8
-    assert sum("are used up" in message for message in messages(world)) == 1
+    assert sum("has used up its" in message for message in messages(world)) == 1
 
 
 def test_what_a_job_keeps_of_isolation_has_a_bounded_size_and_counts_each_piece_once(start, api, monkeypatch):
@@ -206,7 +206,7 @@ def test_what_a_job_keeps_of_isolation_has_a_bounded_size_and_counts_each_piece_
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_fails_while_its_job_has_an_error_ends_by_itself(start, api):
+def test_a_batch_that_fails_while_its_job_has_an_error_is_not_split(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(retention=0)
     api.inject(Fault(kind="batch_fails", nth=1, times=1), Fault(kind="5035", on="submit", nth=2, times=0))
@@ -393,7 +393,7 @@ def test_a_split_in_two_that_an_earlier_version_began_is_carried_out(start, api,
     assert set(batches(world)) == {"00000000", "00000000.0", "00000000.1", "00000000.0.0", "00000000.0.1"}
 
 
-def test_a_job_item_that_an_earlier_version_filled_up_is_brought_to_its_end(start, api):
+def test_a_job_item_that_an_earlier_version_filled_up_is_finished(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(3, 2), model=M2M)
     world.deliver("UploadQueue")

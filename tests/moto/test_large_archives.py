@@ -50,7 +50,7 @@ def test_an_archive_is_read_in_as_many_turns_as_it_takes(slow):
     assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
 
 
-def test_an_archive_that_no_turn_can_go_on_with_fails_and_keeps_what_was_read(slow):
+def test_an_archive_that_no_turn_can_continue_fails_and_keeps_what_was_read(slow):
     world = slow(300)
     world.upload("a.jsonl", ARCHIVE, model=M2M)
 

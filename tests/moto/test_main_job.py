@@ -57,7 +57,7 @@ def test_each_batch_is_submitted_once_and_named_in_the_manifest(start, api):
     ]
 
 
-def test_the_manifest_tells_the_truth_about_the_files(world):
+def test_the_manifest_agrees_with_the_files(world):
     world.upload("a.jsonl", '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n', model=M2M)
 
     world.settle()
@@ -149,7 +149,7 @@ def test_the_same_event_three_times_is_one_job_and_one_submit_a_batch(start, api
     assert len(api.accepted) == 3
 
 
-def test_a_multipart_upload_told_twice_is_one_job(world, api):
+def test_a_multipart_upload_announced_twice_is_one_job(world, api):
     upload = world.s3.create_multipart_upload(Bucket=BUCKET, Key="inbox/a.jsonl", Metadata={"model": M2M})
     body = b'{"text":"x","target_lang":"es"}\n'
     where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "UploadId": upload["UploadId"]}
@@ -284,7 +284,7 @@ FAULTS = {
 """Upload and metadata by key, and the code of the manifest."""
 
 
-def test_a_fault_of_the_whole_upload_is_told_in_a_failed_manifest(world):
+def test_a_fault_of_the_whole_upload_is_in_the_manifest_of_a_failed_job(world):
     for key, (body, metadata, _) in FAULTS.items():
         world.upload(key, body, **metadata)
 

@@ -82,7 +82,7 @@ def test_what_the_api_has_against_calls_is_counted(start, api, log):
     assert sums["JobsCompleted"] == 1
 
 
-def test_the_age_of_what_is_pending_and_the_budget_left_are_told(start, api, log):
+def test_the_age_of_what_is_pending_and_the_budget_left_are_metrics(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="stuck", contains="hello 1", seconds=1_200, times=1))
     world.upload_records("a.jsonl", greetings(2), model=M2M)

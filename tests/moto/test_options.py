@@ -62,7 +62,7 @@ def test_the_stacks_model_is_taken_last(start):
         ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
     ],
 )
-def test_a_wrong_option_ends_the_upload_at_once_empty_or_not(world, body, metadata, options, words):
+def test_a_wrong_option_fails_the_upload_immediately_empty_or_not(world, body, metadata, options, words):
     if options is not None:
         put_options(world, "", **options)
     world.upload("a/b.jsonl", body, **metadata)

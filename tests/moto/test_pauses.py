@@ -105,7 +105,7 @@ def test_a_retry_after_of_31_years_holds_for_a_quarter_of_an_hour(world, api, on
     assert 900 < time.time() - began < 1_200
 
 
-def test_holds_that_go_on_for_long_are_told_and_raise_an_alarm(world, api, capsys):
+def test_long_holds_are_reported_and_raise_an_alarm(world, api, capsys):
     api.inject(Fault(kind="971", on="submit", retry_after=999_999_999, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -152,7 +152,7 @@ def test_a_code_that_no_table_could_hold_is_no_code(world, api, fault):
     ],
     ids=str,
 )
-def test_submits_that_come_to_nothing_for_long_are_told_and_raise_an_alarm(world, api, capsys, fault, said):
+def test_submits_that_fail_for_long_are_reported_and_raise_an_alarm(world, api, capsys, fault, said):
     api.inject(Fault(on="submit", times=0, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -174,7 +174,7 @@ def test_submits_that_come_to_nothing_for_long_are_told_and_raise_an_alarm(world
     assert world.status()["waiting_for"] is None
 
 
-def test_polls_that_get_no_answer_for_long_are_told_and_taken_back(world, api):
+def test_polls_that_get_no_answer_for_long_are_reported_until_one_does(world, api):
     api.inject(Fault(kind="stuck", seconds=4 * HOUR), Fault(kind="html", on="poll", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()

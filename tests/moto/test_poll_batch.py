@@ -243,7 +243,7 @@ def test_an_answer_that_a_dead_poll_left_is_taken_without_a_call(polled):
     ],
     ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
 )
-def test_how_long_a_batch_took_is_remembered_if_it_can_be_told(polled, batch, took):
+def test_how_long_a_batch_took_is_remembered_if_it_is_known(polled, batch, took):
     one = polled(**batch)
 
     one.polled(COMPLETE)

@@ -120,7 +120,7 @@ def test_a_model_that_is_believed_to_be_none_fails_its_job(polled):
         (NO_SUCH_MODEL, "5007", False),
     ],
 )
-def test_a_cause_that_its_job_knows_is_believed_at_once(polled, reply, cause, believed):
+def test_a_cause_that_its_job_knows_is_believed_immediately(polled, reply, cause, believed):
     one = polled({"isolation": Isolation(causes={cause: ""})})
 
     one.polled(reply)
@@ -130,7 +130,7 @@ def test_a_cause_that_its_job_knows_is_believed_at_once(polled, reply, cause, be
 
 
 @pytest.mark.parametrize("reply", [FAILED, FAILED_AS_REJECTED])
-def test_the_apis_own_word_that_a_batch_failed_is_believed_at_once(polled, reply):
+def test_a_reply_that_a_batch_failed_is_believed_immediately(polled, reply):
     one = polled()
 
     assert not one.polled(reply)
@@ -252,7 +252,7 @@ def test_an_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, since
     assert (now.failures, now.misses) == (4, 4)
 
 
-def test_an_earlier_id_that_failed_is_given_up_at_once(polled):
+def test_an_earlier_id_that_failed_is_given_up_immediately(polled):
     one = polled(submissions=(EARLIER, LATEST), **EARLIER_IS_POLLED)
 
     assert not one.polled(FAILED)

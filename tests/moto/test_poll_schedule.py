@@ -39,7 +39,7 @@ def test_a_quick_model_never_seen_is_done_at_its_second_poll(world, api):
     assert run_job(world, api, "a.jsonl") <= 2
 
 
-def test_without_the_memory_everything_goes_on_as_with_a_model_never_seen(world, api, monkeypatch):
+def test_without_remembered_times_a_model_is_polled_like_a_new_one(world, api, monkeypatch):
     def broken(*_, **__):
         raise StorageError("DynamoDB is away")
 

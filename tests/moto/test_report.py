@@ -69,4 +69,4 @@ def test_batches_beyond_the_limit_are_left_out_and_it_is_said(start, monkeypatch
 
     world.settle()
 
-    assert "The first batches; there were more." in page(world)
+    assert "Only the first batches are shown." in page(world)

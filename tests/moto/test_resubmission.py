@@ -57,7 +57,7 @@ def test_a_late_answer_is_used_when_a_pause_was_there_before_the_deadline(start,
     assert len(api.accepted) == 1
 
 
-def test_the_second_submit_goes_on_once_nothing_is_in_its_way(world, api):
+def test_the_second_submit_is_sent_once_nothing_holds_it_up(world, api):
     api.inject(Fault(kind="stuck", times=1), Fault(kind="json_500", on="submit", nth=2, times=4))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 

@@ -72,7 +72,7 @@ def test_of_a_later_round_only_the_records_are_sent_that_are_tried_again(begin):
 
 
 @pytest.mark.parametrize(("work", "first"), [(DueKind.FIRST, True), (DueKind.SUBMIT, False)])
-def test_only_the_first_batch_of_a_job_asks_for_the_tokens_kept_for_it(begin, work, first):
+def test_only_the_first_batch_of_a_job_takes_the_tokens_kept_for_it(begin, work, first):
     at = begin(replace(DUE, work=work))
 
     at.run()
@@ -206,7 +206,7 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
         (
             {},
             replace(OLD, created_at=OLD.created_at - 1),
-            ErrorDetail("expired", "The API did not accept it within 7 days."),
+            ErrorDetail("expired", "Workers AI did not accept this request within 7 days."),
         ),
         ({}, replace(OLD, created_at=OLD.created_at - 1, paused=1.0), None),
     ],
@@ -226,7 +226,7 @@ def test_a_batch_ends_unsent_for_a_reason_of_its_own_or_of_its_job(begin, job, b
 
 
 @pytest.mark.parametrize(("number", "told"), [("00000019", True), ("00000020", False)])
-def test_the_end_of_one_of_the_first_batches_is_told_to_the_poll_function(begin, number, told):
+def test_the_poll_function_is_notified_when_one_of_the_first_batches_ends(begin, number, told):
     at = begin(replace(DUE, number=number), control=OVER)
 
     at.run()

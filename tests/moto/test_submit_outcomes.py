@@ -28,7 +28,7 @@ EARLIER = (Submission("earlier", 1, T - 900),)
 MESSAGE = PollMessage(((JOB.job_id, "00000000"),))
 REFUSED = "Workers AI refused this request"
 UNKNOWN = ErrorDetail(
-    "submit_unknown", "Whether Workers AI took this request could not be known, so it was not sent again."
+    "submit_unknown", "It is unknown whether Workers AI accepted this request, so it was not sent again."
 )
 
 
@@ -79,7 +79,7 @@ def test_an_accepted_batch_is_polled_by_message_if_it_is_one_of_the_first_else_b
     assert at.job.seen_accepted
 
 
-def test_an_answer_that_comes_at_once_is_stored_and_taken_in_now(begin):
+def test_an_immediate_answer_is_stored_and_collected_in_the_same_call(begin):
     at = begin(reply=Answer(b"the answer", [], msgspec.UNSET))
 
     at.run()
@@ -253,7 +253,7 @@ def test_refused_content_is_isolated_and_the_bad_record_alone_ends(begin, batch,
     ],
     ids=["by status", "a proxy's", "by code", "the firewall's", "failed", "failed with a code"],
 )
-def test_a_refusal_is_told_with_its_code_and_the_words_of_whoever_refused(begin, reply, cause, words, said):
+def test_a_rejection_is_reported_with_its_code_and_the_message_of_its_source(begin, reply, cause, words, said):
     at = begin(reply=reply)
 
     at.run()

@@ -295,7 +295,7 @@ def test_an_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
 
 
 def test_a_batch_that_is_over_takes_no_transition(table):
-    with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open and has no due_at"):
+    with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open but has no due_at"):
         Ledger(table, "table").claim_poll(replace(BATCH, due_at=None), T)
 
 

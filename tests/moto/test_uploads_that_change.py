@@ -68,7 +68,7 @@ def test_a_delete_marker_laid_on_an_upload_while_it_is_read_disturbs_nothing(wor
     assert is_right(world, world.only_folder(), "hello")
 
 
-def test_a_version_deleted_while_it_is_read_is_told_and_what_was_accepted_is_collected(world, api):
+def test_a_version_deleted_while_it_is_read_is_reported_and_what_was_accepted_is_collected(world, api):
     version = begin(world, "a.jsonl")
     assert len(api.accepted) == 1
     world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
@@ -92,7 +92,7 @@ def test_a_version_deleted_before_its_job_began_leaves_nothing_behind(world, api
     assert api.accepted == []
 
 
-def test_an_upload_overwritten_in_a_bucket_without_versions_is_told_and_the_new_one_is_answered(world):
+def test_an_upload_overwritten_in_a_bucket_without_versions_is_reported_and_the_new_one_is_answered(world):
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
     begin(world, "a.jsonl")
     world.pass_time(5)

@@ -35,7 +35,7 @@ def test_it_fails_as_a_whole_and_says_what_to_do(world, content, code):
 
     error = world.manifest()["error"]
     assert error["code"] == code
-    assert "one request a line" in error["message"]
+    assert "one request per line" in error["message"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The vendors' own example files, unchanged, run from drop to results (tests/files/README.md has their sources)."""
+"""Files modelled on the vendors' own examples run from drop to results (tests/files/README.md has their sources)."""
 
 import json
 import pydoc

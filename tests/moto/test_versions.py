@@ -36,7 +36,7 @@ def test_items_name_the_version_of_their_schema():
     assert RECORDED["job"]["work"] == {"S": "v1#job"}
 
 
-def test_a_job_that_the_first_version_left_in_flight_is_brought_to_its_end(start):
+def test_a_job_that_the_first_version_left_in_flight_is_finished(start):
     """Each item loses the attributes that version did not know and gains one of a later version."""
     world = start(MAX_REQUESTS_PER_BATCH=2)
     records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(5)]

@@ -99,7 +99,7 @@ def test_a_job_is_visited_when_it_is_due_or_its_status_is_old(visited, changes, 
     assert was_visited(visited.job) is is_visited
 
 
-def test_a_job_whose_last_part_has_come_is_visited_at_once(visited):
+def test_a_job_whose_last_part_was_written_is_visited_immediately(visited):
     visited.hold((1, 0), total=1, due_at=LATER, told_at=T)
 
     assert visited.visit()
@@ -108,7 +108,7 @@ def test_a_job_whose_last_part_has_come_is_visited_at_once(visited):
 
 
 @pytest.mark.parametrize(("records", "is_visited"), [(1, False), (2, True)])
-def test_a_job_is_visited_at_once_if_a_step_can_be_made(visited, short_steps, records, is_visited):
+def test_a_job_is_visited_immediately_if_a_step_can_be_made(visited, short_steps, records, is_visited):
     visited.hold((records, 0), None, due_at=LATER, told_at=T)
 
     assert visited.visit()
@@ -320,7 +320,7 @@ def test_the_next_visit_is_later_the_longer_nothing_has_changed(visited, quiet, 
 @pytest.mark.parametrize(
     ("sweep_due", "due_at"), [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)], ids=["sooner", "later", "late already"]
 )
-def test_the_next_visit_is_no_later_than_the_sweep_goes_on(visited, sweep_due, due_at):
+def test_the_next_visit_is_no_later_than_the_next_page_of_the_sweep(visited, sweep_due, due_at):
     visited.hold(None, control=replace(SWEEPS, sweep_due=sweep_due))
 
     visited.visit(40)  # Too short for a sweep.

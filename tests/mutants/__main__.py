@@ -1,9 +1,9 @@
-"""Each condition of the code is broken in turn, and an everyday test must fail: `make mutants`.
+"""Mutation tests: each condition of the code is broken in turn, and an everyday test must fail: `make mutants`.
 
-The coverage of the everyday tests says which of them reach the line of a defect, and how long each takes. They are run
-with that defect, the quickest first, until one fails. Each defect lives in a process of its own: its module is changed
-on the way from the file to the interpreter, and no file is touched. What survives needs its reason in
-`tests/mutants/survivors.toml`; the outcome is written to docs/reliability.md.
+The coverage of the everyday tests shows which of them reach the line of a defect, and how long each takes. They are
+run with that defect, the quickest first, until one fails. Each defect has its own process: its module is changed when
+it is imported, and no file is changed. A defect that survives needs a reason in `tests/mutants/survivors.toml`; the
+outcome is written to docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ DECIDING = (
     "functions/poll/sweep.py",
     "functions/poll/advance_job.py",
 )
-"""Modules that decide what happens to a job or a batch: every guard, bound and wait of theirs is broken too.
+"""Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
 
-Of all others only conditions of writes and rows of tables are.
+In all other modules only conditions of writes and rows of tables are.
 """
 TURNS = ((10.0, False), (60.0, True))
-"""Seconds of tests that a defect is given at first, and if it survives them; and whether these are of all files."""
+"""Seconds of tests that a defect gets at first, and if it survives them; and whether they are spread over files."""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
-"""A line within a statement is reached when the statement's first line is."""
+"""How far back to look for a statement's first line: a line within the statement is reached when that line is."""
 HEAVY = (
     *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml", "xdist", "uvicorn"),
     *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
     *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
 )
-"""What every test process needs; imported once, before it divides."""
+"""What every test process needs; imported once, before the processes are forked."""
 
 
 @dataclass
 class Mutant:
-    """One defect and what came of it."""
+    """One defect and its outcome."""
 
     path: Path
     mutation: Mutation
@@ -94,7 +94,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What it is called, in the list of reasons too; holds no line number."""
+        """Its name, which the list of reasons uses too; without a line number."""
         return f"{self.path.relative_to(ROOT)} {self.mutation.scope}: {self.mutation.what}"
 
     @property
@@ -114,14 +114,14 @@ class Reach:
         self.guards: dict[Path, dict[int, int]] = {}
 
     def tests(self, path: Path, line: int) -> list[str]:
-        """The tests that reach a line: first those that also reach what it guards; of these the quickest first."""
+        """The tests that reach a line: first those that also reach what it guards, and the quickest first."""
         if path not in self.lines:
             self.lines[path] = self.data.contexts_by_lineno(str(path.relative_to(ROOT)))
         by_line = self.lines[path]
         for near in range(line, line - LINES_BACK, -1):
             if found := {one.rpartition("|")[0] for one in by_line.get(near, ()) if one}:
                 break
-        else:  # done once, at import: whatever uses the module may show it, and what only looks at a table of it
+        else:  # done once, at import: any test that uses the module may notice it, or one that only reads its tables
             found = {one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one}
             files = {one.partition("::")[0] for one in found}
             found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
@@ -129,9 +129,9 @@ class Reach:
         return sorted(found & self.seconds.keys(), key=lambda one: (one not in telling, self.seconds[one]))
 
     def guarded(self, path: Path, line: int) -> int:
-        """The first line that is done only if the condition on this line holds; 0 if it holds no condition of an `if`.
+        """The first line that runs only if the condition on this line is true; 0 if no `if` has its condition here.
 
-        The tests that reach it are the first that would notice if the condition were another.
+        The tests that reach it are the first that would notice if the condition were different.
         """
         if path not in self.guards:
             ifs = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.If)]
@@ -140,11 +140,11 @@ class Reach:
         return self.guards[path].get(line, 0)
 
     def within(self, tests: list[str], seconds: float, *, spread: bool) -> list[str]:
-        """The first of these tests that take so many seconds together; at least one.
+        """The first of these tests that take this many seconds together; at least one.
 
         Args:
             tests: the most telling first.
-            seconds: what they may take.
+            seconds: how long they may take together.
             spread: whether to take the first of each file, then the second of each, and so on.
         """
         if spread:
@@ -164,7 +164,7 @@ class Reach:
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Finds one module with a defect in it."""
+    """Imports one module with a defect in it."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant = mutant
@@ -194,7 +194,7 @@ def all_mutants() -> list[Mutant]:
 
 
 def begin(mutant: Mutant, tests: list[str], log: Path) -> int:
-    """Start a process that runs tests with a defect; its id."""
+    """Start a process that runs tests with a defect; return its id."""
     process = os.fork()
     if process:
         return process
@@ -212,7 +212,7 @@ def begin(mutant: Mutant, tests: list[str], log: Path) -> int:
 
 
 def run(mutants: list[Mutant], reach: Reach, seconds: float, *, spread: bool) -> None:
-    """Run tests with each of these defects, on every processor; say what came of each."""
+    """Run tests with each of these defects, on every processor; print the outcome of each."""
     left, at_work = list(reversed(mutants)), dict[int, tuple[Mutant, float]]()
     with tempfile.TemporaryDirectory() as folder:
         while left or at_work:
@@ -248,7 +248,7 @@ def _listed(paths: list[Path]) -> str:
 
 
 def report(everything: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
-    """The section of docs/reliability.md: the modules of which every defect was tried."""
+    """The section of docs/reliability.md: the modules whose defects were all tried."""
     unfinished = {one.path for one in everything if not one.outcome}
     mutants = [one for one in everything if one.path not in unfinished]
     left_out = [one for one in everything if one.path in unfinished]
@@ -275,14 +275,14 @@ def report(everything: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run what is wanted; 1 if something survives without a reason."""
+    """Run the chosen defects; return 1 if one survives without a reason, or a reason is not needed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="parts of names of defects; all others are left as they were")
-    parser.add_argument("--list", action="store_true", help="only name the defects")
-    parser.add_argument("--survivors", action="store_true", help="only those that were not noticed last time")
-    parser.add_argument("--quick", action="store_true", help="only the quickest tests; other tests may notice more")
-    parser.add_argument("--also", action="append", default=[], help="a file of tests that the coverage does not know")
-    parser.add_argument("--alone", action="store_true", help="only the tests of --also; needs no coverage")
+    parser.add_argument("--list", action="store_true", help="only list the defects")
+    parser.add_argument("--survivors", action="store_true", help="only defects that were not noticed last time")
+    parser.add_argument("--quick", action="store_true", help="run only the quickest tests; other tests may notice more")
+    parser.add_argument("--also", action="append", default=[], help="a file of tests that the coverage does not have")
+    parser.add_argument("--alone", action="store_true", help="run only the tests of --also; needs no coverage")
     wanted = parser.parse_args()
     mutants = all_mutants()
     before: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}

@@ -1,8 +1,8 @@
 """Small defects that can be put into a module, each as a change of its text: a condition dropped, a bound shifted.
 
-What is a condition is detected from the form of the code, not by names of files: an entry of a dict that is passed as
-`expected`, a ConditionExpression, `IfNoneMatch`, a row of a table of enum members, an `if` that only leaves, a
-comparison, a time after `now`. So what is added later is found too.
+Conditions are detected from the form of the code, not from file names: an entry of a dict that is passed as `expected`,
+a ConditionExpression, `IfNoneMatch`, a row of a table of enum members, an `if` that only leaves, a comparison, a time
+after `now`. So conditions that are added later are found too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHIFTED = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.G
 UNCONDITIONAL = frozenset({"IfNoneMatch", "IfMatch"})
 CONDITION = "ConditionExpression"
 EXPECTED = "expected"
-"""The parameter that takes what an item must hold for a write to be made."""
+"""The parameter for the values that an item must have for a write to be made."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Mutation:
     Attributes:
         scope: name of the class and the function, or of the table, that it is in.
         line: its line, from 1.
-        what: what it does, in words that need no line number.
+        what: what it does, described without a line number.
         start: offset in the module's bytes of what is replaced, and `stop` its end.
-        new: what stands there instead.
+        new: the replacement.
     """
 
     scope: str
@@ -49,11 +49,11 @@ class Mutation:
 
 
 def mutations(source: str, *, guards: bool = True) -> list[Mutation]:
-    """All defects of a module, in the order of its lines, each of another name.
+    """All defects of a module, in the order of its lines, each with a unique name.
 
     Args:
         source: the module's text.
-        guards: whether to also break what only says which way to go: an `if` that leaves, a comparison, a wait.
+        guards: whether to also break control flow: an `if` that leaves, a comparison, a wait.
     """
     module = _Module(source)
     found = [*module.conditions(), *module.rows()]
@@ -85,7 +85,7 @@ class _Module:
                 target = child.targets[0] if isinstance(child, ast.Assign) else child.target
                 inner = (ast.unparse(target),)
             self.scopes[child] = ".".join(inner)
-            if not isinstance(child, ast.JoinedStr):  # before Python 3.12 places within an f-string are not told right
+            if not isinstance(child, ast.JoinedStr):  # before Python 3.12 positions within an f-string are wrong
                 self.nodes.append(child)
                 self._walk(child, inner)
 
@@ -108,7 +108,7 @@ class _Module:
         return Mutation(self.scopes[node], node.lineno, what, *self._span(node), new)
 
     def _drop(self, node: ast.expr, first: int, last: int, what: str) -> Mutation:
-        """Drop an entry with the comma behind it."""
+        """Drop an entry with the comma after it."""
         rest = self.content[last:]
         comma = len(rest) - len(rest.lstrip())
         stop = last + comma + 1 if rest[comma : comma + 1] == b"," else last
@@ -117,7 +117,7 @@ class _Module:
     # ── conditions of writes ─────────────────────────────────────────────────────────────────────────────────────
 
     def conditions(self) -> Iterator[Mutation]:
-        """Each condition of each write dropped."""
+        """Each condition of each write, dropped."""
         for given in self._expected():
             for key, value in zip(given.keys, given.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -134,7 +134,7 @@ class _Module:
                     yield from (one for clause in clauses for one in self._clauses(clause))
 
     def _named(self) -> Iterator[tuple[str, ast.expr, int]]:
-        """What is given by name, as an argument or in a dict: the name, the value, and where the name begins."""
+        """What is passed by name, as an argument or in a dict: the name, the value, and where the name begins."""
         for node in self.nodes:
             match node:
                 case ast.keyword(arg=str(name), value=value):
@@ -145,7 +145,7 @@ class _Module:
                             yield key.value, value, self._span(key)[0]
 
     def _clauses(self, node: ast.expr) -> Iterator[Mutation]:
-        """Each clause made true; its names and values stay in use, for DynamoDB refuses what is not."""
+        """Each clause, made true; its names and values stay in use, because DynamoDB rejects unused ones."""
         clauses = ast.literal_eval(node).split(" AND ")
         for clause in clauses:
             true = f"({clause} OR attribute_not_exists(never))"
@@ -153,7 +153,7 @@ class _Module:
             yield self._replace(node, repr(new), f"without `{clause}`")
 
     def _expected(self) -> Iterator[ast.Dict]:
-        """The dicts that tell what an item must hold: passed as `expected`, or made by a function for that."""
+        """The dicts of what an item must have: passed as `expected`, or returned by a function for that."""
         functions = {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
         places = {}
         for name, function in functions.items():
@@ -177,7 +177,7 @@ class _Module:
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self) -> Iterator[Mutation]:
-        """Each row of a table of enum members made another member's, each number of a set of numbers dropped."""
+        """Each row of a table of enum members changed to another member; each number of a set of numbers dropped."""
         for statement in self.tree.body:
             value = getattr(statement, "value", None)
             if isinstance(value, ast.Dict):
@@ -192,10 +192,10 @@ class _Module:
                         if isinstance(one, ast.Constant) and isinstance(one.value, int):
                             yield self._drop(one, *self._span(one), f"without {one.value}")
 
-    # ── which way to go ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── control flow ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def guards(self) -> Iterator[Mutation]:
-        """Each `if` that only leaves never does; each part of a condition with `and` or `or` is left out."""
+        """Each `if` that only leaves, made never to; each part of a condition with `and` or `or`, left out."""
         for node in self.nodes:
             if isinstance(node, ast.If) and _only_leaves(node.body) and "TYPE_CHECKING" not in self._text(node.test):
                 yield self._replace(node.test, "False", f"never `{self._text(node.test)}`")
@@ -207,7 +207,7 @@ class _Module:
                         yield self._replace(one, neutral, f"without `{word} {self._text(one)}`")
 
     def bounds(self) -> Iterator[Mutation]:
-        """Each bound shifted: `<` for `<=`, what is added or taken off by one left out, one side of `min` or `max`."""
+        """Each bound shifted: `<` for `<=`, without a plus or minus one, without one side of `min` or `max`."""
         for node in self.nodes:
             match node:
                 case ast.Compare(ops=operators):
@@ -235,7 +235,7 @@ class _Module:
         return f"({self.content[start:stop].decode()})"
 
     def times(self) -> Iterator[Mutation]:
-        """Each time after `now` is now: a wait that is none, a claim that ends at once."""
+        """Each time after `now` made now: a wait of no time, a claim that ends immediately."""
         for node in self.nodes:
             match node:
                 case ast.BinOp(left=ast.Name(id="now" | "began" as name), op=ast.Add()):

@@ -107,7 +107,7 @@ def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     stack.local("behaviour", "PUT", {"latency": 2.0})
 
 
-def test_a_changed_token_is_used_at_once_without_a_deploy(operator, stack):
+def test_a_changed_token_is_used_immediately_without_a_deploy(operator, stack):
     stack.drop(f"{MODEL}/old-token.jsonl", as_lines(requests(10, "old")))
     stack.wait(f"{MODEL}/old-token.jsonl")  # Both functions have read the old one by now.
     secret = operator.resources()["ApiToken"]

@@ -1,1 +1,1 @@
-"""What the tests share. Nothing here is a test."""
+"""Code that the tests share. Nothing here is a test."""

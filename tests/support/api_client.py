@@ -1,4 +1,4 @@
-"""The client of the API before an API that answers by a list."""
+"""The client of the API, connected to an API that answers from a list."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ UNKNOWABLE = {
     httpx.WriteError,
     httpx.WriteTimeout,
 }
-"""httpx's exceptions by what they say of a submit: surely not sent, or nobody knows."""
+"""httpx's exceptions by what they mean for a submit: certainly not sent, or unknown."""
 ITEMS = [{"id": 0, "success": True, "result": {"data": [[0.5]]}}]
 
 
 class Api:
-    """An API that answers by a list, and keeps what it was asked."""
+    """An API that answers from a list, and keeps the requests."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -55,7 +55,7 @@ class Api:
 
 
 class Secret:
-    """The token's secret; what it holds may change, and a warm process keeps the value it read."""
+    """The token's secret; its value may change, and a warm process keeps the value it read."""
 
     def __init__(self, *values: Any) -> None:
         self.values = list(values)

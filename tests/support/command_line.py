@@ -1,4 +1,4 @@
-"""The command line on a world: each verb in this process, and its pauses moving the world's clock."""
+"""The command line on a world: each command runs in this process, and its pauses move the world's clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.world import World
 
 LOGS = ('{"level"', '{"_aws"')
-"""How the functions' log lines and metrics begin: here they share a process with the command."""
+"""How the functions' log lines and metrics begin: here the functions share a process with the command."""
 TEMPLATE = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
 
 
@@ -61,7 +61,7 @@ class CommandLine:
         self._ticked = 0.0
 
     def _sleep(self, seconds: float) -> None:
-        """What AWS does while a command waits."""
+        """Do what AWS does while a command waits."""
         self.world.pass_time(seconds)
         self.world.deliver_all()
         if self.world.now() >= self._ticked + 60:

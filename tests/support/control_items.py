@@ -1,4 +1,4 @@
-"""A rate budget without a table: what it reads is given, and what it writes is kept."""
+"""A rate budget without a table: a test provides what it reads, and what it writes is kept."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def pause_of(
     since: float = NOW - 100,
     step: float = 60.0,
 ) -> Pause:
-    """A pause of which a test says what matters to it."""
+    """A pause with what matters to a test."""
     return Pause(reason, "nonce", since, next_probe, step, until, "code")
 
 
 def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> ModelWait:
-    """A model's wait of which a test says what matters to it."""
+    """A model's wait with what matters to a test."""
     return ModelWait(until, step, "nonce", "code", since)
 
 
 def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate:
-    """A bucket of which so many tokens are taken at `NOW`, at 200 calls a minute."""
+    """A token bucket from which this many tokens are taken at `NOW`, at 200 calls a minute."""
     return Rate(int(NOW * 1_000) + tokens * INTERVAL, hold_until, held_since)
 
 
 class GivenBudget(Budget):
-    """Has read the control items it is given. Its table takes every write but the first so many.
+    """A budget that has read the given control items. Its table accepts every write except the first `loses`.
 
     Attributes:
-        written: the arguments of each write that the table took.
-        loses: writes that the table still refuses, because somebody else wrote meanwhile.
-        meanwhile: the bucket's item as the next look finds it.
+        written: the arguments of each write that the table accepted.
+        loses: writes that the table still rejects, because another process wrote meanwhile.
+        meanwhile: the token bucket's item as the next read finds it.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class GivenBudget(Budget):
         self.loses, self.meanwhile = loses, meanwhile
 
     def controls(self, model: str = "") -> Controls:
-        """What it is given."""
+        """The given control items."""
         return self.given
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
-        """The bucket's item."""
+        """The token bucket's item."""
         return attributes(self.meanwhile) if self.meanwhile else None
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:

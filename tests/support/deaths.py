@@ -1,7 +1,7 @@
 """A world in which something happens at a chosen call: a death, a lost answer, or another invocation in between.
 
-Every call that leaves the process, to AWS or to the API, is a boundary. They are found by recording a run, so that a
-new call is covered when it is added.
+Every call that leaves the process, to AWS or to the API, is a boundary. The boundaries are found by recording a run, so
+that a new call is covered when it is added.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WRITES = frozenset(
 
 
 ONE_ROUND_SECONDS = 41.0
-"""A tick of this duration does one round, so that little time passes for the interrupted function."""
+"""A tick of this duration does only one round, so that little time passes for the interrupted function."""
 
 
 class DiedError(BaseException):
@@ -58,24 +58,24 @@ class DiedError(BaseException):
 
 
 class Boundaries:
-    """Counts every call that leaves the process; one of them may be struck."""
+    """Counts every call that leaves the process, and strikes the chosen ones."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
         self.strikes: Callable[[int, str], bool] = lambda number, name: False
         self.mode: Mode = "after"
         self.struck = ""
-        """The call that was struck, the last of several."""
+        """The call that was struck; the last one if there were several."""
         self.struck_at = 0
         """Its number."""
         self.watching = False
         self.meanwhile: Callable[[], None] | None = None
         """Called at an interruption."""
         self.interrupted = False
-        """Whether it runs now: its own calls are not counted."""
+        """Whether `meanwhile` is running: its own calls are not counted."""
         self.forks = Forks()
         self.modes: dict[int, list[Mode]] = {}
-        """Where the run is forked, by number of call: one child is struck there in each mode."""
+        """Where the run is forked, by number of call: there is one child for each mode, which is struck there."""
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""
@@ -91,7 +91,7 @@ class Boundaries:
         self.strikes, self.mode, self.struck = strikes, mode, ""
 
     def cross(self, name: str, call: Callable[[], T], lost: Callable[[], Exception]) -> T:
-        """Make a call; `lost` makes the error of a lost answer."""
+        """Make a call; `lost` creates the error for a lost answer."""
         if not self.watching or self.interrupted:
             return call()
         self.passed.append(name)
@@ -125,7 +125,7 @@ def strike_each(strikes: Iterable[tuple[int, Mode]], run: Callable[[Boundaries],
     """What `run` returns with each of these strikes (number of call, mode), in the order of the calls.
 
     Raises:
-        AssertionError: one of the runs failed, says which; or a call was never made.
+        AssertionError: one of the runs failed, and which; or a call was never made.
     """
     boundaries, wanted = Boundaries(), list(strikes)
     for number, mode in wanted:
@@ -181,7 +181,7 @@ class Mortal(World):
             self.at_work, self.boundaries.watching = outer
 
     def interrupt_with(self, what: Callable[[Mortal], None]) -> None:
-        """Set what happens where a call is interrupted; the interrupted function's role does not apply to it."""
+        """Set what happens when a call is interrupted; the interrupted function's role does not apply to it."""
 
         def meanwhile() -> None:
             role, self.permissions.role = self.permissions.role, ""

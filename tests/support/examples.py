@@ -8,5 +8,5 @@ FEWER = 4
 
 
 def examples(count: int) -> settings:
-    """Decorates a property test that tries so many examples, or in the quick profile a quarter of them."""
+    """Decorate a property test that tries this many examples, or in the quick profile a quarter of them."""
     return settings(max_examples=count // FEWER if settings.get_current_profile_name() == QUICK else count)

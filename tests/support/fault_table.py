@@ -1,4 +1,4 @@
-"""What the fault tests observed, and the table of docs/reliability.md: `python -m tests.support.fault_table`.
+"""What the fault tests observed, and the table in docs/reliability.md: `python -m tests.support.fault_table`.
 
 A test records with `note` what it injected and what it observed, after its assertions. The table is not edited by hand.
 """
@@ -66,7 +66,7 @@ class Note:
                 setattr(self, name, f"{mine}; {theirs}" if mine else theirs)
 
     def row(self) -> str:
-        """Its row of the table."""
+        """Its row in the table."""
         extra = f"{self.extra_submits:,}" + (f": {self.why}" if self.why else "")
         numbers = (self.injected, self.jobs, self.records, self.lost, self.twice)
         cells = [self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed]
@@ -94,7 +94,7 @@ def note(
 
 
 def merged(lines: list[str]) -> list[Note]:
-    """One note for each fault and place, sorted; faults that met no job are left out."""
+    """One note for each fault and place, sorted; faults that affected no job are left out."""
     notes: dict[tuple[str, str], Note] = {}
     for one in sorted(Note(**json.loads(line)) for line in lines):
         notes.setdefault((one.where, one.fault), one)

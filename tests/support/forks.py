@@ -1,7 +1,7 @@
-"""Many runs that differ only from some moment on: what comes before happens once.
+"""Many runs that differ only from some moment on: what comes before that moment runs once.
 
-At such a moment the process forks. The child goes on with what is different, to the end; the process waits for it and
-goes on itself.
+At such a moment the process forks. The child continues with what is different, to the end; the parent waits for it and
+then continues.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Forks:
-    """The children of one run, and what each came to."""
+    """The children of one run, and the result of each."""
 
     def __init__(self) -> None:
         self.results: list[Any] = []
         self.failures: list[str] = []
-        """Tracebacks of children that failed; raised at the end, because the code at work may catch what is raised."""
+        """Tracebacks of children that failed; raised at the end, because the running code may catch exceptions."""
         self._to_parent: int | None = None
 
     def split(self) -> bool:
-        """Fork: true in the child. In the parent, which waits for the child's end, false."""
+        """Fork: return true in the child, and false in the parent, which waits until the child has ended."""
         from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
-            # From 3.12 on Python warns of forks beside threads. Those of pytest-xdist hold nothing that a child needs.
+            # From 3.12 on Python warns of forks beside threads. pytest-xdist's threads hold nothing that a child needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
@@ -60,10 +60,10 @@ class Forks:
         return False
 
     def run(self, work: Callable[[], Any]) -> list[Any]:
-        """Do the work here and, from each split on, in children, which end with it; what each child returned.
+        """Do the work here and, from each split on, in children, which end with it; return what each child returned.
 
         Raises:
-            AssertionError: a child failed; with its traceback.
+            AssertionError: a child failed; has its traceback.
         """
         try:
             result, failure = work(), ""
@@ -80,12 +80,12 @@ class Forks:
 
 
 def _own_files() -> None:
-    """Copy all open files: a child must not move its parent's position in them, or write there."""
+    """Copy all open files: a child must not move its parent's position in them, or write to them."""
     for number in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         try:
             told = os.fstat(number)
             content = os.pread(number, told.st_size, 0) if stat.S_ISREG(told.st_mode) else None
-        except OSError:  # The listing's own, or one that can only be written.
+        except OSError:  # The listing's own descriptor, or one that can only be written.
             continue
         if content is None:
             continue

@@ -1,7 +1,7 @@
 """The functions' roles in `template.yaml`, evaluated as IAM evaluates them, as far as the template uses IAM.
 
-Every call of a function in the moto world is judged here. A call that its role does not grant is refused as AWS refuses
-it, and the grants used are recorded, so that a test finds those that nothing needs.
+Every call of a function in the moto world is checked here. A call that its role does not allow is denied as AWS denies
+it, and the used grants are recorded, so that a test finds those that nothing needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Need:
-    """One action on one resource, with what IAM knows of the request."""
+    """One action on one resource, with what IAM knows about the request."""
 
     action: str
     resource: str
@@ -65,9 +65,9 @@ class Permissions:
     """The roles of both functions, the function that runs, and the grants that were used.
 
     Attributes:
-        granted: by role.
-        account: that all resources belong to.
-        role: of the function that runs; empty while the test itself calls.
+        granted: the grants by role.
+        account: the account that owns all resources.
+        role: the role of the function that runs; empty while the test itself calls.
         used: grants that allowed a call.
         shared: needs that two grants cover, one of which is unused.
         refused: calls that no grant covers.
@@ -119,7 +119,7 @@ def _covering(granted: tuple[Grant, ...], need: Need) -> list[Grant]:
 
 
 def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:
-    """The permissions that a call needs, by each service's authorization reference."""
+    """The permissions that a call needs, according to each service's authorization reference."""
     match service:
         case "s3":
             yield from _needs_of_s3(operation, arguments, account)
@@ -160,7 +160,7 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
 
 
 def _listing(bucket: str, prefix: str | None, account: str) -> Need:
-    """The need to list a bucket, or to be told of a missing key, for which S3 uses the key as the prefix."""
+    """The need to list a bucket, or to get the error for a missing key, for which S3 uses the key as the prefix."""
     prefixes = (("s3:prefix", prefix),) if prefix is not None else ()
     return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
 
@@ -222,7 +222,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Whether a text matches IAM's pattern, in which a star matches slashes too."""
+    """Whether a text matches an IAM pattern, in which a star matches slashes too."""
     expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, text, re.DOTALL) is not None
 

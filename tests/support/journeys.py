@@ -1,4 +1,4 @@
-"""Small jobs of every kind, each run to its end with the proof that nothing of it was lost, doubled or left open."""
+"""Small jobs of every kind, each run to its end and checked: nothing was lost, doubled or left open."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def greeting(number: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Journey:
-    """A small job and what must become of each of its records.
+    """A small job and how each of its records must end.
 
     Attributes:
-        upload: its records; a text stands for a line as it is.
+        upload: its records; a text is used as a line unchanged.
         codes: how each record ends: None is an answer.
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
-        commands: what its user writes under `control/` once it is there, one after another.
-        answers_once: whether the API no longer knows an id that it has answered. An answer that is lost is paid again.
+        commands: what its user writes under `control/` after the upload, one after another.
+        answers_once: whether the API no longer knows an id that it has answered. A lost answer is billed again.
     """
 
     upload: tuple[Any, ...]
@@ -89,7 +89,7 @@ JOURNEYS = {
 
 @dataclass
 class Seen:
-    """What one run came to."""
+    """The result of one run."""
 
     lost: int
     twice: int
@@ -97,12 +97,12 @@ class Seen:
 
 
 def run(journey: Journey, boundaries: Boundaries, meanwhile: Callable[[Mortal], None] | None = None) -> Seen:
-    """One job to its end, and the proof that it is whole.
+    """Run one job to its end, and check that it is complete.
 
     Args:
         journey: the job.
         boundaries: where it is struck.
-        meanwhile: what happens in between, where the strike is an interruption.
+        meanwhile: what happens in between if the strike is an interruption.
     """
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     api.inject(*journey.faults)
@@ -130,8 +130,8 @@ def run(journey: Journey, boundaries: Boundaries, meanwhile: Callable[[Mortal], 
 
 
 def check_is_quiet(world: Mortal) -> None:
-    """Nothing is open; late messages change nothing, and none is left."""
-    for _ in range(6):  # a message comes again after its visibility timeout, at most five times
+    """Check that nothing is open, that late messages change nothing, and that none is left."""
+    for _ in range(6):  # a message is delivered again after its visibility timeout, at most five times
         world.pass_time(3_600)
         world.deliver_all()
     for name in QUEUES:
@@ -143,7 +143,7 @@ def check_is_quiet(world: Mortal) -> None:
 
 
 def check_bill(world: World, api: WorkersAI) -> None:
-    """What the ledger tells of submits is what the API took, but for those of which nobody can know."""
+    """Check that the ledger's submits are those that the API accepted, except those whose outcome nobody can know."""
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
     told = [one["M"]["request_id"]["S"] for item in batches for one in item["submissions"]["L"]]
     unknowable = sum(int(item["unknowable"]["N"]) for item in batches)
@@ -163,7 +163,7 @@ def check_bill(world: World, api: WorkersAI) -> None:
 
 
 def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]) -> Journey:
-    """What the journey came to: each record that was read is answered, or ends `cancelled`."""
+    """The journey as it ended: each record that was read is answered, or ends `cancelled`."""
     codes = tuple(None if line["success"] else line["error"]["code"] for line in lines)
     assert set(codes) <= {None, "cancelled"}
     assert len(codes) == len(journey.upload) or not manifest["read_to_end"]
@@ -171,12 +171,12 @@ def as_cancelled(journey: Journey, lines: list[dict[str, Any]], manifest: dict[s
 
 
 def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: bool) -> Seen:
-    """Every record one line, the right answer, in order; the manifest true.
+    """Check that every record has one line with the right answer, in order, and that the manifest is correct.
 
     Args:
         world: after the job's end.
         journey: the job.
-        api: what it was sent to.
+        api: the API that it was sent to.
         cancelled: whether its user cancelled it before it was over.
     """
     lines, manifest, folder = world.lines(), world.manifest(), world.only_folder()

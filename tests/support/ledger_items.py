@@ -1,4 +1,4 @@
-"""A ledger of one item on moto, and the job and the batches that tests of the ledger begin with."""
+"""A ledger of one item on moto, and the job and the batches with which tests of the ledger begin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OneItem:
         return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get("Item")
 
     def change(self, name: str, value: object) -> None:
-        """Set one attribute, as somebody else would."""
+        """Set one attribute, as another process would."""
         self.dynamodb.update_item(
             TableName="table",
             Key=self.key,

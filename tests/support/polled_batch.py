@@ -1,4 +1,4 @@
-"""One batch of two records that the API has accepted, on moto at a fixed time; a test says what the API answers."""
+"""One batch of two records that the API has accepted, on moto at a fixed time; a test chooses what the API answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BODY = build_body(RECORDS)
 ACCEPTED = T - 100
 """When the API accepted the batch."""
 NEXT_POLL = 100.0
-"""Seconds to the next poll of a pending batch, as far as the times of its model say."""
+"""Seconds to the next poll of a pending batch, according to the times of its model."""
 _item = '{"id":%d,"success":true,"result":{"translated_text":"x"}}'
 INCOMPLETE = parse_answer(f'{{"responses":[{_item % 0}]}}'.encode())
 """It lacks the second record's item."""
@@ -45,7 +45,7 @@ _ids = count(1)
 
 @dataclass
 class Doubles:
-    """The API, the queues, the times and the settings that the batch meets, and what each was asked."""
+    """The API, the queues, the times and the settings for the batch, and the calls that each received."""
 
     batch_deadline_hours: float = 24
     ambiguous_submit: str = "resubmit"
@@ -54,9 +54,9 @@ class Doubles:
     """Id and seconds of each poll."""
     sent: list[object] = field(default_factory=list)
     ages: list[float] = field(default_factory=list)
-    """Ages for which the next poll was wanted."""
+    """Ages for which the next poll was requested."""
     took: list[tuple[float, float]] = field(default_factory=list)
-    """Of each batch that was finished: its age when it was last pending, and now."""
+    """For each batch that was finished: its age when it was last pending, and now."""
 
     @contextmanager
     def poll(self, model: str, request_id: str, seconds: float) -> Iterator[Reply]:
@@ -81,14 +81,14 @@ class Doubles:
 
 
 class PolledBatch:
-    """The batch and its job, each with what differs from `ledger_items`, and the services that poll it at `T`."""
+    """The batch and its job, each with its differences from `ledger_items`, and the services that poll it at `T`."""
 
     def __init__(self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
         accepted = replace(BATCH, submissions=(Submission("id", 1, ACCEPTED),), body_size=len(BODY))
         self.seen = replace(accepted, **{"job_id": self.job.job_id, "requests": 2, "sendable": 2, **batch})
-        """The batch as whoever found it due has read it."""
+        """The batch as the process that found it due has read it."""
         self.doubles = Doubles()
         double = cast("Any", self.doubles)
         ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
@@ -106,7 +106,7 @@ class PolledBatch:
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("bucket", staged, BODY + index)
 
     def polled(self, reply: Reply | Exception | None = None, permit: Permit | None = None, left: float = 900) -> bool:
-        """Poll it once, with so many seconds left; whether it is done by it."""
+        """Poll it once, with this many seconds left; return whether it is then done."""
         self.doubles.reply = reply
         outcome = poll_batch(self.services, self.job, self.seen, permit or Permit(), lambda: left)
         assert outcome.job_id == self.job.job_id
@@ -125,5 +125,5 @@ class PolledBatch:
         self.services.store.put_if_absent(key, COMPLETE.body)
 
     def differs(self) -> None:
-        """Somebody else claims the batch after it was read."""
+        """Let another process claim the batch after it was read."""
         self.services.ledger.claim_poll(self.seen, T + 1)

@@ -1,8 +1,9 @@
-"""Makes moto faster in this process, DynamoDB above all. What it stores, replies and refuses stays the same.
+"""Make moto faster in this process, DynamoDB above all. What it stores, returns and rejects stays the same.
 
-A call of DynamoDB goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
-request is still checked against the service's model. And moto makes objects only to measure their sizes, copies each
-value and each parsed expression with `copy.deepcopy`, and parses expressions and names anew at each call.
+A DynamoDB call goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
+request is still checked against the service's model. moto also creates objects only to measure their sizes, copies each
+value and each parsed expression with `copy.deepcopy`, and parses expressions and names again at each call: these
+functions are replaced.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _parse = UpdateExpressionParser.make
 _snake_case = cache(camelcase_to_underscores)
 
 DIRECT = {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
-"""Operations whose values hold no bytes here, so that they can be copied as JSON."""
+"""Operations whose values contain no bytes here, so that they can be copied as JSON."""
 
 
 def install() -> None:
-    """Use it from now on, in this process."""
+    """Replace moto's slow functions in this process."""
     BaseClient._make_api_call = _call
     DynamoType.size = _size
     DynamoType.__deepcopy__ = _copy
@@ -51,7 +52,7 @@ def install() -> None:
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-    """What `client` would get over HTTP, where that is moto's DynamoDB."""
+    """What `client` would get over HTTP if it calls moto's DynamoDB."""
     meta = client.meta
     at_moto = botocore_stubber.enabled and meta.endpoint_url.endswith(".amazonaws.com")
     if not at_moto or meta.service_model.service_name != "dynamodb" or operation not in DIRECT:
@@ -69,7 +70,7 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
 
 
 def _refusal(client: Any, operation: str, error: HTTPException, metadata: dict[str, Any]) -> Exception:
-    """The exception that botocore would make of moto's."""
+    """The exception that botocore would raise for moto's."""
     described = json.loads(error.description or "{}")
     code = described["__type"].rpartition("#")[2]
     message = described.get("message") or described.get("Message", "")
@@ -93,7 +94,7 @@ def _parse_copy(expression: str) -> Any:
 
 @cache
 def _parsed(expression: str) -> bytes:
-    """A parsed expression, pickled: moto changes the tree that it carries out."""
+    """A parsed expression, pickled: moto changes the tree that it executes."""
     return pickle.dumps(_parse(expression))
 
 

@@ -1,4 +1,4 @@
-"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets; and the roles that may use them."""
+"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets; and the roles that use them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ WAYS: dict[str, dict[str, str]] = {
 
 @cache
 def client(name: str) -> Any:
-    """A client of one service, built once for all worlds: that takes longer than a small job."""
+    """A client of one service, created once for all worlds: creating it takes longer than a small job."""
     return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
 
 
 class Session:
-    """A session of boto3 whose clients all worlds share."""
+    """A boto3 session whose clients all worlds share."""
 
     def client(self, name: str, config: object = None) -> Any:
         return client(name)
 
 
 def make_resources() -> dict[str, str]:
-    """Make everything but secrets; the queues' URLs by their logical names, dead-letter queues with `-dead`."""
+    """Create everything but secrets; return the queues' URLs by logical name, dead-letter queues with `-dead`."""
     urls: dict[str, str] = {}
     for name in QUEUES:
         urls |= _make_queue(name)
@@ -74,7 +74,7 @@ def _make_table() -> None:
 
 
 def _make_bucket(urls: Mapping[str, str]) -> None:
-    """The bucket, its versions, and its notifications to the queues that the template names."""
+    """Create the bucket with versioning, and its notifications to the queues in the template."""
     s3, wanted = client("s3"), properties("Bucket")
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=wanted["VersioningConfiguration"])
@@ -92,7 +92,7 @@ def _make_bucket(urls: Mapping[str, str]) -> None:
 
 
 def _make_event_queue() -> str:
-    """A queue that gets what Dropbatch puts on the event bus; its URL."""
+    """Create a queue that receives what Dropbatch puts on the event bus; return its URL."""
     url = str(client("sqs").create_queue(QueueName="events")["QueueUrl"])
     bus = client("events")
     bus.put_rule(Name="dropbatch", EventPattern=json.dumps({"source": ["dropbatch"]}))
@@ -101,7 +101,7 @@ def _make_event_queue() -> str:
 
 
 def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) -> dict[str, str]:
-    """Make the secrets; the functions' variables, by the template's defaults and by what a test sets."""
+    """Create the secrets; return the functions' variables: the template's defaults, and what a test sets."""
     secrets = client("secretsmanager")
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]

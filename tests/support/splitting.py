@@ -1,4 +1,4 @@
-"""All services that split uses, as dictionaries: a process can die at each of their calls."""
+"""All services that `split` uses, as dictionaries: a process can die at each of their calls."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class DiedError(BaseException):
 
 
 class Fake:
-    """All services that split uses. One call may be struck: the process dies, or the answer is lost.
+    """All services that `split` uses. One call may be struck: the process dies, or the answer is lost.
 
-    `given` holds what each change of the job was last called with.
+    `given` has the arguments of the last call of each change of the job.
     """
 
     def __init__(self, *, first: int = 1, most: int = 4) -> None:
@@ -57,7 +57,7 @@ class Fake:
         )
 
     def run(self, *, leased: bool = False, remaining: float = 150.0) -> bool:
-        """One turn; whether the process lived."""
+        """Run one turn; return whether the process survived."""
         try:
             split(self.services, self.job, leased=leased, remaining=lambda: remaining)
         except (DiedError, StorageError):
@@ -66,7 +66,7 @@ class Fake:
         return True
 
     def run_to_the_end(self) -> None:
-        """As many turns as the upload takes."""
+        """Run turns until the upload is split."""
         for _ in range(50):
             self.run()
             if self.job.state is not JobState.SPLITTING:
@@ -102,11 +102,11 @@ class Fake:
         return self._call("put", effect)
 
     def head(self, key: str) -> SimpleNamespace | None:
-        """What is stored."""
+        """A stored object."""
         return self._call("head", lambda: self.objects.get(key))
 
     def replace(self, key: str, body: bytes, etag: str, metadata: dict[str, str]) -> None:
-        """Write over an object that no batch names."""
+        """Overwrite an object that no batch uses."""
 
         def effect() -> None:
             assert self.objects[key].etag == etag
@@ -137,12 +137,12 @@ class Fake:
         return self._call("move", effect)
 
     def release_job(self, job: Job, due_at: float) -> None:
-        """The turn is over, the upload is not."""
+        """The turn is over, but the upload is not."""
         self.given["release"] = due_at
         self._call("release", lambda: None)
 
     def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float, *, read_to_end: bool) -> Job:
-        """The upload is read, or as far as it is used."""
+        """The upload is read, as far as it is used."""
 
         def effect() -> Job:
             self.given["end"] = (total, error, read_to_end)
@@ -178,7 +178,7 @@ class Fake:
         self._call("send", lambda: self.messages.extend(message.number for message in messages))
 
     def check(self) -> None:
-        """What split resumes from: each item follows the one below it, and its object holds its records."""
+        """Check what `split` resumes from: each item follows the one before it, and its object has its records."""
         expected = 0
         for number, (name, batch) in enumerate(sorted(self.batches.items())):
             assert name == f"{number:08d}"
@@ -189,7 +189,7 @@ class Fake:
             assert batch.end == place(expected)
 
     def check_whole(self, sizes: list[int] | None = None) -> None:
-        """Every record is in a batch."""
+        """Check that every record is in a batch."""
         self.check()
         assert self.job.total == sum(batch.requests for batch in self.batches.values()) == len(RECORDS)
         if sizes:

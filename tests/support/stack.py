@@ -41,7 +41,7 @@ class Stack:
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def drop(self, path: str, body: bytes, **metadata: str) -> str:
-        """Upload a file; the version that S3 gave it."""
+        """Upload a file; return the version that S3 gave it."""
         answer = self.s3.put_object(Bucket=self.bucket, Key=f"inbox/{path}", Body=body, Metadata=metadata)
         return str(answer["VersionId"])
 
@@ -68,7 +68,7 @@ class Stack:
         return None
 
     def wait(self, path: str, seconds: float = 100.0) -> tuple[str, dict[str, Any]]:
-        """Wait for the only job for a path; its folder and its manifest."""
+        """Wait for the only job for a path; return its folder and its manifest."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             if found := self.over(path):
@@ -136,11 +136,11 @@ def _ask(url: str, method: str, body: object) -> Any:
 
 @contextmanager
 def running_stack(home: aws.Home, parameters: str, *, faults: bool = False) -> Iterator[Stack]:
-    """Run a stack on free ports in a folder of its own.
+    """Run a stack on free ports in its own folder.
 
     Args:
         home: its folder.
-        parameters: of the template, as `Name=value Other=value`.
+        parameters: the template's parameters, as `Name=value Other=value`.
         faults: whether the functions' AWS calls can be broken.
     """
     aws.down(home)

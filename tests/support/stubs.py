@@ -1,4 +1,4 @@
-"""Clients of AWS services that answer what a test says, and refuse a call that it did not expect."""
+"""Clients of AWS services that return what a test sets, and reject a call that it did not expect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stubbed(service: str) -> Iterator[Stubber]:
-    """A stub of one service, whose every answer must have been asked for in the end."""
+    """A stub of one service; in the end each of its answers must have been used."""
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     with Stubber(boto3.client(service, region_name="eu-west-1", **keys)) as stub:  # type: ignore[call-overload] # known at run time
         yield stub

@@ -1,4 +1,4 @@
-"""One job and one batch in a ledger on moto, and everything else that the submit function calls as plain fakes."""
+"""One job and one batch in a ledger on moto; everything else that the submit function calls is a plain fake."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 BODY = b'{"requests":[]}'
 FIRST_ASK = 30.0
-"""Seconds from each acceptance to the first poll, as the completion times say."""
+"""Seconds from each acceptance to the first poll, according to the completion times."""
 MODEL_WAITS_SECONDS, HOLD_SECONDS = 20.0, 40.0
-"""For how long the budget lets a model, or every call, wait."""
+"""How long the budget makes a model, or every call, wait."""
 
 
 class Submitting:
-    """What `submit_batch` works on. A test sets what others answer, and reads what was sent, said and written."""
+    """What `submit_batch` works on. A test sets what others answer, and reads what was sent, reported and written."""
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200

@@ -1,4 +1,4 @@
-"""What a tick works with, in memory: a ledger, a budget and queues of the least that it asks of them, and a clock."""
+"""What a tick works with, in memory: the least that it needs of a ledger, a budget and queues, and a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST = 200
 
 @dataclass
 class Clock:
-    """It moves only when something sleeps. Times are told as seconds since the tick began."""
+    """It moves only when something sleeps. Times are in seconds since the tick began."""
 
     at: float = 0.0
     slept: list[float] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Clock:
 
 
 class MemoryLedger:
-    """Jobs and batches by their keys; what is due is read from themselves."""
+    """Jobs and batches by their keys; what is due is read from the items."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -61,7 +61,7 @@ class MemoryLedger:
                 self.batches[item.job_id, item.number] = item
 
     def limits(self, work: DueKind) -> list[int]:
-        """How many items of a kind each round asked for."""
+        """How many items of a kind each round requested."""
         return [limit for _, kind, limit in self.asked if kind is work]
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
@@ -97,15 +97,15 @@ class MemoryLedger:
         return self.job(job.job_id)
 
     def over(self, item: Job | Batch) -> None:
-        """An item is due no more."""
+        """Make an item no longer due."""
         self.add(replace(item, due_at=None))
 
     def claims_of(self, _due: DueEntry) -> int:
-        """None was ever claimed."""
+        """No item was ever claimed."""
         return 0
 
     def set_aside(self, due: DueEntry, _claims: int, _due_at: float) -> bool:
-        """Note an item that could not be processed."""
+        """Record an item that could not be processed."""
         self.set_aside_ids.append(due.job_id)
         self.jobs.pop(due.job_id, None)
         return True
@@ -125,7 +125,7 @@ class MemoryLedger:
 
 @dataclass
 class Allowance:
-    """A budget that gives what a test says."""
+    """A budget that allows what a test sets."""
 
     available: Free = field(default_factory=lambda: Free(first=99, submits=99, polls=99))
     calls: int = 200
@@ -135,19 +135,19 @@ class Allowance:
     noted: tuple[int, list[str]] = (-1, [])
 
     def free(self, _now: float) -> Free:
-        """How many calls would find a token."""
+        """How many calls would get a token."""
         return self.available
 
     def calls_in(self, _seconds: float) -> int:
-        """The most calls until the next tick."""
+        """The maximum number of calls until the next tick."""
         return self.calls
 
     def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Denied]:
-        """The right to make polls."""
+        """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 
     def full_models(self, by_model: Counter[str], total: int) -> list[str]:
-        """Names of models, with what is known of each."""
+        """Names of models, each with its count."""
         return [f"{model}: {count} of {total}" for model, count in by_model.items()]
 
     def note_outstanding(self, count: int, full: list[str]) -> None:
@@ -157,7 +157,7 @@ class Allowance:
 
 @dataclass
 class SentMessages:
-    """Queues in which a number of messages wait, and what is sent to them."""
+    """Queues in which some messages wait, and what is sent to them."""
 
     submit_url: str = "submit"
     poll_url: str = "poll"
@@ -179,7 +179,7 @@ class SentMessages:
 
 
 class TickParts:
-    """A tick in memory. What other modules do in it is noted, and done by the least that ends the work."""
+    """A tick in memory. What other modules do in it is recorded, and replaced by the least that ends the work."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.clock = Clock()
@@ -188,7 +188,7 @@ class TickParts:
         self.services: Any = SimpleNamespace(**parts, now=self.clock.now, sleep=self.clock.sleep)
         self.visits: list[tuple[float, str]] = []
         self.leased_visits = 0
-        """How many visits find the job held by another invocation."""
+        """How many visits find the job leased by another invocation."""
         self.visits_end_work = True
         self.polled: dict[str, float] = {}
         """Numbers of polled batches, and the seconds that each poll had."""
@@ -204,7 +204,7 @@ class TickParts:
         monkeypatch.setattr(functions.poll.tick, "watch_stack_control", lambda services: None)
 
     def run(self, remaining: float = 150.0) -> None:
-        """One tick of an invocation that has so many seconds."""
+        """Run one tick of an invocation that has this many seconds."""
         functions.poll.tick.tick(self.services, lambda: remaining - self.clock.at)
 
     def _advance_job(self, _services: Any, job_id: str, _remaining: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`template.yaml` as CloudFormation receives it, offline, and what its roles and policies allow."""
+"""`template.yaml` as CloudFormation receives it, translated offline, and what its roles and policies allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support import iam
 
 OfType = Callable[[str], dict[str, Any]]
-"""Gives the properties of all resources of a type, by logical name."""
+"""Returns the properties of all resources of a type, by logical name."""
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"CloudflareApiToken", "AiGatewayToken", "WorkerSecret"}
@@ -37,14 +37,14 @@ NOT_TLS = {"Bool": {"aws:SecureTransport": "false"}, "NotIpAddress": {"aws:Sourc
 
 
 class _NoPolicies:
-    """The template names no managed policy, so the translator needs to know none."""
+    """The template uses no managed policy, so the translator needs to know none."""
 
     def load(self) -> dict[str, str]:
         return {}
 
 
 class _Names(dict[str, str]):
-    """Names that the template refers to, each standing for itself."""
+    """Names that the template refers to; each represents itself."""
 
     def __missing__(self, name: str) -> str:
         return f"<{name}>"
@@ -52,11 +52,11 @@ class _Names(dict[str, str]):
 
 def translated() -> dict[str, Any]:
     """The template without SAM's short forms."""
-    # SAM wants an address where the built code would be.
+    # SAM requires a URL where the built code would be.
     text = (ROOT / "template.yaml").read_text().replace("CodeUri: .", "CodeUri: s3://bucket/code.zip")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        # jsonschema would compile 38 grammars of addresses with it, for 6 s; no schema of SAM's mentions one.
+        # With it, jsonschema would compile 38 grammars of addresses, which takes 6 s; none of SAM's schemas uses one.
         patch.setitem(sys.modules, "rfc3987_syntax", None)
         # Imported here because it takes a second, and only the tests of the template need it.
         from samtranslator.translator.transform import transform  # noqa: PLC0415
@@ -67,7 +67,7 @@ def translated() -> dict[str, Any]:
 
 
 def target(reference: dict[str, Any]) -> str:
-    """The resource that a Ref or GetAtt names."""
+    """The resource that a Ref or GetAtt refers to."""
     return str(reference.get("Ref") or reference["Fn::GetAtt"][0])
 
 
@@ -77,12 +77,12 @@ def as_list(value: Any) -> list[Any]:
 
 
 def resolved(value: Any, **choices: bool) -> Any:
-    """A piece of the template as the defaults make it, but for the conditions given."""
+    """A part of the template with the default conditions, except those given."""
     return iam.resolve(value, _Names(), CHOICES | choices)
 
 
 def grants(role: str, **choices: bool) -> list[iam.Grant]:
-    """What a role may do, by the defaults but for the conditions given."""
+    """What a role may do with the default conditions, except those given."""
     return list(iam.grants(role, _Names(), CHOICES | choices))
 
 

@@ -1,4 +1,4 @@
-"""The records that most tests upload, translations of greetings, and what came of them."""
+"""The records that most tests upload, greetings to translate, and their results."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 
 def only_slowly(*values: object) -> list[Any]:
-    """Parameters that differ from an everyday one only in what unit tests show: how a reply is read, a code's row."""
+    """Parameters that differ from an everyday one only in what unit tests cover: how a reply is read, a code's row."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def greetings(count: int, word: str = "hello") -> list[dict[str, Any]]:
-    """Requests without references, each with a text of its own."""
+    """Requests without references, each with its own text."""
     return [{"text": f"{word} {number}", "target_lang": "es"} for number in range(count)]
 
 
 def referenced(count: int) -> list[dict[str, Any]]:
-    """Greetings, each with a reference of its own."""
+    """Greetings, each with its own reference."""
     return [{**one, "external_reference": f"r{number}"} for number, one in enumerate(greetings(count))]
 
 
 def all_good(world: World, count: int) -> bool:
-    """Whether the only job's output has the answer to each of so many greetings, in order."""
+    """Whether the only job's output has the answer to each of this many greetings, in order."""
     return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
 
 

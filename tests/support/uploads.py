@@ -1,4 +1,4 @@
-"""Uploads of every kind for the tests of the cut, and the law that holds for all of them."""
+"""Uploads of every kind for the tests of the cut, and the invariants that apply to all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 LIMIT = 400
-"""Stands for the API's 10,000,000 bytes here, so that examples stay small."""
+"""Replaces the API's 10,000,000 bytes here, so that examples stay small."""
 WRAPPING = len(b'{"requests":[]}')
 LARGEST = LIMIT - 1 - WRAPPING
 EXCERPT = 60
@@ -28,7 +28,7 @@ EXCERPT = 60
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Limits at which examples stay small."""
+    """Set limits at which examples stay small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", LIMIT)
         patch.setattr(windows, "API_BODY_LIMIT", LIMIT)
@@ -41,7 +41,7 @@ def small_limits() -> Iterator[None]:
 
 
 def record_of(size: int) -> bytes:
-    """A sound record of exactly so many bytes."""
+    """A valid record of exactly this many bytes."""
     frame = b'{"text":""}'
     return b'{"text":"%b"}' % (b"x" * (size - len(frame)))
 
@@ -61,7 +61,7 @@ members = st.dictionaries(
 
 @st.composite
 def written(draw: st.DrawFn) -> bytes:
-    """A sound record as somebody may write it: escaped or not, with more or less white space."""
+    """A valid record as somebody may write it: escaped or not, with more or less white space."""
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :  ")]))
     text = json.dumps(draw(members), ensure_ascii=draw(st.booleans()), separators=separators)
     return text.encode()
@@ -115,7 +115,7 @@ blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 <<
 
 
 def plan_of(limits: Sequence[int], form: Any = "jsonl", start: int = 0) -> SplitPlan:
-    """Limits are records and bytes of a batch, and if batches grow the records of the first ones."""
+    """The limits are the records and bytes of a batch and, if batches grow, the records of the first ones."""
     first = min(limits[2], limits[0]) if len(limits) > 2 else 0
     return SplitPlan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
@@ -132,18 +132,18 @@ def cuts_of(
 
 
 def seen(cuts: Iterable[Any]) -> list[Any]:
-    """All that a cut says, comparable."""
+    """Everything that a cut returns, comparable."""
     return [(one.first_id, encode_index(one.rows), one.body, one.end, one.staged) for one in cuts]
 
 
 def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
-    """Each row of a cut with the record its body holds for it, None for one that is not there."""
+    """Each row of a cut with its record in the body; None for one that is not there."""
     pairs = zip(one.rows, record_spans(one.rows), strict=True)
     return [(row, one.body[at : at + length] if length else None) for row, (at, length) in pairs]
 
 
 def check_law(cuts: Iterable[Any], plan: SplitPlan) -> None:
-    """What holds for every upload and every plan."""
+    """Check the invariants of every upload and every plan."""
     next_id = 0
     for number, one in enumerate(cuts):
         sent = [record for _, record in records_in(one) if record is not None]

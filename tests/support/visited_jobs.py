@@ -1,4 +1,4 @@
-"""Jobs on moto that are visited at a moment that stands still: their batches, with parts, are given."""
+"""Jobs on moto that are visited at a fixed time: their batches, with parts, are given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Visited:
     """The services of a visit, as far as it uses them, and the one job that is visited.
 
     Attributes:
-        notices: what was told of the job's end.
+        told: the notices of the job's end.
     """
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
@@ -44,11 +44,11 @@ class Visited:
         self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"
 
     def now(self) -> float:
-        """The moment."""
+        """The fixed time."""
         return T
 
     def publish_job_over(self, detail: dict[str, Any], _at: float) -> None:
-        """Keep a notice instead of giving it."""
+        """Keep a notice instead of publishing it."""
         self.told.append(detail)
 
     def hold(self, *batches: tuple[int, int] | None, **changes: Any) -> Job:
@@ -56,7 +56,7 @@ class Visited:
 
         Args:
             batches: records of each that succeeded and that failed; None: one record that waits for its answer.
-            changes: what the job's item holds; it is due, and nobody holds it.
+            changes: attributes of the job's item; by default it is due, and nobody has leased it.
         """
         job = replace(JOB, job_id=self.job_id, state=JobState.IN_PROGRESS)
         held = self.ledger.create_job(replace(job, **changes))
@@ -75,19 +75,19 @@ class Visited:
         return held
 
     def visit(self, remaining: float | Callable[[], float] = PLENTY) -> bool:
-        """Visit the job; whether no other run holds it."""
+        """Visit the job; return whether no other run has leased it."""
         left = remaining if callable(remaining) else lambda: remaining
         return advance_job(self, self.job_id, left)  # type: ignore[arg-type] # As far as it uses them.
 
     @property
     def job(self) -> Job:
-        """The job, as its item is."""
+        """The job as its item is now."""
         found = self.ledger.job(self.job_id)
         assert found
         return found
 
     def change_job(self, name: str, value: object) -> None:
-        """Set one attribute of the job's item, as somebody else would."""
+        """Set one attribute of the job's item, as another process would."""
         self.dynamodb.update_item(
             TableName="table",
             Key={"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}},

@@ -1,9 +1,9 @@
 """The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
 
-Resources are made from the properties in `template.yaml`. S3's notifications go to SQS, and the handlers receive what
-SQS holds, by Lambda's rules for partial batch responses. Each function may do what its role allows; a world in which a
-call was refused ends with an error. Time is a moved clock, so nothing waits. Worlds are deterministic: each begins
-at the same time, with the same seed, and its threads run one after another.
+Resources are created from the properties in `template.yaml`. S3's notifications go to SQS, and the handlers receive the
+messages in SQS, by Lambda's rules for partial batch responses. Each function may do what its role allows; a world in
+which a call was denied ends with an error. The clock is simulated, so nothing waits. Worlds are deterministic: each
+begins at the same time, with the same seed, and its threads run one after another.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class World:
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def upload(self, path: str, body: bytes | str, **metadata: str) -> str:
-        """Put an upload under `inbox/`; its version id."""
+        """Put an upload under `inbox/`; return its version id."""
         content = body.encode() if isinstance(body, str) else body
         answer = self.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=content, Metadata=metadata)
         return str(answer.get("VersionId", "null"))
@@ -155,7 +155,7 @@ class World:
     # ── AWS ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> float:
-        """The moved clock."""
+        """The simulated clock."""
         return time.time()
 
     def pass_time(self, seconds: float) -> None:
@@ -163,11 +163,11 @@ class World:
         self.traveller.shift(seconds)
 
     def deliver(self, queue: str, *, most: int = 1_000, times: int = 1) -> int:
-        """Deliver a queue's messages to their function until none is visible; their number.
+        """Deliver a queue's messages to their function until none is visible; return their number.
 
         Args:
             queue: logical name.
-            most: messages, at most.
+            most: the maximum number of messages.
             times: how often each message is delivered: SQS promises only "at least once".
         """
         delivered = 0
@@ -177,7 +177,7 @@ class World:
                 QueueUrl=self.queues[queue], MaxNumberOfMessages=1, AttributeNames=["All"], WaitTimeSeconds=0
             )
             messages = answer.get("Messages", [])
-            if not messages:  # What was visible was too old, or went to the dead letters.
+            if not messages:  # The visible message was too old, or went to the dead-letter queue.
                 break
             for message in messages:
                 message["Body"] = self._with_versions(message["Body"])
@@ -190,7 +190,7 @@ class World:
         return delivered
 
     def _with_versions(self, body: str) -> str:
-        """S3's own notifications name the version, if the bucket keeps any; moto's leave it out. The ETag tells it."""
+        """Add versions, found by ETag: S3's notifications have them if the bucket is versioned; moto's do not."""
         if self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
             return body
         message = json.loads(body) if body.startswith("{") else {}
@@ -207,17 +207,17 @@ class World:
         return json.dumps(message) if message.get("Records") else body
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
-        """Call a handler as Lambda does; ids of the messages it failed on.
+        """Call a handler as Lambda does; return the ids of the messages it failed on.
 
         Args:
             handler: the function's module.
-            event: what Lambda gives it.
+            event: what Lambda passes to it.
             seconds: how long the function may run.
         """
         context = Context(time.time, time.time() + seconds)
         outer = self.permissions.role, handler.processor
         self.permissions.role = "PollRole" if handler is functions.poll.handler else "SubmitRole"
-        handler.processor = type(handler.processor)()  # as in a process of its own: another invocation may run
+        handler.processor = type(handler.processor)()  # as in a separate process: another invocation may be running
         try:
             answer = handler.lambda_handler(event, context)
         finally:
@@ -227,7 +227,7 @@ class World:
         return failed
 
     def tick(self, seconds: float = TIMEOUT_SECONDS) -> None:
-        """The schedule's minute."""
+        """Run the scheduled tick."""
         self.ticks += 1
         self.invoke(functions.poll.handler, {}, seconds)
 
@@ -269,7 +269,7 @@ class World:
 
 
 def _visible(queue: str) -> bool:
-    """Whether a queue has a message to deliver: a look into moto, because most queues are empty most of the time."""
+    """Whether a queue has a message to deliver: read from moto, because most queues are empty most of the time."""
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
@@ -288,11 +288,11 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
 
 
 REAL_SUBMIT = ThreadPoolExecutor.submit
-"""For a test that needs real threads."""
+"""For tests that need real threads."""
 
 
 def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-    """Run the work in place of a thread: it ends before the next begins."""
+    """Run the work instead of starting a thread: it ends before the next begins."""
     done = Future[Any]()
     try:
         done.set_result(function(*arguments, **named))
@@ -302,12 +302,12 @@ def _run_at_once(_executor: Any, function: Callable[..., Any], /, *arguments: An
 
 
 def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: object) -> Iterator[World]:
-    """Build resources and services; call it under moto's mock.
+    """Create resources and services; call it under moto's mock.
 
     Args:
         transport: the API.
         monkeypatch: pytest's.
-        settings: environment variables that differ from the template's defaults.
+        settings: the environment variables that differ from the template's defaults.
     """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
@@ -329,7 +329,7 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
 
 
 def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
-    """Let AWS refuse each call that the role of the function at work does not grant."""
+    """Let AWS deny each call that the role of the running function does not allow."""
     real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -340,7 +340,7 @@ def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
 
 
 def _install_services(transport: httpx.BaseTransport, traveller: Any, monkeypatch: Any) -> None:
-    """Give both handlers services that share clients, reach the API by `transport`, and wait by moving the clock."""
+    """Give both handlers services that share clients, call the API by `transport`, and wait by moving the clock."""
     monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
     monkeypatch.setattr(boto3.session, "Session", Session)
     composition.services.cache_clear()

@@ -84,7 +84,7 @@ def test_artifact_holds_our_code_and_the_locked_packages_only(here):
 
 
 @pytest.mark.build
-def test_artifact_names_no_machine_and_brings_its_byte_code(here):
+def test_artifact_names_no_machine_and_includes_its_byte_code(here):
     assert not list(here.rglob("RECORD"))
     compiled = list(here.rglob("*.pyc"))
     assert compiled

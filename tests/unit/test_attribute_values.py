@@ -115,7 +115,7 @@ def test_absent_values_are_left_out():
     assert "due_at" not in item
 
 
-def test_a_part_of_the_version_before_which_told_its_sha256_is_still_read():
+def test_a_part_of_an_earlier_version_with_a_sha256_is_still_read():
     part = Part("staging/part", 10, 0, 0, 0, 1, 0)
     told = {**attribute(part)["M"], "sha256": {"S": "0" * 64}}
     assert read(told, Part) == part

@@ -216,7 +216,7 @@ def test_of_many_polls_one_is_the_probe():
     assert (granted, permit.pause.next_probe) == (1, NOW + 60)
 
 
-def test_a_submit_may_probe_a_pause_and_its_model_at_once():
+def test_a_submit_may_probe_a_pause_and_its_model_in_one_call():
     permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(MODEL, NOW)
     assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
 

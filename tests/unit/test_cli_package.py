@@ -54,7 +54,7 @@ def test_only_one_module_makes_clients():
     assert [path.name for path in MODULES if "boto3" in set(imports(path))] == ["aws.py"]
 
 
-def test_help_lists_the_verbs_at_once():
+def test_help_lists_the_verbs_quickly():
     seconds = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

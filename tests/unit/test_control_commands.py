@@ -295,7 +295,7 @@ def test_a_stack_whose_command_keeps_changing_is_an_error():
         stack_followed(*[b"run", b"pause"] * TRIES)
 
 
-def test_a_tick_goes_on_when_the_stacks_command_cannot_be_read(monkeypatch):
+def test_a_tick_continues_when_the_stacks_command_cannot_be_read(monkeypatch):
     counted = []
     monkeypatch.setattr(functions.poll.control, "count", counted.append)
 

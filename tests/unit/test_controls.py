@@ -135,7 +135,7 @@ def test_a_model_waits_first_a_quarter_of_a_minute_and_after_each_failed_probe_t
     assert written(items) == {"until": NOW + step, "step": step, "code": "3040", "since": since}
 
 
-def test_a_model_that_waits_already_goes_on_waiting_as_long():
+def test_a_model_that_waits_already_waits_no_longer():
     items = GivenBudget(wait=wait_of(NOW + 1))
     assert items.delay_model(MODEL, NOW, "3040", Permit()) == NOW + 1
     assert items.written == []

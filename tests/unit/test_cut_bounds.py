@@ -72,7 +72,7 @@ def test_a_batch_holds_as_many_records_as_it_may(block, most, records):
     assert [len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)] == records
 
 
-def test_records_before_a_documents_fault_are_cut_before_it_is_told():
+def test_records_before_a_documents_fault_are_cut_before_it_is_reported():
     cuts = cut(plan_of((10, LIMIT), "array"), Checkpoint(offset=0), 0, [record_of(20) + b"," + record_of(20) + b"}"])
     assert len(next(cuts).rows) == 2
     with pytest.raises(UploadError) as told:
@@ -142,7 +142,7 @@ def test_a_record_is_sent_as_long_as_its_body_stays_under_the_apis_limit(size, i
     assert row.code == ("" if is_sent else "too_large")
 
 
-def test_of_a_record_too_large_to_be_held_the_beginning_is_told():
+def test_the_beginning_of_a_record_too_large_for_memory_is_reported():
     judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
     assert judged.message == "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
     assert msgspec.json.decode(judged.request) == '{"text":'
@@ -160,12 +160,17 @@ def test_a_blank_line_is_no_record(raw):
 @pytest.mark.parametrize(
     ("raw", "code", "message", "excerpt"),
     [
-        (b"[1,\r2]", "not_an_object", "Line 5: The record is JSON, but no object. Write one request object.", [1, 2]),
-        (b"null", "not_an_object", "Line 5: The record is JSON, but no object. Write one request object.", None),
+        (
+            b"[1,\r2]",
+            "not_an_object",
+            "Line 5: The record is JSON, but not an object. Write one request object.",
+            [1, 2],
+        ),
+        (b"null", "not_an_object", "Line 5: The record is JSON, but not an object. Write one request object.", None),
         (b"{\xff\r", "invalid_utf8", "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.", "{\ufffd"),
     ],
 )
-def test_what_cannot_be_sent_is_told_with_its_line_and_how_it_begins(raw, code, message, excerpt):
+def test_what_cannot_be_sent_is_reported_with_its_line_and_beginning(raw, code, message, excerpt):
     judged = validate_record(raw, 5)
     assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (code, message, excerpt)
 
@@ -203,7 +208,7 @@ def test_a_reference_among_records_without_one_stands_at_its_place():
 @pytest.mark.parametrize(
     ("json", "line"), [(b"[1, 2]", b"[1, 2]"), (b"[1,\n2]", b"[1,2]"), (b"[1,\r2]", b"[1,2]"), (b'"\\n"', b'"\\n"')]
 )
-def test_only_json_with_line_breaks_is_written_anew(json, line):
+def test_only_json_with_line_breaks_is_rewritten(json, line):
     assert one_line(json) == line
 
 

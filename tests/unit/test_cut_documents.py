@@ -220,7 +220,7 @@ def test_a_document_cut_short_anywhere_is_broken_behind_the_records_before(form,
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
-def test_a_broken_document_is_told_with_its_place_after_the_records_before_it(data, before, size):
+def test_a_broken_document_is_reported_with_its_position_after_the_records_before_it(data, before, size):
     plan = plan_of((10, 390), "array", 1)
     rows, problem = told(plan, data, size)
     assert len(rows) == before
@@ -248,6 +248,6 @@ def test_damage_anywhere_ends_and_never_depends_on_the_blocks(document, at, junk
 @given(content=st.binary(max_size=60), size=st.integers(1, 9), form=st.sampled_from(["jsonl", "array", "object"]))
 @example(content=b'"\\', size=1, form="array")
 @examples(200)
-def test_any_bytes_at_all_are_cut_or_told_broken(content, size, form):
+def test_any_bytes_are_cut_or_reported_as_broken(content, size, form):
     plan = plan_of((3, 300), form)
     assert told(plan, content, size) == told(plan, content, 1 << 20)

@@ -122,7 +122,7 @@ def test_an_archive_cut_short_anywhere_is_broken(packing, size):
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 @pytest.mark.parametrize("damage", [b"\xff" * 40, b"junk behind the archive"])
-def test_junk_is_broken_and_told_how_far_it_was_good(packing, damage):
+def test_junk_is_broken_and_reported_with_how_far_it_was_good(packing, damage):
     with pytest.raises(UploadError, match=f"{len(TEXT):,} unpacked bytes") as caught:
         unpack(packing, PACK[packing](TEXT) + damage, 50)
     assert caught.value.code == "broken_archive"
@@ -142,7 +142,7 @@ def test_damage_ends_and_is_an_upload_fault_or_the_right_text(packing, at, byte,
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_a_bomb_is_refused_and_never_unpacked_at_once(packing, monkeypatch):
+def test_a_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
     monkeypatch.setattr(module, "MAX_RATIO", 50)
     monkeypatch.setattr(module, "RATIO_FROM_BYTES", 1 << 20)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)

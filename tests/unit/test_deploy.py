@@ -242,12 +242,12 @@ def test_closing_words_say_what_the_check_proved_and_what_not():
 
 def test_closing_words_of_a_worker_say_that_it_takes_the_secret():
     said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "")
-    assert "the Worker takes the shared secret" in said
+    assert "the Worker accepts the shared secret" in said
     assert "Workers AI - Edit" not in said
 
 
 def test_closing_words_name_the_address_that_must_confirm():
-    assert 'its link "Confirm subscription" is followed' in deploy.closing_words(SETTINGS, "team@example.org")
+    assert 'until you open its link "Confirm subscription"' in deploy.closing_words(SETTINGS, "team@example.org")
     assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org")
 
 

@@ -100,7 +100,7 @@ def test_json_lines_begin_behind_a_byte_order_mark():
         (b'[{"a":1}]\n[{"a"', "jsonl"),
     ],
 )
-def test_the_head_of_a_large_upload_tells_its_form(head, form):
+def test_the_form_of_a_large_upload_is_detected_from_its_head(head, form):
     assert detect_form(head, complete=False)[0] == form
 
 

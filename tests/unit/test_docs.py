@@ -185,7 +185,7 @@ def test_every_reason_to_wait_is_documented_and_no_other():
     } <= documented
 
 
-def test_every_log_line_that_operators_are_told_to_look_for_is_written_somewhere():
+def test_every_log_line_that_the_documents_name_is_written_somewhere():
     text = (ROOT / "docs/operations.md").read_text()
     looked_for = set(re.findall(r"""(?:grep|-e|_LOGS) "([a-z][^"]+)""", text)) - {"Ticks"}
     code = "".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))

@@ -122,7 +122,7 @@ def test_a_new_stack_may_have_had_no_tick(services):
             "jobs",
             [{"state": "in_progress", "waiting_for": {"code": "token_refused", "message": "Put a good one."}}],
             "pauses",
-            "1 jobs wait: token_refused: Put a good one.",
+            "1 jobs are waiting: token_refused: Put a good one.",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_page_is_not_believed_of_a_model_without_a_queue():
 @pytest.mark.parametrize(
     ("code", "words"), [(5016, "terms"), (5035, "Workers Paid"), (3041, "access"), (5018, "access"), (5007, "Batch")]
 )
-def test_a_user_is_told_what_to_do_about_a_refused_model(code, words):
+def test_the_message_of_a_rejected_model_says_what_to_do(code, words):
     told = model_error_message("@cf/a/b", code)
     assert "@cf/a/b" in told
     assert str(code) in told

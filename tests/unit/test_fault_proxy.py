@@ -89,7 +89,7 @@ def test_a_latency_that_means_nothing_is_refused():
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_a_spread_lies_around_the_middle(spread):
+def test_a_spread_is_around_the_middle(spread):
     random.seed(1)
     drawn = sorted(Latency(0.02, spread=spread).draw(10**6) for _ in range(2_001))
     assert statistics.median(drawn) == pytest.approx(0.02, rel=0.05)

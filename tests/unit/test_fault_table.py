@@ -45,7 +45,7 @@ def test_processes_that_end_in_another_order_make_the_same_table():
     assert table(merged(notes)) == table(merged(notes[::-1]))
 
 
-def test_only_what_stands_between_the_marks_is_made_anew(tmp_path):
+def test_only_the_text_between_the_marks_is_rewritten(tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text("Before.\n\n<!-- faults -->\n| old |\n<!-- end of faults -->\n\nAfter.\n")
 

@@ -43,7 +43,7 @@ def refusal(head, **arguments):
         (b"null\n", "native"),
     ],
 )
-def test_the_first_object_tells(head, expected):
+def test_the_first_object_decides_the_format(head, expected):
     assert detect(head) == expected
 
 
@@ -71,7 +71,7 @@ def test_anthropics_batches_are_refused_with_the_way_out():
         ("inbox/a.csv.bak", ""),
     ],
 )
-def test_an_extension_tells(key, expected):
+def test_an_extension_decides_the_format(key, expected):
     assert extension_format(key) == expected
 
 

@@ -370,7 +370,7 @@ def test_a_record_without_an_answer_has_an_error_alone(code, told):
 
 def test_a_message_that_names_no_member_has_no_param():
     assert member_of("The record has 12 bytes: shorten it.") is None
-    assert member_of("body.messages[3].content[0]: It must be a text.") == "body.messages[3].content[0]"
+    assert member_of("body.messages[3].content[0]: It must be a string.") == "body.messages[3].content[0]"
 
 
 # ── the SDK's own types ──────────────────────────────────────────────────────────────────────────────────────────────

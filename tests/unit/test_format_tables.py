@@ -142,7 +142,7 @@ def test_a_row_that_cannot_be_read_fails_alone():
     assert [getattr(one, "code", "") for one in converted] == ["", "invalid_utf8", "bad_record", ""]
 
 
-def test_a_field_may_be_longer_than_pythons_csv_takes_by_itself():
+def test_a_field_may_be_longer_than_pythons_csv_accepts_by_default():
     assert len(sent(b"text", b"x" * 200_000)["text"]) == 200_000
 
 

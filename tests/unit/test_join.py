@@ -13,7 +13,7 @@ from shared.staged_batch import RecordEntry, index_of
 from shared.workers_ai.results import parse_answer
 from tests.support.examples import examples
 
-ENDING = ("expired", "Workers AI did not finish it in time.")
+ENDING = ("expired", "Workers AI did not finish the batch in time.")
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
 results = st.one_of(
@@ -230,7 +230,7 @@ def test_a_good_line_is_the_apis_own_item_under_the_records_id_and_reference():
     assert line.output == b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
 
 
-def test_a_failed_line_is_told_in_the_documented_order():
+def test_the_members_of_a_failed_line_are_in_the_documented_order():
     (line,) = joined(
         [row_of(18, None, "")], [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}], first_id=18
     )
@@ -261,7 +261,7 @@ def test_further_members_of_an_item_are_passed_on():
 
 
 @pytest.mark.parametrize(("failure", "words"), FAILURES)
-def test_a_failed_item_is_told_in_the_apis_words_wherever_they_stand(failure, words):
+def test_a_failed_item_has_the_apis_message_wherever_the_reply_has_it(failure, words):
     (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, **failure}])
     assert json.loads(line.output)["error"] == {"code": "inference_failed", "message": words}
 
@@ -424,12 +424,12 @@ def test_members_of_another_type_beside_the_results_do_no_harm(reply):
     ],
 )
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_usage_is_what_the_reply_tells(told, usage, wrapped):
+def test_usage_is_what_the_reply_reports(told, usage, wrapped):
     reply = {"responses": [], "usage": told}
     assert answers_of([], {"result": reply} if wrapped else reply).usage == usage
 
 
-def test_usage_of_items_is_summed_where_the_reply_tells_none():
+def test_usage_of_items_is_summed_where_the_reply_reports_none():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [{"id": number, "result": {"usage": {"prompt_tokens": 2, "total_tokens": 5 + number}}} for number in (0, 1)]
     assert answers_of(rows, items_reply([*items, good(2)])).usage == Usage(4, None, 11)
@@ -488,7 +488,7 @@ def test_usage_of_one_batch_is_not_counted_twice(first, later, total):
     assert answers.usage.total_tokens == total
 
 
-def test_usage_that_each_item_tells_is_that_of_the_items_taken():
+def test_usage_that_each_item_reports_counts_for_the_items_taken():
     answers = sorted_reply([item_of(0, usage={"total_tokens": 5})])
 
     add_reply(answers, sorted_reply([item_of(0, usage={"total_tokens": 7}), item_of(1, usage={"total_tokens": 11})]))

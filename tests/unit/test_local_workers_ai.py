@@ -134,7 +134,7 @@ def test_bad_requests_can_be_accepted_and_fail_later():
     assert world.finished(request_id)["status"] == "error"
 
 
-def test_without_the_query_the_model_answers_at_once():
+def test_without_the_query_the_model_answers_immediately():
     world = World()
     reply = world.run(M2M, {"text": "a", "target_lang": "es"}, query="")
     assert reply.json()["result"] == {"translated_text": "[es] a"}
@@ -199,7 +199,7 @@ def test_a_finished_batch_can_be_read_again_until_its_retention_ends():
     assert code(world.poll(request_id)) == (404, 10404)
 
 
-def test_results_can_be_had_a_limited_number_of_times():
+def test_results_can_be_read_a_limited_number_of_times():
     world = World(answers_per_batch=1)
     request_id = world.submit()
     assert "responses" in world.finished(request_id)

@@ -56,11 +56,11 @@ def test_json_of_the_wrong_type_is_refused():
 
 
 @pytest.mark.parametrize("row", switches(), ids=lambda row: row[0])
-def test_the_readme_tells_every_switch_as_it_is(row):
+def test_the_readme_documents_every_switch(row):
     name, default, verdict, about = row
     assert f"| `{name}` | `{default}` | {verdict} | {about} |" in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_readme_tells_every_fault(kind):
+def test_the_readme_documents_every_fault(kind):
     assert f"| `{kind}` |" in README.read_text(encoding="utf-8")

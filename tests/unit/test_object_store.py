@@ -76,7 +76,7 @@ def test_an_object_that_another_replaced_is_not_found(store, s3):
 def test_to_spool_what_is_not_there_fails(store, s3):
     refuse(s3, "head_object", "404")
 
-    with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} is not there"):
+    with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
         store.spool(KEY, kept)
 
 

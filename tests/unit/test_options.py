@@ -181,7 +181,7 @@ def test_zero_is_a_value():
 
 def test_options_together_are_bounded():
     half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
-    assert "at most 65,536" in refused(resolve, [{"template": half}, in_file(defaults={"system": half})])
+    assert "the maximum is 65,536" in refused(resolve, [{"template": half}, in_file(defaults={"system": half})])
 
 
 def test_pinned_options_are_read_again_as_they_were():

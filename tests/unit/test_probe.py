@@ -102,7 +102,7 @@ def test_what_the_local_workers_ai_does_by_default_is_found(probe):
         "validation=fail_later",
     ],
 )
-def test_each_reading_is_told_right(probe, assignment):
+def test_each_reading_is_reported_correctly(probe, assignment):
     name, _, value = assignment.partition("=")
 
     found = probe(assignment)
@@ -111,7 +111,7 @@ def test_each_reading_is_told_right(probe, assignment):
 
 
 @pytest.mark.parametrize(("shape", "usage"), [("A", True), ("B", False), ("B", True)])
-def test_both_shapes_are_told_apart(probe, shape, usage):
+def test_both_shapes_are_distinguished(probe, shape, usage):
     found = probe(f"shapes.*={shape}", f"shape_b_usage={str(usage).lower()}")
 
     assert found["like"]["shapes"] == {"*": shape}

@@ -267,7 +267,7 @@ def test_a_batch_that_is_late_holds_the_others_up_at_little_cost(monkeypatch):
     world.check()
 
 
-def test_a_visit_with_little_time_does_a_step_and_the_next_goes_on():
+def test_a_visit_with_little_time_does_a_step_and_the_next_continues():
     world = World(2_500, size=30_000)
     world.answer(range(2_500))
 
@@ -306,7 +306,7 @@ def test_nothing_is_lost_or_doubled_wherever_a_visit_dies(monkeypatch):
         run(dies_after)
 
 
-def test_an_upload_that_s3_removed_meanwhile_is_begun_anew(monkeypatch):
+def test_a_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch):
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
     monkeypatch.setitem(globals(), "MINIMUM", 1)
     world = World(1_500)

@@ -16,7 +16,7 @@ blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(byt
 
 
 @given(before=blocks, after=blocks)
-def test_it_goes_on_from_a_stored_state(before, after):
+def test_it_resumes_from_a_stored_state(before, after):
     digest = RunningSha256()
     for block in before:
         digest.update(block)
@@ -55,7 +55,7 @@ def test_the_state_holds_none_of_the_bytes(content):
 
 
 @pytest.mark.parametrize("tail", [b"", b"12", b"1234"])
-def test_it_does_not_go_on_with_another_tail(tail):
+def test_it_does_not_resume_with_another_tail(tail):
     digest = RunningSha256()
     digest.update(b"123")
 

@@ -68,13 +68,13 @@ def test_an_empty_variable_is_named(name):
     assert refusal(**{name: ""}).startswith(f"{name} must ")
 
 
-def test_everything_that_is_wrong_is_told_at_once():
+def test_everything_that_is_wrong_is_reported_together():
     with pytest.raises(ConfigurationError) as caught:
         read_settings({})
     assert all(name in str(caught.value) for name in GOOD)
 
 
-def test_what_is_missing_and_what_is_wrong_are_told_together():
+def test_what_is_missing_and_what_is_wrong_are_reported_together():
     bad = {**GOOD, "AMBIGUOUS_SUBMIT": "maybe", "MAX_BATCH_BYTES": "lots"}
     del bad["TABLE_NAME"]
     with pytest.raises(ConfigurationError) as caught:

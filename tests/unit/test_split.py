@@ -167,7 +167,7 @@ def test_messages_are_sent_ten_at_a_time_and_each_batch_has_one():
     assert fake.messages == sorted(fake.batches)
 
 
-def test_batches_before_a_fault_are_sent_at_once():
+def test_batches_before_a_fault_are_sent_immediately():
     fake = Fake()
     read = fake.read_version
 

@@ -32,7 +32,7 @@ def after_a_turn(batches=3):
 # ── where it begins and how it ends ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_goes_on_after_the_last_batch():
+def test_a_turn_resumes_after_the_last_batch():
     fake = after_a_turn(3)
 
     assert fake.run()
@@ -66,9 +66,7 @@ def test_an_upload_that_is_read_to_its_end_is_not_released():
         ({"claims": MAX_CLAIMS}, None),
         (
             {"claims": MAX_CLAIMS + 1},
-            ErrorDetail(
-                "internal", "Dropbatch could not read the upload to its end; the submit function's log says why."
-            ),
+            ErrorDetail("internal", "Dropbatch could not read the whole upload; the submit function's log shows why."),
         ),
         ({"error": BROKEN}, BROKEN),
         ({"error": BROKEN, "claims": MAX_CLAIMS + 1}, BROKEN),

@@ -101,7 +101,7 @@ def test_no_records_have_no_body():
         st.none(), st.builds(Checkpoint, st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40))
     ),
 )
-def test_what_the_metadata_tells_comes_back(requests, sendable, size, end):
+def test_the_metadata_is_read_back(requests, sendable, size, end):
     staged = StagedInfo(requests, sendable, size, end)
     metadata = staged.metadata()
     assert all(type(value) is str and name == name.lower() for name, value in metadata.items())

@@ -57,7 +57,7 @@ def unchecked(*, skipping):
 
 @pytest.mark.parametrize("packing", PACK)
 @given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
-def test_reading_goes_on_at_any_place_in_the_unpacked_bytes(packing, start):
+def test_reading_resumes_at_any_offset_in_the_unpacked_bytes(packing, start):
     store = Stored(PACK[packing](TEXT))
     assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
 
@@ -124,7 +124,7 @@ def test_looking_at_a_large_upload_reads_only_its_head():
 
 
 @pytest.mark.parametrize("packing", PACK)
-def test_a_foreign_format_is_told_through_its_packing(packing):
+def test_a_foreign_format_is_detected_through_its_compression(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
     with pytest.raises(UploadError, match="Parquet"):
         read_beginning(store, upload_of(store))
@@ -149,7 +149,7 @@ def test_a_path_may_begin_with_a_model_id(key, model):
 
 
 @pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
-def test_a_path_that_only_begins_like_a_model_id_asks_for_a_bad_model(key):
+def test_a_path_that_only_begins_like_a_model_id_names_a_bad_model(key):
     assert not is_model(path_options(key)["model"])
 
 

@@ -138,7 +138,7 @@ def test_nothing_is_swept_without_a_pass_to_make(ledger, control):
     ],
     ids=["no command", "no pass", "a pass", "its upload is being read", "all batches are done"],
 )
-def test_a_job_in_progress_is_swept_when_its_pass_goes_on(job, at):
+def test_a_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
     assert next_sweep(job) == at
 
 
@@ -260,7 +260,9 @@ def test_a_paused_job_leaves_other_batches_alone(ledger, batch):
         "done",
     ],
 )
-def test_a_cancelled_job_ends_what_was_not_accepted_and_at_once_the_rest_too(ledger, batch, cancelled, cancelled_now):
+def test_a_cancelled_job_ends_what_was_not_accepted_and_cancel_now_the_rest_too(
+    ledger, batch, cancelled, cancelled_now
+):
     for control, wanted in ((STOPPED, cancelled), (STOPPED_NOW, cancelled_now)):
         ledger.done.clear()
 

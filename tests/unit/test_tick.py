@@ -44,7 +44,7 @@ def test_a_tick_that_finds_work_has_a_round_each_second_and_leaves_40_to_its_inv
     assert [at for at, _ in parts.visits] == list(range(last + 1))
 
 
-def test_a_tick_that_finds_nothing_ends_at_once_and_is_counted_last(parts):
+def test_a_tick_that_finds_nothing_ends_immediately_and_is_counted_last(parts):
     parts.run()
 
     assert parts.clock.slept == []

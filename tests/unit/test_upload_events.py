@@ -59,7 +59,7 @@ def test_keys_are_decoded_once():
     assert is_upload(arrival.key)
 
 
-def test_the_test_event_tells_of_nothing():
+def test_the_test_event_announces_nothing():
     assert parse_notification(event("s3-test-event")) == []
 
 

@@ -27,7 +27,15 @@ REPORT = {
 def test_it_says_what_was_found():
     page = validation_page(REPORT).decode()
 
-    for text in ("1,000 records", "2 bad", "3 references", "12,345 bytes", "9,000", "invalid_json", "too long"):
+    for text in (
+        "1,000 records",
+        "2 bad",
+        "3 records have the same reference",
+        "12,345 bytes",
+        "9,000",
+        "invalid_json",
+        "too long",
+    ):
         assert text in page
 
 

@@ -167,7 +167,7 @@ def test_a_body_in_an_unasked_encoding_that_is_broken_is_lost():
 
 
 @pytest.mark.parametrize("size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY])
-def test_a_large_answer_lies_on_disk_and_is_the_same_bytes(size):
+def test_a_large_answer_is_kept_on_disk_byte_for_byte(size):
     body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
     pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
     with client(Api(httpx.Response(200, stream=Stream(pieces)))).poll(MODEL, "id-1", 60) as reply:

@@ -43,7 +43,7 @@ def test_results_of_either_shape_with_or_without_envelope_are_an_answer(content,
 
 
 @pytest.mark.parametrize("content", DONE)
-def test_results_at_once_are_the_answer_of_a_submit(content):
+def test_immediate_results_are_the_answer_of_a_submit(content):
     assert isinstance(submit(Api(httpx.Response(200, json=content))), Answer)
 
 
@@ -85,7 +85,7 @@ def test_a_request_id_accepts_a_submit(status, content):
 
 
 @pytest.mark.parametrize("word", ["failed", "FAILED", "error", "errored", "cancelled", "canceled"])
-def test_a_failed_batch_is_told_with_code_and_words(word):
+def test_a_failed_batch_has_its_code_and_message(word):
     inner = {"status": word, "errors": [{"code": 3030, "message": "batch failed"}]}
     assert ask(Api(httpx.Response(200, json=enveloped(inner)))) == Failed(3030, "batch failed")
     named = {"status": word, "request_id": "id-1"}

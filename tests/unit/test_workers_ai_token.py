@@ -42,7 +42,7 @@ def test_a_redirect_of_the_tokens_check_is_not_followed():
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_read_anew_and_a_changed_one_tried_once(status):
+def test_a_refused_token_is_read_again_and_a_changed_one_tried_once(status):
     api = Api(httpx.Response(status, json=refusal(10000)), httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret("old", "new")) == Accepted("id-1")
     assert [request.headers["authorization"] for request in api.requests] == ["Bearer old", "Bearer new"]
@@ -96,7 +96,7 @@ def test_a_secret_that_cannot_be_read_sends_nothing():
     assert api.requests == []
 
 
-def test_a_refused_token_stays_one_when_the_secret_cannot_be_read_anew():
+def test_a_refused_token_stays_refused_when_the_secret_cannot_be_read_again():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api, Secret("old", StorageError("down"))) == Rejected(401, 10000, "words", enveloped=True)
 

@@ -1,8 +1,8 @@
-// Errors as the REST API words them: a code, a text and the HTTP status that belongs to the code. The runtime drops the
-// status of what the binding throws, so the table gives it back. Source: Cloudflare's table of Workers AI errors.
+// Errors as the REST API returns them: a code, a text and the HTTP status for the code. The runtime drops the status of
+// what the binding throws, so this table restores it. Source: Cloudflare's table of Workers AI errors.
 
 export interface ApiError {
-  /** The API's own code; null where it gave none, and nobody can say what was done. */
+  /** The API's own code; null if it gave none, and so it is unknown what was done. */
   code: number | null;
   message: string;
 }
@@ -38,8 +38,8 @@ const STATUS_OF_CODE: Record<number, number> = {
 const MAX_CHARACTERS = 500;
 
 /**
- * The reply for an error. Without a code it is a bare 502, which callers take for a submit whose outcome is unknown: the
- * binding broke off, and the batch may have been accepted.
+ * The reply for an error. Without a code it is a bare 502, which callers treat as a submit whose outcome is unknown: the
+ * binding failed, and the batch may have been accepted.
  */
 export function errorReply({ code, message }: ApiError, headers: Record<string, string> = {}): Response {
   if (code === null) {

@@ -1,5 +1,5 @@
-// The Worker in front of the AI binding. It takes what the functions send to Cloudflare's REST API, and answers with the
-// binding's own bodies, without the REST envelope. No batch is kept here: what is in memory is one request and its reply.
+// The Worker in front of the AI binding. It accepts what the functions send to Cloudflare's REST API, and answers with the
+// binding's own bodies, without the REST envelope. It keeps no batch: only one request and its reply are in memory.
 
 import { authorized } from "./secret";
 import { errorReply, type ApiError } from "./errors";
@@ -15,24 +15,24 @@ interface Binding {
   run(model: string, inputs: object, options?: object): Promise<unknown>;
 }
 
-/** Bytes of a request's body: the batch API takes less than 10 MB. */
+/** A request's body must have fewer bytes: the batch API accepts less than 10 MB. */
 const MAX_BODY_BYTES = 10_000_000;
 
 /**
- * Characters of a reply that is passed on. A Worker has 128 MB for everything, and holds a reply as objects, as text and as
- * bytes. A batch with a larger one is submitted again in pieces: the callers do so when a poll is answered with 3006.
+ * Most characters of a reply that is passed on. A Worker has 128 MB for everything, and holds a reply as objects, as text
+ * and as bytes. A batch with a larger reply is submitted again in pieces: the callers do so when a poll returns 3006.
  */
 const MAX_REPLY_CHARACTERS = 20_000_000;
 
-/** Milliseconds that a request waits for its turn, and between two looks. */
+/** Milliseconds that a request waits for its turn at most, and between two checks. */
 const MAX_WAIT_MS = 20_000;
 const LOOK_EVERY_MS = 20;
 
 const MODEL = /^\/run\/(@(?:cf|hf)\/[A-Za-z0-9._-]+\/[A-Za-z0-9._-]+)$/;
 
 /**
- * Whether a batch is in memory. A Worker has 128 MB for everything, and a body or a reply takes about five times its bytes
- * as text and objects: one of 10 MB fits, two may not.
+ * Whether a batch is in memory. A Worker has 128 MB for everything, and as text and objects a body or a reply takes about
+ * five times its bytes: one of 10 MB fits, two may not.
  */
 let busy = false;
 
@@ -51,7 +51,7 @@ export default {
     }
     const length = Number(request.headers.get("content-length") ?? Number.NaN);
     if (!(length < MAX_BODY_BYTES)) {
-      return errorReply({ code: 3006, message: "The request body must be under 10,000,000 bytes and say its length." });
+      return errorReply({ code: 3006, message: "The request body must be under 10,000,000 bytes and state its length." });
     }
     if (!(await turn())) {
       return errorReply({ code: 971, message: "This Worker is busy with other batches." }, { "retry-after": "5" });
@@ -71,7 +71,7 @@ async function turn(): Promise<boolean> {
     if (Date.now() > deadline) {
       return false;
     }
-    await scheduler.wait(LOOK_EVERY_MS); // Another request's promise must not be awaited here: the runtime forbids it.
+    await scheduler.wait(LOOK_EVERY_MS); // The runtime forbids awaiting another request's promise here.
   }
   busy = true;
   return true;
@@ -99,7 +99,7 @@ async function run(ai: Binding, model: string, request: Request): Promise<Respon
   }
 }
 
-/** What the binding returned as the reply's body. */
+/** Returns what the binding returned, as the reply's body. */
 function passOn(reply: unknown): Response {
   const text = JSON.stringify(reply);
   if (text.length > MAX_REPLY_CHARACTERS) {

@@ -1,1 +1,1 @@
-"""From the bytes of an upload to batches of records. Pure, but for `stream`, which reads S3."""
+"""Turns an upload's bytes into batches of records. Pure, except for `stream`, which reads S3."""

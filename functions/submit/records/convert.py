@@ -1,7 +1,7 @@
-"""The cut of formats whose records are not sent as written: each is converted, and kept as the user wrote it.
+"""The cut for formats whose records are not sent as written: each is converted, and kept as the user wrote it.
 
-As in `functions.submit.records.cut`, where a cut falls depends on the bytes, the plan, the batch's number and the job's
-pinned options alone, so that every run cuts alike. Pure: knows no S3, no ledger, no clock.
+As in `functions.submit.records.cut`, where a cut falls depends only on the bytes, the plan, the batch's number and the
+job's pinned options, so every run cuts the same way. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINE_SPACE = b" \t\r"
 
 
 class _Record(NamedTuple):
-    """One record, judged and converted.
+    """One record, validated and converted.
 
     Attributes:
         request: as it is sent; empty for one that cannot be sent.
@@ -52,7 +52,7 @@ class _Record(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Bytes by which it counts towards the limit of a body."""
+        """Bytes that it counts towards the limit of a body."""
         return len(memoryview(self.fault.request)) if self.fault else len(self.request)
 
 
@@ -88,13 +88,13 @@ def cut_converted(
 
     Args:
         plan: form, format and limits.
-        start: where to go on; the stream begins at its offset.
+        start: where to continue; the stream begins at its offset.
         number: of the first batch that is cut.
         blocks: unpacked bytes.
         reader: converts records.
 
     Raises:
-        UploadError: `broken_document`, when the records before it have been yielded.
+        UploadError: `broken_document`, after the records before the damage have been yielded.
     """
     room = plan.max_bytes - WRAPPER_BYTES + 1
     first_id, end, batch = start.record, start, _Batch()
@@ -105,7 +105,7 @@ def cut_converted(
             too_many_bytes = (
                 batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
             )
-            if len(batch.rows) and (is_full or too_many_bytes):  # a record that is larger than both travels alone
+            if len(batch.rows) and (is_full or too_many_bytes):  # a record larger than both has a batch to itself
                 yield batch.cut(first_id, end)
                 first_id, batch, number = end.record, _Batch(), number + 1
             batch.add(record)
@@ -118,11 +118,11 @@ def cut_converted(
         raise problem
 
 
-# ── records, some of them at a time ──────────────────────────────────────────────────────────────────────────────────
+# ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Window(NamedTuple):
-    """Records that lie together.
+    """Consecutive records.
 
     Attributes:
         records: their bytes, without line ends.
@@ -183,15 +183,15 @@ def _converted(
 
 
 def _normal(reference: msgspec.Raw) -> msgspec.Raw:
-    """The reference; of a record without one, the very object that the index leaves out."""
+    """The reference; for a record without one, the exact object that the index leaves out."""
     return NO_REFERENCE if reference == NO_REFERENCE else reference
 
 
-# ── what a reader can be given ───────────────────────────────────────────────────────────────────────────────────────
+# ── what a reader accepts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def validate_json(raw: bytes | OverlongRecord, line: int | None) -> bytes | UnsendableRecord | None:
-    """A JSON object as it was written, on one line; why it is none; None for a blank line."""
+    """A JSON object as it was written, on one line, or why it is not one; None for a blank line."""
     judged = validate_record(raw, line)
     if judged is None or isinstance(judged, UnsendableRecord):
         return judged

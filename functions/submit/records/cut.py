@@ -1,8 +1,8 @@
 """The cut: a stream of unpacked bytes becomes batches of records that are sent as the user wrote them.
 
-Bytes are spliced: a record is decoded once to validate it, then passed on as it is. Where a cut falls depends on the
-bytes, the plan and the batch's number alone, so that every run cuts alike. Nothing here grows with the upload. Records
-that are not sent as written are cut in `functions.submit.records.convert`. Pure: knows no S3, no ledger, no clock.
+Bytes are spliced: a record is decoded once to validate it, then passed on unchanged. Where a cut falls depends only on
+the bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records
+that are not sent as written are cut in `functions.submit.records.convert`. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.models import SplitPlan
 
 MIN_RECORDS = 16
-"""Records up to which a run with an invalid one is validated one by one instead of being divided again."""
+"""Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
 _decode = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -49,11 +49,11 @@ class Cut:
 
     Attributes:
         first_id: id of the first record.
-        rows: the sidecar.
+        rows: the record index.
         body: the exact request body; empty if no record can be sent.
         sendable: records that the body holds.
-        end: where the next cut goes on.
-        originals: the records as written, where what is sent differs.
+        end: where the next cut continues.
+        originals: the records as written, if what is sent differs.
     """
 
     first_id: int
@@ -65,7 +65,7 @@ class Cut:
 
     @property
     def staged(self) -> StagedInfo:
-        """What the staged object's metadata says."""
+        """The staged object's metadata."""
         return StagedInfo(len(self.rows), self.sendable, len(self.body), self.end, None, len(self.originals))
 
 
@@ -74,12 +74,12 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
 
     Args:
         plan: form and limits.
-        start: where to go on; the stream begins at its offset.
-        number: of the first batch that is cut; decides with the plan how many records each batch may have.
+        start: where to continue; the stream begins at its offset.
+        number: of the first batch that is cut; it and the plan decide how many records each batch may have.
         blocks: unpacked bytes.
 
     Raises:
-        UploadError: `broken_document`, when the records before it have been yielded.
+        UploadError: `broken_document`, after the records before the damage have been yielded.
     """
     most, room = max_records(plan, number), plan.max_bytes - WRAPPER_BYTES + 1
     first_id, size, end = start.record, 0, start
@@ -91,7 +91,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
             while taken < whole:
                 fitting, weight = _fit(run.weights[taken : taken + most - len(rows)], room - size)
                 if not (fitting or len(rows)):
-                    fitting, weight = 1, room  # travels alone
+                    fitting, weight = 1, room  # has a batch to itself
                 if fitting:
                     run.put(taken, taken + fitting, rows, raws)
                     size += weight
@@ -111,23 +111,23 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
 
 
 def _fit(weights: list[int], room: int) -> tuple[int, int]:
-    """How many of these records fit in so many bytes, each with a comma, and bytes they use up: all, unless all fit."""
+    """How many records fit in the room, each with a comma, and the bytes they use up: all of it, unless all fit."""
     weight = sum(weights) + len(weights)
     if weight <= room:
         return len(weights), weight
     return bisect_right(list(accumulate(weight + 1 for weight in weights)), room), room
 
 
-# ── records that lie together ────────────────────────────────────────────────────────────────────────────────────────
+# ── consecutive records ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Run(NamedTuple):
-    """Records that lie together without a blank line between them: valid ones, or one that cannot be sent.
+    """Consecutive records without a blank line between them: valid ones, or one that cannot be sent.
 
     Attributes:
-        raws: the records as the body takes them; none for one that cannot be sent.
+        raws: the records as they are in the body; none for one that cannot be sent.
         references: their `external_reference`s as JSON; empty if none has one.
-        weights: bytes by which each counts towards the batch's limit: of valid ones, their lengths.
+        weights: bytes that each counts towards the batch's limit: for valid ones, their lengths.
         line: the first one's; None in a document.
         start: where the first begins.
         steps: bytes from each one's beginning to its end.
@@ -145,7 +145,7 @@ class _Run(NamedTuple):
     fault: UnsendableRecord | None = None
 
     def place(self, count: int) -> Checkpoint:
-        """The place behind the first so many records."""
+        """The place after the first `count` records."""
         return _rest_of(self.start, self.steps[:count], self.gap, count)
 
     def put(self, begin: int, end: int, rows: RecordIndex, raws: list[bytes]) -> None:
@@ -163,7 +163,7 @@ def _rest_of(start: Checkpoint, steps: list[int], gap: int, records: int) -> Che
 
 
 def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Run]:
-    """All records of an upload: valid ones together; a run with an invalid one is divided, in the end into records."""
+    """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         spans = [(0, len(window.records))]
@@ -194,10 +194,10 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
 
 
 def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[bytes], list[msgspec.Raw]] | None:
-    """Records that all can be sent, without the CR of a CRLF, and their references; None if one may not be.
+    """Records that can all be sent, without the CR of a CRLF, and their references; None if perhaps one cannot be.
 
-    Each is decoded by itself, with the same outcome as `validate_record`. Lists and `map` cost a fraction of a loop,
-    and values that are dropped immediately a fraction of others.
+    Each is decoded separately, with the same outcome as `validate_record`. Lists and `map` cost a fraction of a loop,
+    and values that are dropped immediately cost a fraction of others.
     """
     if sum(map(len, records)) >= API_BODY_LIMIT - WRAPPER_BYTES:
         return None  # One may be too large; an OverlongRecord is.
@@ -220,14 +220,14 @@ def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[
 
 
 class _Sendable(NamedTuple):
-    """A valid record as the body takes it, and its `external_reference` as JSON."""
+    """A valid record as it is in the body, and its `external_reference` as JSON."""
 
     raw: bytes
     reference: msgspec.Raw
 
 
 def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable | UnsendableRecord | None:
-    """Whether a record can be sent; None for a blank line.
+    """A record that can be sent, or why it cannot be; None for a blank line.
 
     Args:
         raw: the record's bytes, without the line feed.
@@ -241,13 +241,13 @@ def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _unreadable(raw, line, error)
     if type(value) is not dict:
-        message = "The record is JSON, but no object. Write one request object."
+        message = "The record is JSON, but not an object. Write one request object."
         return UnsendableRecord("not_an_object", located(line, message), msgspec.Raw(one_line(raw)))
     return _Sendable(raw.removesuffix(b"\r"), _reference(value.get("external_reference"), raw))
 
 
 def _reference(reference: object, raw: bytes) -> msgspec.Raw:
-    """A record's `external_reference` as JSON on one line; what is no string, as it is written."""
+    """A record's `external_reference` as JSON on one line; as it was written if it is not a string."""
     if reference is None:
         return NO_REFERENCE
     if type(reference) is str:
@@ -256,12 +256,12 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
 
 
 def one_line(json: bytes) -> bytes:
-    """JSON on one line: line feeds stand only between tokens, where white space can go."""
+    """JSON on one line: line feeds occur only between tokens, where white space can be removed."""
     return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
 
 
 def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:
-    """A record whose request reaches the limit of a body; `request` is how it begins, as JSON."""
+    """A record whose request reaches the limit of a body; `request` is its beginning, as JSON."""
     message = f"The record has {length:,} bytes; a request body must stay under {API_BODY_LIMIT:,}. Shorten it."
     return UnsendableRecord("too_large", located(line, message), request)
 
@@ -275,12 +275,12 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRec
         code, message = "invalid_utf8", f"Byte {wrong.start + 1} of the record is not UTF-8. Save the file as UTF-8."
     else:
         reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        code, message = "invalid_json", f"The record is not valid JSON ({reason}). Write one JSON object a line."
+        code, message = "invalid_json", f"The record is not valid JSON ({reason}). Write one JSON object per line."
     return UnsendableRecord(code, located(line, message), excerpt_json(raw))
 
 
 def excerpt_json(text: bytes) -> msgspec.Raw:
-    """How a record begins that cannot be read, as a JSON string."""
+    """The beginning of a record that cannot be read, as a JSON string."""
     return msgspec.Raw(_encode(text[:EXCERPT_BYTES].removesuffix(b"\r").decode(errors="replace")))
 
 

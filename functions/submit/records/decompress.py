@@ -1,4 +1,4 @@
-"""Stored bytes to unpacked ones, a few MB at a time: plain, gzip (several members too), zstd. Knows no S3, no JSON."""
+"""Unpacks stored bytes, a few MB at a time: plain, gzip (also of several members), zstd. Pure: no S3, no JSON."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 """Bytes of one unpacked block, at most."""
 COMBINED_BYTES = 64 << 10
-"""Bytes of unpacked pieces that make a block: an archive may hold a member for each record."""
+"""Bytes of unpacked pieces that are joined into a block, because an archive may have a member for each record."""
 FIRST_SLICE_BYTES, MAX_SLICE_BYTES = 512, 256 << 10
-"""Stored bytes that a member gets at once: few at first, then twice as many each time."""
+"""Stored bytes that are passed to a member at a time: few at first, then twice as many each time."""
 
 MAX_RATIO, RATIO_FROM_BYTES = 2_000, 64 << 20
-"""An archive may unpack to this many times its size; judged only from that many unpacked bytes on."""
+"""An archive may unpack to this many times its size; tested only from that many unpacked bytes on."""
 
 MAX_ZSTD_WINDOW_BYTES = 128 << 20
-"""Bytes of zstd's window that are tolerated; the format's own recommended limit is 8 MB, `--long=27` needs this."""
+"""Largest zstd window, in bytes, that is accepted; the format recommends a limit of 8 MB, `--long=27` needs this."""
 
 _DAMAGED = (zlib.error, zstd.ZstdError, EOFError)
 _NO_PADDING = re.compile(rb"[^\x00]")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or pack it with gzip or zstd"),
-    (b"BZh", "bzip2; pack it with gzip or zstd instead"),
-    (b"\xfd7zXZ\x00", "xz; pack it with gzip or zstd instead"),
+    (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd"),
+    (b"BZh", "bzip2; compress it with gzip or zstd instead"),
+    (b"\xfd7zXZ\x00", "xz; compress it with gzip or zstd instead"),
     (b"PAR1", "Parquet; export it as JSON Lines"),
     (b"\xff\xfe", "UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "UTF-16; save it as UTF-8"),
-    (b"\x89PNG", "a picture; upload JSON Lines"),
-    (b"\xff\xd8\xff", "a picture; upload JSON Lines"),
-    (b"GIF8", "a picture; upload JSON Lines"),
-    (b"RIFF", "a picture or a sound; upload JSON Lines"),
+    (b"\x89PNG", "an image; upload JSON Lines"),
+    (b"\xff\xd8\xff", "an image; upload JSON Lines"),
+    (b"GIF8", "an image; upload JSON Lines"),
+    (b"RIFF", "an image or audio file; upload JSON Lines"),
     (b"%PDF", "a PDF; upload JSON Lines"),
     (b"Obj\x01", "Avro; export it as JSON Lines"),
     (b"ORC", "ORC; export it as JSON Lines"),
@@ -51,17 +51,17 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
 
 
 def detect_compression(head: bytes) -> str:
-    """`plain`, `gzip` or `zstd`, by the first stored bytes."""
+    """`plain`, `gzip` or `zstd`, detected from the first stored bytes."""
     if head.startswith(_GZIP):
         return "gzip"
     return "zstd" if head.startswith(_ZSTD) else "plain"
 
 
 def reject_foreign_format(head: bytes) -> None:
-    """Refuse what is certainly no text of ours.
+    """Refuse a file that certainly is not text in one of our formats.
 
     Raises:
-        UploadError: `unknown_format`, naming the fix.
+        UploadError: `unknown_format`, with the fix in its message.
     """
     for magic, words in _FOREIGN:
         if head.startswith(magic):
@@ -81,7 +81,7 @@ def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] 
         check: called for each piece of an archive, even while nothing comes out; what it raises ends the stream.
 
     Raises:
-        UploadError: `broken_archive`: damaged, cut short, or unpacking to more than is believable.
+        UploadError: `broken_archive`: damaged, cut short, or unpacking to an implausible size.
     """
     if packing == "plain":
         yield from stored
@@ -101,19 +101,19 @@ def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] 
             if given > RATIO_FROM_BYTES and given > MAX_RATIO * taken:
                 raise UploadError(
                     "broken_archive",
-                    f"The archive unpacks to over {MAX_RATIO:,} times its size; upload it unpacked if that is right.",
+                    f"The archive unpacks to over {MAX_RATIO:,} times its size; if that is right, upload it unpacked.",
                 )
             yield block
     except _DAMAGED as error:
         raise UploadError(
             "broken_archive",
             f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
-            "Pack and upload it again.",
+            "Compress and upload it again.",
         ) from error
 
 
 def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces of one stored block, whose end an empty piece marks; those before damage come out first."""
+    """Join small pieces of one stored block, whose end an empty piece marks; yield those before damage first."""
     held: list[bytes] = []
     size = 0
     damage: Exception | None = None
@@ -133,10 +133,10 @@ def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Members one after another; zero bytes behind the last are padding, as gzip(1) takes them.
+    """Unpack members one after another; zero bytes after the last are padding, as gzip(1) treats them.
 
-    At a member's end zlib copies what it did not use. Slices that begin small and double keep these copies to no more
-    than the archive's own size, or `FIRST_SLICE_BYTES` bytes a member.
+    At a member's end zlib copies the input that it did not use. Slices that begin small and double limit these copies
+    to the archive's own size, or `FIRST_SLICE_BYTES` bytes per member.
     """
     member = None
     for block in stored:
@@ -160,7 +160,7 @@ def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[byte
 
 
 def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Frames one after another, in slices as above, and in blocks of bounded size however well they are packed."""
+    """Unpack frames one after another, in slices as above, into blocks of bounded size however high their ratio is."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1}
     frame = None
     size = FIRST_SLICE_BYTES

@@ -1,4 +1,4 @@
-"""The form of an upload, by its first unpacked bytes: JSON Lines, the API's document, or a lone array. Knows no S3.
+"""Detects an upload's form from its first unpacked bytes: JSON Lines, the API's document, or a lone array. Pure.
 
 The expressions for strings exclude raw control characters, as JSON does: a line feed inside a string is not JSON. That
 distinguishes a broken first line of JSON Lines from a document that continues over several lines.
@@ -61,12 +61,12 @@ def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
 
 
 def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
-    """Offset after the JSON value that begins at `start`, by its brackets alone; None if the data end before it.
+    """Offset after the JSON value that begins at `start`, found by its brackets alone; None if the data ends before it.
 
     Args:
         data: the text.
         start: where the value begins.
-        strict: whether a string that holds a raw control character counts as one without an end.
+        strict: whether a string with a raw control character counts as unterminated.
     """
     opening = data[start : start + 1]
     if opening == b'"':
@@ -85,7 +85,7 @@ def end_of_value(data: bytes, start: int, *, strict: bool = True) -> int | None:
             if depth == 0:
                 return match.end()
         elif match.end() - match.start() == 1:
-            return None  # A string that does not end in these data.
+            return None  # A string that does not end in this data.
     return None
 
 
@@ -96,13 +96,13 @@ def _is_document(value: object) -> bool:
 
 
 def _has_more(head: bytes, first: int) -> bool:
-    """Whether another value follows the first: then the text is no single document."""
+    """Whether another value follows the first: then the text is not a single document."""
     end = end_of_value(head, first)
     return end is not None and bool(head[end:].strip(b" \t\r\n"))
 
 
 def _array_start(head: bytes, first: int) -> tuple[str, int] | None:
-    """Where the array of requests begins, if the text begins as a document does."""
+    """Where the array of requests begins, if the text begins like a document."""
     if head[first : first + 1] == b"[":
         return ("array", first + 1) if head[_skip_space(head, first + 1) :][:1] in {b"{", b"]"} else None
     at = _skip_space(head, first + 1)

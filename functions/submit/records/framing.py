@@ -1,6 +1,6 @@
-"""Where records begin and end: lines of JSON Lines, elements of a document, some of them at a time.
+"""Finds where records begin and end: lines of JSON Lines, elements of a document, several at a time.
 
-Records are validated in `functions.submit.records.cut`. Pure: knows no S3 and no batch.
+Records are validated in `functions.submit.records.cut`. Pure: no S3, no batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXCERPT_BYTES = 64 << 10
 """Bytes of an unreadable record that are kept for `errors.jsonl`."""
 
 WINDOW_BYTES = 64 << 10
-"""Bytes of lines that are decoded together: the values fit in a processor's cache, which doubles the speed."""
+"""Bytes of lines that are decoded together: their values fit in a processor's cache, which doubles the speed."""
 
 MIN_ELEMENTS = 16
 """Elements of a document that are found by their tokens before the faster way is tried again."""
@@ -39,7 +39,7 @@ _LINE_SPACE = b" \t\r"
 
 @dataclass(frozen=True, slots=True)
 class OverlongRecord:
-    """A record that no body can hold: its beginning and its length in bytes."""
+    """A record too large for any body: its beginning and its length in bytes."""
 
     beginning: bytes
     length: int
@@ -59,7 +59,7 @@ BrokenRecord = Callable[[str], UploadError]
 
 
 class Window(NamedTuple):
-    """Records that lie together.
+    """Consecutive records.
 
     Attributes:
         records: their bytes; lines without line feed.
@@ -75,7 +75,7 @@ class Window(NamedTuple):
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
-    """Lines without their line feeds, some of them at a time; a last line needs none."""
+    """Lines without their line feeds, several at a time; the last line needs no line feed."""
     held: list[bytes] = []
     held_size = 0
     for block in blocks:
@@ -95,7 +95,7 @@ def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
         yield from _lines_within(block, first + 1, last)
         if last + 1 < len(block):
             held, held_size = [block[last + 1 :]], len(block) - last - 1
-        del block  # Before the next is read: only one is held in memory.
+        del block  # Before the next one is read: only one is kept in memory.
     if held:
         yield _held_line(held, held_size)
 
@@ -118,7 +118,7 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
 
 
 def may_refer(text: bytes) -> bool:
-    """Whether `external_reference` may be a key in it: written out it has an underscore, escaped a backslash."""
+    """Whether `external_reference` may be a key in it: that has an underscore, or, if escaped, a backslash."""
     return b"_" in text or b"\\" in text  # Single bytes are found faster than words.
 
 
@@ -130,7 +130,7 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
     """Elements of a document's array, a block's worth at a time.
 
     Raises:
-        UploadError: `broken_document`: the text between or after the elements is not a document's.
+        UploadError: `broken_document`: the text between or after the elements is not that of a document.
     """
     buffer, base, at = b"", start.offset, 0
     behind = base
@@ -161,12 +161,12 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
             behind, expected_first = ends[-1], False
             alike = _likeness(buffer, places) or alike
             if len(places) == most:
-                most *= 2  # Where no two are alike, they are rarely compared.
+                most *= 2  # If no two are alike, they are rarely compared.
                 continue
         if closed:
             _check_tail(plan, buffer[at:], more, broken)
             return
-        # Of the rest only the comma and what follows it is kept: white space may be longer than any element.
+        # Keep only the comma and what follows it: white space may be longer than any element.
         comma, begin, well = _before_element(buffer, at, first=expected_first)
         buffer, base, at = comma + buffer[begin:], base + begin - len(comma), 0
         if not well:
@@ -190,7 +190,7 @@ _SCALAR_END = re.compile(rb"[,{}\[\]\"\s]")
 
 
 def _before_element(buffer: bytes, at: int, *, first: bool) -> tuple[bytes, int, bool]:
-    """The comma before the next element, where the element begins, and whether the array can go on so."""
+    """The comma before the next element, where the element begins, and whether the array can continue so."""
     between = _BETWEEN.match(buffer, at)
     comma, then = between.groups()  # type: ignore[union-attr]  # it matches anything
     begin = between.start(2)  # type: ignore[union-attr]
@@ -202,9 +202,9 @@ def _before_element(buffer: bytes, at: int, *, first: bool) -> tuple[bytes, int,
 
 
 def _whole_elements(buffer: bytes, at: int, *, first: bool, most: int) -> tuple[list[tuple[int, int]], int, bool]:
-    """Where elements begin and end; the place behind them, and whether that is behind the array's end.
+    """Where elements begin and end; the place after them, and whether that is after the array's end.
 
-    There are fewer than asked for when more data are needed, or when the array is at its end or broken.
+    There are fewer than `most` if more data is needed, or if the array ends or is broken.
     """
     places: list[tuple[int, int]] = []
     while len(places) < most:
@@ -222,14 +222,14 @@ def _whole_elements(buffer: bytes, at: int, *, first: bool, most: int) -> tuple[
 
 
 class _Alike(NamedTuple):
-    """What separates two elements, and how an element begins, with its first key: mostly the same in a document."""
+    """What separates two elements, and how an element begins, up to its first key: mostly the same in a document."""
 
     separator: bytes
     opening: bytes
 
 
 def _likeness(buffer: bytes, places: list[tuple[int, int]]) -> _Alike | None:
-    """What the last two of some elements have in common."""
+    """What the last two elements have in common."""
     if len(places) < 2:  # noqa: PLR2004
         return None
     (_, end), (begin, last) = places[-2:]
@@ -241,10 +241,10 @@ _FIRST_KEY = re.compile(rb'\{[ \t\r\n]*+"[^"\\]*+"')
 
 
 def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[bytes]] | None:
-    """Text after the element that ends at `at`, and the elements in it; None where tokens have to be read.
+    """Text after the element that ends at `at`, and the elements in it; None if tokens have to be read.
 
-    The text between two places that look like the end of an element is decoded as an array of its own. That succeeds
-    only if both are ends: an element that was cut in two has a bracket or a string without an end.
+    The text between two places that look like the end of an element is decoded as a separate array. That
+    succeeds only if both are ends: an element that was cut in two has an unclosed bracket or string.
     """
     begin = at + len(alike.separator)
     if not buffer.startswith(alike.separator, at):
@@ -266,7 +266,7 @@ def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[
 def _skip_overlong(
     buffer: bytes, base: int, more: Iterator[bytes], broken: BrokenRecord
 ) -> tuple[OverlongRecord, bytes, int]:
-    """Skip an element that no body can hold, block by block; the rest after it, and its offset."""
+    """Skip an element too large for any body, block by block; return it, the rest after it, and that rest's offset."""
     beginning, length = buffer[:EXCERPT_BYTES], 0
     is_scalar = buffer[:1] not in {b"{", b"[", b'"'}
     depth, inside, at = 0, False, 0

@@ -1,4 +1,4 @@
-"""Reads uploads: the pinned version as a stream of unpacked blocks, in flat memory at any size."""
+"""Reads uploads: the pinned version as a stream of unpacked blocks, in constant memory at any size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shared.models import SplitPlan, Upload
 
 RANGE_BYTES = 8 << 20
-"""Bytes of one ranged read: large enough that S3's time to the first byte does not count."""
+"""Bytes of one ranged read: large enough that S3's time to the first byte does not matter."""
 
 
 def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:
@@ -27,8 +27,8 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
         store: the object store.
         upload: the upload.
         start: offset.
-        thread: reads the next block while one is used; from the second block on, for often the first is enough. It
-            belongs to the caller: a generator may be closed by the garbage collector, which must not wait for threads.
+        thread: reads the next block while one is used; from the second block on, because the first is often enough. The
+            caller owns it: a generator may be closed by the garbage collector, which must not wait for threads.
 
     Raises:
         UploadError: `source_gone`.
@@ -59,7 +59,7 @@ class Check(Protocol):
     """Called for each piece of an archive; what it raises ends the reading."""
 
     def __call__(self, *, skipping: bool) -> None:
-        """Called with whether the piece is only skipped."""
+        """Check the time; `skipping` is whether the piece is only skipped."""
 
 
 def read_decompressed(
@@ -71,14 +71,14 @@ def read_decompressed(
     thread: Executor | None = None,
     note: Callable[[int], None] = lambda _: None,
 ) -> Iterator[bytes]:
-    """The unpacked bytes from an offset on; of an archive everything before it is read and skipped.
+    """The unpacked bytes from an offset on; in an archive, everything before it is read and skipped.
 
     Args:
         store: the object store.
         upload: the upload.
         plan: its packing.
         start: offset in the unpacked bytes.
-        check: whether there is time.
+        check: checks whether there is time.
         thread: as for `read_stored`.
         note: called with the number of stored bytes that have been read.
 

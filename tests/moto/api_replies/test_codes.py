@@ -20,7 +20,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
 )
-def test_a_refused_token_or_account_pauses_everything_and_goes_on_by_itself(world, api, fault):
+def test_a_refused_token_or_account_pauses_everything_and_resumes_automatically(world, api, fault):
     api.inject(Fault(on="submit", times=3, **fault))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
@@ -43,7 +43,7 @@ def test_a_refused_token_or_account_pauses_everything_and_goes_on_by_itself(worl
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
 )
-def test_a_model_that_cannot_be_had_fails_its_whole_job_and_no_other(start, api, fault):
+def test_an_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(on="submit", model=M2M, times=0, **fault))
     world.upload_records("a.jsonl", referenced(6), model=M2M)
@@ -101,7 +101,7 @@ def test_a_429_that_does_not_say_how_long_holds_for_a_minute_and_burns_nothing(w
     assert world.manifest()["batches"][0]["attempts"] == 1
 
 
-def test_polls_go_on_while_a_spent_quota_pauses_submits(start, api):
+def test_polls_continue_while_a_used_up_quota_pauses_submits(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="4006", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)

@@ -25,7 +25,7 @@ def test_a_model_without_capacity_waits_while_one_batch_of_it_tries(start, api, 
     assert submits(api) <= 7 + 4 + 4
 
 
-def test_too_many_calls_make_every_function_hold_as_long_as_told(world, api):
+def test_too_many_calls_make_every_function_wait_as_long_as_retry_after_says(world, api):
     api.inject(Fault(kind="971", on="submit", retry_after=120))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
@@ -42,7 +42,7 @@ def test_too_many_calls_make_every_function_hold_as_long_as_told(world, api):
     assert len(api.accepted) == 2
 
 
-def test_a_spent_quota_pauses_submits_until_midnight_and_is_told(start, api):
+def test_a_used_up_quota_pauses_submits_until_midnight_and_is_reported(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.pass_time(86_400 - time.time() % 86_400 + 22 * 3600)  # 22:00 UTC
     api.inject(Fault(kind="3036", on="submit", nth=2, times=0))
@@ -80,7 +80,7 @@ def test_a_refused_token_pauses_everything_until_the_secret_is_changed(world, ap
     assert world.refused == []
 
 
-def test_a_secret_changed_in_mid_job_is_read_at_once(start, api):
+def test_a_secret_changed_in_mid_job_is_read_immediately(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", referenced(1), model=M2M)
     world.settle()
@@ -106,7 +106,7 @@ def test_a_submit_surely_not_taken_is_tried_again_and_billed_once(world, api, ki
     assert len(api.accepted) == 1
 
 
-def test_an_answer_that_comes_at_once_is_used(world, api):
+def test_an_immediate_answer_is_used(world, api):
     api.inject(Fault(kind="sync_answer"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

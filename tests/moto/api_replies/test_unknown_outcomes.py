@@ -39,7 +39,7 @@ def message_of_the_batch(world):
     return float(batch["fence"]["N"])
 
 
-def test_nobody_tries_a_batch_again_before_its_fence_and_the_next_message_behind_it_does_at_once(mortal, api):
+def test_a_batch_is_submitted_again_by_the_first_message_after_its_fence_and_never_before(mortal, api):
     world = mortal()
     die_after_the_submit(world)
     fence = message_of_the_batch(world)
@@ -89,7 +89,7 @@ def test_a_request_id_that_the_table_refuses_is_found_in_its_receipt(world, api,
     assert world.manifest()["batches"][0]["request_id"] == api.accepted[0]["request_id"]
 
 
-def test_an_answer_at_once_whose_function_died_is_found_and_used(world, api, monkeypatch):
+def test_an_immediate_answer_whose_function_died_is_found_and_used(world, api, monkeypatch):
     def refuses(*_):
         raise StorageError("the table is away")
 
@@ -119,7 +119,7 @@ def once_then_refuse(real):
     return put
 
 
-def test_an_answer_at_once_larger_than_memory_should_hold_is_used(world, api):
+def test_an_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
     api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

@@ -182,7 +182,7 @@ def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
         assert readers == {"SubmitRole": secrets, "PollRole": secrets, "PollTickRole": set()}
 
 
-def test_each_job_that_is_over_may_be_told_of_and_nothing_else():
+def test_only_the_events_of_finished_jobs_may_be_put():
     (told,) = [one for one in grants("PollRole") if one.action == "events:PutEvents"]
 
     assert told.resource.endswith(":event-bus/default")

@@ -44,7 +44,7 @@ def test_queues_are_spoken_to_over_tls_only(of_type):
     assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
 
 
-def test_uploads_are_told_of_once_and_by_our_bucket_only(template, of_type):
+def test_uploads_are_announced_once_and_by_our_bucket_only(template, of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     uploads = [
         one
