@@ -6,10 +6,10 @@ from tests.support.resources import WAYS
 
 NOT_OVER_A_WORKER = (
     # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind the AI binding.
-    "hold_as_long_as_told",
+    "wait_as_long_as_retry_after_says",
     "id_the_api_lost",
-    "goes_on_by_itself[worker-error-40",
-    "goes_on_by_itself[worker-redirect",
+    "resumes_automatically[worker-error-40",
+    "resumes_automatically[worker-redirect",
     "fails_its_whole_job_and_no_other[worker-bare",
     "whatever_the_code[worker-bare",
     "burns_nothing[worker-{'kind': 'bare'",
