@@ -51,7 +51,7 @@ def test_an_event_that_is_older_than_what_a_job_leaves_behind_is_refused(service
 
 
 @pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
-def test_an_object_that_is_no_upload_makes_no_job(services, world, key):
+def test_an_object_that_is_not_an_upload_makes_no_job(services, world, key):
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
 
     assert get_or_create_job(services, ObjectCreated(BUCKET, key, "", None)) is None

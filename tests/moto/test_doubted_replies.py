@@ -59,7 +59,7 @@ SUBMIT_CODES = cases(
 
 
 @pytest.mark.parametrize("fault", PAGES)
-def test_a_page_on_a_poll_is_no_answer_however_often_it_comes(world, api, fault):
+def test_a_page_on_a_poll_is_not_an_answer_however_often_it_comes(world, api, fault):
     api.inject(Fault(on="poll", times=7, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -165,7 +165,7 @@ def test_7000_on_polls_with_a_good_token_is_the_models_after_five(world, api):
     assert pauses(world) == []
 
 
-def test_an_unknown_id_is_believed_only_if_the_api_itself_says_so(world, api):
+def test_an_unknown_id_is_believed_only_from_the_api_itself(world, api):
     faults = [Fault(kind="error", on="poll", code=10404, status=404), Fault(kind="html", on="poll", status=404)]
     api.inject(*(fault for _ in range(4) for fault in faults))
     world.upload_records("a.jsonl", greetings(3), model=M2M)

@@ -38,5 +38,5 @@ def test_a_table_that_holds_anything_stays(table):
     assert table.describe_table(TableName=TABLE)["Table"]["DeletionProtectionEnabled"]
 
 
-def test_a_table_that_the_rollback_deleted_is_no_error(table):
+def test_a_table_that_the_rollback_deleted_is_not_an_error(table):
     deploy._delete_empty_table(SAVED, "dropbatch-Table-2")

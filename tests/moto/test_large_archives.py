@@ -66,7 +66,7 @@ def test_an_archive_that_no_turn_can_continue_fails_and_keeps_what_was_read(slow
 
 
 @pytest.mark.slow
-def test_one_slow_turn_is_no_reason_to_fail(slow, monkeypatch):
+def test_one_slow_turn_is_not_a_reason_to_fail(slow, monkeypatch):
     world = slow(80, staging=12)
     world.upload("a.jsonl", ARCHIVE, model=M2M)
     world.deliver("UploadQueue")

@@ -129,7 +129,7 @@ def test_odd_keys_are_taken_as_they_are(world):
 
 
 @pytest.mark.parametrize("key", ["folder/", "_temporary/part-0.jsonl", "a/_SUCCESS", ".hidden.jsonl", "a/.b/c.jsonl"])
-def test_markers_and_hidden_keys_are_no_uploads(world, key):
+def test_markers_and_hidden_keys_are_not_uploads(world, key):
     world.upload(key, '{"text":"x","target_lang":"es"}\n', model=M2M)
     world.deliver_all()
 
@@ -319,7 +319,7 @@ def test_a_path_too_long_for_results_is_reported_under_a_short_one(world):
     assert world.manifest()["error"]["code"] == "path_too_long"
 
 
-def test_an_unknown_model_is_asked_for_once_and_fails_no_other_job(start, api):
+def test_an_unknown_model_is_submitted_once_and_fails_no_other_job(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(6), model="@cf/nobody/nothing")
     world.upload_records("b.jsonl", greetings(2), model=M2M)

@@ -87,5 +87,5 @@ def test_missing_items_hold_their_job_up_for_less_than_90_seconds():
     assert sum(collect.MISSING_ITEM_WAITS) < 80  # and ten for two polls
 
 
-def test_so_few_incomplete_replies_are_kept_that_an_item_stays_small():
+def test_few_enough_incomplete_replies_are_kept_for_an_item_to_stay_small():
     assert len(collect.MISSING_ITEM_WAITS) * (1 + collect.MAX_RETRIES) <= 6

@@ -122,7 +122,7 @@ def test_long_holds_are_reported_and_raise_an_alarm(world, api, capsys):
 
 
 @pytest.mark.parametrize("fault", [{"code": 10**30}, {"code": -(10**30)}], ids=str)
-def test_a_code_that_no_table_could_hold_is_no_code(world, api, fault):
+def test_a_code_that_no_table_could_hold_is_not_a_code(world, api, fault):
     api.inject(Fault(kind="error", on="poll", status=400, times=2, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 

@@ -55,7 +55,7 @@ PENDING = Pending("running")
         ({"submissions": (AT_ONCE, LATEST)}, {}, True),
     ],
 )
-def test_the_api_is_asked_for_a_batch_with_an_id_that_neither_ends_nor_is_split(batch, job, needs):
+def test_a_batch_with_an_id_that_neither_ends_nor_is_split_is_polled(batch, job, needs):
     held = replace(BATCH, **{"submissions": (LATEST,)} | batch)
 
     assert needs_call(replace(JOB, **job), held, T) is needs
@@ -132,7 +132,7 @@ def test_a_batch_of_a_job_that_is_over_ends_without_a_call(polled, job, last_wor
 
 
 @pytest.mark.parametrize(("polls", "asked"), [(0, "id"), (1, "earlier"), (2, "id")])
-def test_the_ids_of_a_batch_are_asked_for_in_turn_the_latest_first(polled, polls, asked):
+def test_the_ids_of_a_batch_are_polled_in_turn_the_latest_first(polled, polls, asked):
     one = polled(**TWO_IDS, polls=polls, polls_settled=polls)
 
     one.polled(PENDING)

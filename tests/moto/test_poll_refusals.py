@@ -67,7 +67,7 @@ def test_a_doubted_reply_is_counted_by_its_code(polled, reply, code):
     ],
     ids=["the same", "another code", "none since"],
 )
-def test_only_replies_in_a_row_that_say_the_same_are_counted_together(polled, before, failures, since):
+def test_only_consecutive_replies_with_the_same_meaning_are_counted_together(polled, before, failures, since):
     one = polled(failing_at=T - 500, **before)
 
     one.polled(REFUSED)
@@ -304,7 +304,7 @@ def test_a_pause_is_over_when_the_reply_to_its_probe_shows_it(polled, reply, is_
     assert one.services.budget.controls().pause == (None if is_over else pause)
 
 
-def test_a_reply_to_a_poll_that_is_no_probe_ends_no_pause(polled):
+def test_a_reply_to_a_poll_that_is_not_a_probe_ends_no_pause(polled):
     one = polled()
     one.services.budget.pause(PauseReason.OUTAGE, T - 100, "", Permit())
 

@@ -51,7 +51,7 @@ def test_without_remembered_times_a_model_is_polled_like_a_new_one(world, api, m
 
 
 @pytest.mark.parametrize("kind", [{"S": "odd"}, {"L": [{"N": "1"}]}])
-def test_a_slot_that_holds_something_else_is_no_fault(world, api, kind):
+def test_a_slot_that_holds_something_else_is_not_a_fault(world, api, kind):
     key = {"pk": {"S": "CONTROL"}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
     world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
 

@@ -65,7 +65,7 @@ def test_an_object_of_the_source_bucket_is_answered_under_its_key_without_the_pr
     assert ("ReadUploads", "s3:GetObjectVersion") not in used
 
 
-def test_other_keys_of_the_source_bucket_are_no_uploads(sourced):
+def test_other_keys_of_the_source_bucket_are_not_uploads(sourced):
     world = sourced()
     upload(world, "exports/else.jsonl")
     upload(world, f"{PREFIX}_SUCCESS")
@@ -76,7 +76,7 @@ def test_other_keys_of_the_source_bucket_are_no_uploads(sourced):
     assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {"HaveMessagesOfDeadFunctionsBackSoon"}
 
 
-def test_an_object_that_is_deleted_before_its_event_arrives_is_no_job(sourced):
+def test_an_object_that_is_deleted_before_its_event_arrives_is_not_a_job(sourced):
     world = sourced(versions=False)
     upload(world, f"{PREFIX}a.jsonl")
     world.s3.delete_object(Bucket=SOURCE, Key=f"{PREFIX}a.jsonl")

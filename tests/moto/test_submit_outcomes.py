@@ -330,7 +330,7 @@ def test_a_batch_with_an_id_is_polled_on_after_its_last_submit_of_unknown_outcom
 
 
 @pytest.mark.parametrize(("fence", "is_settled"), [(T - 1, True), (T, True), (T + 1, False)])
-def test_a_submit_is_taken_for_dead_once_its_lease_is_over(begin, fence, is_settled):
+def test_a_submit_counts_as_dead_once_its_lease_is_over(begin, fence, is_settled):
     at = begin(replace(DIED, fence=fence))
     at.objects[at.key("receipt-1")] = msgspec.json.encode(Submission("id", 1, T - 99))
 

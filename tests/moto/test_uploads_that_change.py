@@ -122,7 +122,7 @@ def test_a_version_restored_by_a_copy_onto_its_own_key_is_a_job_of_its_own(world
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
-def test_a_copy_by_multipart_upload_is_one_job_whatever_events_come_of_it(world, api):
+def test_a_copy_by_multipart_upload_is_one_job_whatever_events_it_causes(world, api):
     content = "".join(f'{{"text":"hello {number}","target_lang":"es"}}\n' for number in range(6)).encode()
     world.s3.put_object(Bucket=BUCKET, Key="elsewhere", Body=BytesIO(content))
     where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl"}

@@ -122,5 +122,5 @@ def test_a_pipe_gets_a_line_for_each_change_of_state_and_now_and_then(clock):
     ("seconds", "text"),
     [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
 )
-def test_durations_are_said_as_people_say_them(seconds, text):
+def test_durations_are_written_as_people_say_them(seconds, text):
     assert duration(seconds) == text

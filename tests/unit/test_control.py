@@ -92,6 +92,6 @@ def test_s3s_test_event_names_nothing():
 
 
 @pytest.mark.parametrize("body", ["", "[]", '{"Records":7}', '{"Records":[{"s3":{}}]}'])
-def test_what_is_no_notification_is_refused(body):
+def test_what_is_not_a_notification_is_refused(body):
     with pytest.raises(msgspec.DecodeError):
         controlled_keys(body)

@@ -165,7 +165,7 @@ def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_bei
     assert after == replace(job, control=paused)
 
 
-def test_a_command_changes_what_earlier_ones_have_come_to():
+def test_a_command_changes_the_result_of_earlier_ones():
     after, _ = followed(replace(RUNNING, control=HELD), b"run")
 
     assert after.control == JobControl("version etag1", held_since=0.0, sweeps=2, sweep_due=T)

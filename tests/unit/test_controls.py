@@ -165,7 +165,7 @@ def test_a_models_wait_is_spread_by_a_fifth_up_to_a_quarter_of_an_hour(spread, s
         (pause_of(OUTAGE), POLL),
     ],
 )
-def test_a_call_that_a_pause_does_not_concern_is_no_probe(pause, kind):
+def test_a_call_that_a_pause_does_not_concern_is_not_a_probe(pause, kind):
     items = GivenBudget(pause=pause)
     assert items.pass_pause(pause, kind, NOW) is None
     assert items.written == []
@@ -192,7 +192,7 @@ def test_who_is_paused_looks_again_behind_the_next_probe_or_the_end_or_after_fiv
 
 
 @pytest.mark.parametrize(("place", "after"), [(0, 101), (1, 110)])
-def test_those_who_are_paused_come_back_spread_over_nine_seconds(spread, place, after):
+def test_paused_work_resumes_spread_over_nine_seconds(spread, place, after):
     spread(place)
     pause = pause_of(TOKEN)
     assert GivenBudget().pass_pause(pause, POLL, NOW) == Denied(NOW + after, paused=True)

@@ -148,12 +148,12 @@ def test_the_beginning_of_a_record_too_large_for_memory_is_reported():
     assert msgspec.json.decode(judged.request) == '{"text":'
 
 
-def test_a_line_of_white_space_is_none_however_long():
+def test_a_line_of_white_space_is_not_a_record_however_long():
     assert validate_record(OverlongRecord(b"", 7 * LIMIT), 3) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT])
-def test_a_blank_line_is_no_record(raw):
+def test_a_blank_line_is_not_a_record(raw):
     assert validate_record(raw, 1) is None
 
 

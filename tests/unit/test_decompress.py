@@ -155,7 +155,7 @@ def test_a_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
     assert sum(blocks) <= (1 << 20) + 50 * len(bomb)
 
 
-def test_zero_bytes_of_a_well_packed_upload_are_no_bomb():
+def test_zero_bytes_of_a_well_packed_upload_are_not_a_bomb():
     assert sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20)))) == 80 << 20
 
 
@@ -202,5 +202,5 @@ def test_text_is_not_foreign(head):
     reject_foreign_format(head)
 
 
-def test_raw_deflate_without_gzip_is_not_taken_for_gzip():
+def test_raw_deflate_without_gzip_is_not_detected_as_gzip():
     assert detect_compression(zlib.compress(TEXT)) == "plain"

@@ -43,7 +43,7 @@ def test_the_demo_says_which_transports_there_are():
         demo._transport("pigeon", 4570)
 
 
-def test_the_demo_over_the_worker_says_so_where_there_is_no_node(monkeypatch, tmp_path):
+def test_the_demo_over_the_worker_reports_that_node_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)

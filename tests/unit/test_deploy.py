@@ -102,7 +102,7 @@ def test_first_deployment_asks_the_questions_and_deletes_nothing(account, status
 
 
 @pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
-def test_what_cannot_be_updated_is_deleted_if_the_user_agrees_and_the_questions_are_asked_again(account, status):
+def test_a_stack_that_cannot_be_updated_is_deleted_if_the_user_agrees_and_the_questions_are_repeated(account, status):
     account.stack = stack_in(status)
 
     deploy.deploy()
@@ -211,13 +211,13 @@ class Client:
         raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
 
 
-def test_a_stack_that_does_not_exist_is_none(monkeypatch):
+def test_a_stack_that_does_not_exist_is_reported_as_none(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
 
     assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
 
 
-def test_being_denied_is_not_taken_for_no_stack(monkeypatch):
+def test_a_denied_call_does_not_mean_that_there_is_no_stack(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
 
     with pytest.raises(ClientError):

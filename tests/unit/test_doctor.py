@@ -135,7 +135,7 @@ def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name
     assert says in found.message
 
 
-def test_a_paused_stack_is_said_to_be(services):
+def test_a_paused_stack_is_reported_as_paused(services):
     services.word = b"pause\n"
 
     assert "dropbatch resume" in findings(services)["pauses"].message
@@ -188,7 +188,7 @@ def test_a_redirect_is_not_followed_with_the_token(server):
     assert [path for path, _ in seen] == ["/x"]
 
 
-def test_a_page_that_is_no_json_has_no_body(server):
+def test_a_page_that_is_not_json_has_no_body(server):
     url, handler, _ = server
     handler.answer = (502, {}, b"<html>")
 

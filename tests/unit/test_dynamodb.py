@@ -49,7 +49,7 @@ def test_a_new_item_is_created(table, dynamodb):
     assert table.create(ITEM)
 
 
-def test_an_item_that_met_another_at_its_first_try_is_not_its_own(table, dynamodb):
+def test_an_item_that_existed_at_the_first_try_is_not_its_own(table, dynamodb):
     fails_its_condition(dynamodb, "put_item", tries=1)
 
     assert not table.create(ITEM)
@@ -105,7 +105,7 @@ def test_a_change_that_only_removes_counts_as_somebody_elses(table, dynamodb):
     assert table.update(KEY, {"claims": 2}, {"error": None}, Turn) is None
 
 
-def test_another_error_of_the_service_is_no_failed_condition(table, dynamodb):
+def test_another_error_of_the_service_is_not_a_failed_condition(table, dynamodb):
     dynamodb.add_client_error("put_item", "AccessDeniedException", "not allowed", 400)
 
     with pytest.raises(StorageError, match=r"DynamoDB put_item: .*AccessDenied"):

@@ -144,7 +144,7 @@ def test_null_asks_for_nothing(body):
     assert sent(LLAMA, {"messages": HELLO, **body}) == {"messages": HELLO}
 
 
-def test_another_model_of_workers_ai_is_a_mismatch_and_a_foreign_name_is_none():
+def test_another_model_of_workers_ai_is_a_mismatch_but_a_foreign_name_is_not():
     assert fault(LLAMA, {"messages": HELLO, "model": SCOUT}) == ("mismatched_model", "body.model")
     assert sent(LLAMA, {"messages": HELLO, "model": LLAMA}) == {"messages": HELLO}
     assert sent(LLAMA, {"messages": HELLO, "model": "gpt-4o-mini"}) == {"messages": HELLO}
@@ -156,7 +156,7 @@ def test_the_url_may_leave_out_its_version(url):
 
 
 @pytest.mark.parametrize("members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}])
-def test_a_line_that_is_no_request_is_bad(members):
+def test_a_line_that_is_not_a_request_is_bad(members):
     code, member = fault(LLAMA, {"messages": HELLO}, **members)
     assert (code, member) == ("bad_record", next(iter(members)))
 
@@ -326,7 +326,7 @@ def test_embeddings_are_little_endian_float32_in_base64_where_asked():
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
 
-def test_what_is_no_embedding_stays_the_apis_own():
+def test_a_result_that_is_not_an_embedding_stays_the_apis_own():
     ranked = {"response": [{"id": 0, "score": 0.5}]}
     assert body_of({"input": "x"}, ranked, BGE, url="/v1/embeddings") == ranked
 

@@ -116,7 +116,7 @@ def test_any_bytes_are_a_line_of_text_or_no_text(records):
 
 
 @given(result=st.binary(max_size=30), format_=st.sampled_from(["openai", "bedrock", "csv"]))
-def test_a_result_that_is_no_json_still_gives_one_line(result, format_):
+def test_a_result_that_is_not_json_still_gives_one_line(result, format_):
     form = Form(format_, b"text" if format_ == "csv" else b"")
     record = {"openai": b'{"custom_id":"a","body":{"messages":[]}}', "bedrock": b'{"modelInput":{"inputText":"x"}}'}
     line = writer_of(form, target_of(MODELS[2])).line(

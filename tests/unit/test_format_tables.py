@@ -74,7 +74,7 @@ def test_a_header_that_cannot_be_read_is_refused(header):
     assert error_of(Columns, header, b",").code == "unknown_format"
 
 
-def test_the_bom_is_no_part_of_the_first_name():
+def test_the_bom_is_not_part_of_the_first_name():
     assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
     assert Columns(b"\xef\xbb\xbftext,b", b",").header == b"text,b"
 
@@ -217,7 +217,7 @@ def test_a_line_of_text_is_the_input():
     assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {"prompt": "Say x in {Spanish}."}
 
 
-def test_a_line_that_is_no_text_fails_alone():
+def test_a_line_that_is_not_text_fails_alone():
     first, second = convert(b"", [b"\xff", b"x"], kind="text")
     assert (first.code, type(second)) == ("invalid_utf8", Converted)
 

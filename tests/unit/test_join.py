@@ -272,7 +272,7 @@ def test_endless_words_are_cut():
 
 
 @pytest.mark.parametrize("item", [{"id": 0, "success": True}, {"id": 0, "success": True, "result": None}, {"id": 0}])
-def test_an_item_without_a_result_is_no_success(item):
+def test_an_item_without_a_result_is_not_a_success(item):
     (line,) = joined([row_of(1, None, "")], [item])
     assert outcome(line) == "inference_failed"
 
@@ -325,7 +325,7 @@ def test_without_an_answer_all_end_as_the_batch_does_but_what_was_never_sent():
     assert json.loads(lines[0].output)["error"]["message"] == ENDING[1]
 
 
-def test_a_request_is_asked_for_only_when_its_record_failed():
+def test_a_request_is_read_only_when_its_record_failed():
     asked = []
 
     def reader(index):
@@ -337,7 +337,7 @@ def test_a_request_is_asked_for_only_when_its_record_failed():
     assert asked == [1]
 
 
-def test_a_result_that_is_no_text_is_a_failed_item():
+def test_a_result_that_is_not_text_is_a_failed_item():
     rows = [row_of(1, None, ""), row_of(2, None, "")]
     body = b'{"responses":[{"id":0,"result":"\xff"},{"id":1,"result":"fine"}]}'
     assert [outcome(line) for line in lines_of(rows, answers_of(rows, body))] == ["inference_failed", ""]

@@ -124,7 +124,7 @@ def test_chat_models_answer_with_completions():
     assert expected_result("@cf/qwen/qwen3-30b-a3b-fp8", {"prompt": "hello"})["object"] == "text_completion"
 
 
-def test_the_token_limit_cuts_a_text_and_says_so():
+def test_the_token_limit_truncates_a_text_and_is_reported():
     request = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
     (choice,) = expected_result("@cf/moonshotai/kimi-k2.6", request)["choices"]
     assert choice["finish_reason"] == "length"
@@ -137,7 +137,7 @@ def test_gpt_oss_answers_with_a_responses_object():
     assert result["output"][1]["content"][0]["text"].endswith("hello")
 
 
-def test_the_reference_is_no_part_of_the_question():
+def test_the_reference_is_not_part_of_the_question():
     assert expected_result(LLAMA, {"prompt": "a", "external_reference": "r"}) == expected_result(LLAMA, {"prompt": "a"})
 
 

@@ -125,7 +125,7 @@ def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
     assert estimate_tokens(model, 1001, 5, max_tokens) == tokens
 
 
-def test_an_estimate_says_so():
+def test_an_estimate_is_marked_as_one():
     assert estimate_cost(LLAMA, 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
     assert estimate_cost("@cf/a/b", 4, 1) is None
 

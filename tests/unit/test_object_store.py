@@ -31,14 +31,14 @@ def refuse(s3, operation, code, times=1):
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "409"])
-def test_a_write_that_met_another_is_tried_again(store, s3, code):
+def test_a_write_that_collided_with_another_is_tried_again(store, s3, code):
     refuse(s3, "put_object", code, 2)
     s3.add_response("put_object", {})
 
     assert store.put_if_absent(KEY, b"")
 
 
-def test_a_write_that_meets_another_three_times_fails(store, s3):
+def test_a_write_that_collides_with_another_three_times_fails(store, s3):
     refuse(s3, "put_object", "ConditionalRequestConflict", 3)
 
     with pytest.raises(WriteConflictError):
@@ -52,7 +52,7 @@ def test_what_is_there_already_is_not_written(store, s3, code):
     assert not store.put_if_absent(KEY, b"")
 
 
-def test_a_refused_write_is_no_object_that_is_there_already(store, s3):
+def test_a_refused_write_does_not_count_as_an_existing_object(store, s3):
     refuse(s3, "put_object", "AccessDenied")
 
     with pytest.raises(StorageError, match="AccessDenied"):
@@ -81,7 +81,7 @@ def test_to_spool_what_is_not_there_fails(store, s3):
 
 
 @pytest.mark.parametrize(("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})])
-def test_a_version_is_asked_for_where_the_bucket_has_versions(store, s3, version, asked):
+def test_a_version_is_requested_if_the_bucket_has_versions(store, s3, version, asked):
     s3.add_client_error("head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked})
 
     assert store.head(KEY, version) is None

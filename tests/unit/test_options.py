@@ -97,7 +97,7 @@ def test_a_format_that_is_nearly_right_is_named():
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}'])
-def test_a_file_that_is_no_object_is_refused(content):
+def test_a_file_that_is_not_an_object_is_rejected(content):
     assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
 
 

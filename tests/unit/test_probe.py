@@ -166,7 +166,7 @@ def test_an_answer_that_no_switch_can_play_is_left_out():
     assert (played.bad_token, played.submit_status) == (Behaviour().bad_token, 202)
 
 
-def test_something_else_is_no_probe():
+def test_something_else_is_not_a_probe():
     with pytest.raises(SwitchError, match="probe"):
         behaviour_like(b"[]", Behaviour())
 

@@ -86,7 +86,7 @@ def test_this_python_can_store_a_digest():
     assert is_possible()
 
 
-def test_a_python_that_has_its_library_built_in_can_import_this_and_says_so(asked_anew, monkeypatch):
+def test_a_python_with_a_built_in_library_can_import_this(asked_anew, monkeypatch):
     monkeypatch.delattr("_hashlib.__file__")
 
     importlib.reload(module)
@@ -95,7 +95,7 @@ def test_a_python_that_has_its_library_built_in_can_import_this_and_says_so(aske
 
 
 @pytest.mark.parametrize("missing", ["", "/nowhere/libcrypto.so"])
-def test_a_library_without_the_calls_or_none_at_all_is_no_library(asked_anew, monkeypatch, missing):
+def test_a_library_without_the_calls_or_none_at_all_is_not_a_library(asked_anew, monkeypatch, missing):
     monkeypatch.setattr("_hashlib.__file__", missing or _ctypes.__file__)
 
     assert not module.is_possible()

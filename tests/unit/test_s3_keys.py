@@ -66,11 +66,11 @@ def test_an_object_under_the_inbox_is_an_upload(path):
         "inbox/.",
     ],
 )
-def test_what_tools_leave_behind_is_no_upload(key):
+def test_what_tools_leave_behind_is_not_an_upload(key):
     assert not keys.is_upload(key)
 
 
-def test_results_lie_under_the_very_path_of_the_upload():
+def test_results_are_under_the_exact_path_of_the_upload():
     assert (
         keys.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl") == f"results/@cf/a/b/july.jsonl/{JOB}/output.jsonl"
     )

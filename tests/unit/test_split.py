@@ -34,7 +34,7 @@ def calls_of_a_run():
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "unanswered"])
-def test_a_death_at_any_call_leaves_no_gap_and_the_same_batches_come_of_it(mode):
+def test_a_death_at_any_call_leaves_no_gap_and_creates_the_same_batches(mode):
     for at in range(1, calls_of_a_run() + 1):
         fake = Fake()
         fake.strikes_at, fake.mode = at, mode

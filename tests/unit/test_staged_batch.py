@@ -51,7 +51,7 @@ def told(row):
 
 
 @given(rows=batches())
-def test_rows_come_back_as_they_were(rows):
+def test_rows_are_read_back_as_they_were(rows):
     assert list(map(told, decode_index(encode_index(index_of(rows))))) == list(map(told, rows))
 
 
@@ -109,6 +109,6 @@ def test_the_metadata_is_read_back(requests, sendable, size, end):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[["x"]]', b"[[1]", b'{"lengths":["x"]}'])
-def test_what_is_no_sidecar_is_refused(content):
+def test_what_is_not_a_sidecar_is_refused(content):
     with pytest.raises(msgspec.MsgspecError):
         decode_index(content)

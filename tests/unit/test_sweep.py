@@ -173,7 +173,7 @@ def test_a_pass_ends_with_a_page_that_is_not_full(ledger, count, pages):
     assert ledger.controls[-1] == replace(PAUSED, sweeps=0, sweep_after="", sweep_due=T + SLOW_HOLD_SECONDS)
 
 
-def test_the_second_pass_begins_when_whoever_read_the_job_before_is_over(ledger):
+def test_the_second_pass_begins_when_every_run_that_read_the_job_before_is_over(ledger):
     job = swept(ledger, RESUMED, HELD)
 
     assert job.control == replace(RESUMED, sweeps=1, sweep_after="", sweep_due=T + SLOW_HOLD_SECONDS)

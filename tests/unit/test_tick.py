@@ -304,7 +304,7 @@ def test_no_message_is_sent_for_a_job_that_somebody_else_has_changed(parts):
     assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
 
 
-def test_a_job_that_is_gone_is_no_work_and_no_error(parts):
+def test_a_job_that_is_gone_is_neither_work_nor_an_error(parts):
     parts.ledger.jobs[JOB.job_id] = None
 
     parts.run()

@@ -50,7 +50,7 @@ def test_a_token_with_white_space_is_not_even_sent(token):
     assert "bare token" in check_token(BASE, ACCOUNT, token, httpx.MockTransport(refuse))
 
 
-def test_an_api_out_of_reach_is_no_wrong_token():
+def test_an_api_out_of_reach_is_not_a_wrong_token():
     def fail(request):
         raise httpx.ConnectError("no")
 

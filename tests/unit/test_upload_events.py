@@ -48,7 +48,7 @@ def test_an_event_of_a_bucket_without_versions_names_none():
 
 
 @pytest.mark.parametrize("change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}])
-def test_no_other_event_is_taken_for_an_upload(change):
+def test_no_other_event_counts_as_an_upload(change):
     with pytest.raises(msgspec.ValidationError):
         parse_notification(json.dumps({**json.loads(event("s3-eventbridge")), **change}))
 
@@ -78,7 +78,7 @@ def test_several_records_are_several_arrivals_in_order():
 
 
 @pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "LifecycleExpiration:Delete", "ObjectTagging:Put"])
-def test_other_events_than_creations_tell_of_nothing(name):
+def test_events_other_than_creations_announce_nothing(name):
     notification = json.loads(event("s3-put"))
     notification["Records"][0]["eventName"] = name
     assert parse_notification(json.dumps(notification)) == []
@@ -102,7 +102,7 @@ def test_an_event_without_a_time_is_taken():
     "body",
     ["", "{", "null", "[]", "{}", '{"Records":[]}', '{"Records":[{}]}', '{"Event":"other"}', '{"do":"submit"}', "text"],
 )
-def test_what_is_no_notification_is_refused(body):
+def test_what_is_not_a_notification_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
         parse_notification(body)
 

@@ -220,7 +220,7 @@ def test_half_a_surrogate_pair_does_not_lose_the_answer(written, kept):
 
 
 @given(content=st.binary(max_size=80), status=st.integers(200, 599), submitting=st.booleans())
-def test_any_bytes_are_taken_for_something(content, status, submitting):
+def test_any_bytes_are_classified(content, status, submitting):
     reply = parse_reply(status, None, content, submitting=submitting)
     assert isinstance(
         reply, Rejected if 300 <= status < 500 else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown)
@@ -256,7 +256,7 @@ def test_any_bytes_are_taken_for_something(content, status, submitting):
     status=st.sampled_from([200, 302, 400, 500]),
     submitting=st.booleans(),
 )
-def test_any_json_of_the_apis_words_is_taken_for_something(content, status, submitting):
+def test_any_json_of_the_apis_members_is_classified(content, status, submitting):
     reply = parse_reply(status, None, json.dumps(content).encode(), submitting=submitting)
     if isinstance(reply, Accepted):
         assert submitting

@@ -120,7 +120,7 @@ def test_a_refused_token_stays_refused_when_the_secret_cannot_be_read_again():
         (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
 )
-def test_a_token_is_good_or_refused_only_when_the_api_itself_says_so(answer, state):
+def test_a_token_is_valid_or_refused_only_by_a_reply_of_the_api_itself(answer, state):
     api = Api(answer)
     assert client(api).check_token() is state
     (request,) = api.requests

@@ -47,7 +47,7 @@ def test_odd_items_do_not_disturb_the_others(world, api, kind):
     assert all_good(world, 7)
 
 
-def test_items_missing_at_first_are_asked_for_again(world, api):
+def test_items_missing_at_first_are_polled_again(world, api):
     api.inject(Fault(kind="missing", items=(1, 3), first=1))
     world.upload_records("a.jsonl", referenced(7), model=M2M)
 

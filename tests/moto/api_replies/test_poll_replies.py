@@ -13,7 +13,7 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
         *only_slowly("reset", "hang", "truncated_json", "slow_body", "refuse"),
     ],
 )
-def test_a_poll_without_an_answer_is_asked_again_and_billed_once(world, api, kind):
+def test_a_poll_without_an_answer_is_repeated_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
