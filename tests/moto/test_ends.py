@@ -12,7 +12,7 @@ import functions.submit.split
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
-from shared.pacing import budget, controls
+from shared.pacing import controls
 from tests.support.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
 
@@ -319,7 +319,6 @@ def change_token(world, api):
 
 
 def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_continues(start, api, monkeypatch):
-    monkeypatch.setattr(budget, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
     for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
         monkeypatch.setattr(controls, name, 6.0 * HOUR)
     world = start(MAX_REQUESTS_PER_BATCH=2)
