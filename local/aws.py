@@ -289,14 +289,15 @@ def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> Non
 # ------------------------------------------------------------------------------------------------------------
 
 
-def build(home: Home = MAIN) -> Path:
+def build() -> Path:
     """Build the functions for this machine, as `up` does; return the folder of one function's package.
 
     Raises:
         LocalAwsError: with the log's last lines.
     """
+    MAIN.logs.mkdir(parents=True, exist_ok=True)
     with locked(TOOLS / "build.lock") as lock:
-        _build(home, lock)
+        _build(MAIN, lock)
     return BUILD / "SubmitFunction"
 
 

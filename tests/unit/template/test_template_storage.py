@@ -21,6 +21,15 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     assert len(keys) == 18
 
 
+def test_a_new_version_updates_no_secret(of_type):
+    """An update could write the parameter's old value over one that was changed in Secrets Manager."""
+    assert {name: secret["Description"] for name, secret in of_type("AWS::SecretsManager::Secret").items()} == {
+        "ApiToken": "Cloudflare API token of Dropbatch, bare. A changed value is read at once.",
+        "GatewayToken": "Token of the AI Gateway that Dropbatch calls, bare. A changed value is read at once.",
+        "SharedSecret": "Secret that Dropbatch shares with its Worker, bare. A changed value is read at once.",
+    }
+
+
 def test_bucket_is_private_versioned_encrypted_and_stays(template):
     bucket = template["Resources"]["Bucket"]
     properties = bucket["Properties"]
