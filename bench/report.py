@@ -87,12 +87,12 @@ Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f
 
 _SPLIT = """\
 `functions.submit.records.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
-sidecar) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
+index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
 batches. The cost of the S3 client is not included; it is shown below. *Floor*: read the blocks, split them at the
 newlines (which creates the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode each line
 with msgspec and discard it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the payload, the
 largest of these limits. *filesplit*: the PyPI package of that name, with as many lines per file; it parses none of
-them and writes no body and no sidecar."""
+them and writes no body and no index."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a memory-mapped file, is parsed

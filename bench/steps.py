@@ -103,7 +103,7 @@ def split_json_alone(upload: Path, _: IO[bytes]) -> None:
 
 
 def split_by_filesplit(upload: Path, _: IO[bytes]) -> None:
-    """PyPI's `filesplit`: as many lines per file; it parses none of them, and writes no body and no sidecar."""
+    """PyPI's `filesplit`: as many lines per file; it parses none of them, and writes no body and no index."""
     logging.getLogger("filesplit").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(dir=upload.parent) as folder:
         Split(str(upload), folder).bylinecount(MAX_RECORDS)
@@ -139,13 +139,13 @@ def split_plainly(upload: Path, output: IO[bytes]) -> None:
 
 
 class Collected:
-    """Services for `collect` without AWS: a sidecar to read, and a part to write."""
+    """Services for `collect` without AWS: an index to read, and a part to write."""
 
     def __init__(self, count: int) -> None:
         """Prepare for a reply of `count` items."""
         rows = RecordIndex()
         rows.extend([1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)])
-        self.sidecar = encode_index(rows)
+        self.index = encode_index(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
         plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form="jsonl", packing="plain")
         self.job = Job("20261121T093000Z-5f3a9c1e", JobState.IN_PROGRESS, upload, plan, 0.0)
@@ -153,7 +153,7 @@ class Collected:
         self.part_size = 0
         self.anonymous = 0.0
         self.services: Any = SimpleNamespace(
-            store=SimpleNamespace(get=lambda *_: self.sidecar, put_if_absent=self._put_if_absent),
+            store=SimpleNamespace(get=lambda *_: self.index, put_if_absent=self._put_if_absent),
             ledger=SimpleNamespace(finish_batch=lambda batch, *_: batch),
             now=lambda: 0.0,
         )

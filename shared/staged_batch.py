@@ -224,9 +224,9 @@ def encode_ranges(places: Sequence[int]) -> bytes:
     return _encode(places)
 
 
-def decode_ranges(sidecar: bytes) -> list[int]:
+def decode_ranges(ranges: bytes) -> list[int]:
     """The places that `encode_ranges` wrote."""
-    return _decode_ranges(sidecar)
+    return _decode_ranges(ranges)
 
 
 def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:

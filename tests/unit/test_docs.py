@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
 FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
 SOURCES = [path for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py")]
-ERROR_TYPES = {"ErrorDetail", "UploadError", "UnsendableRecord", "BadRecord"}
-"""Classes whose first argument is a code that users see."""
+OTHER_CODES = {"Waiting"}
+"""Classes whose `code` is no error of a record or an upload: what a job waits for has a table of its own."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -59,18 +59,36 @@ def choices(node):
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
+def code_argument(node):
+    """The position of a class's argument `code`, None if it has none; and the default values of its `__init__`."""
+    init = next((one for one in node.body if getattr(one, "name", "") == "__init__"), None)
+    if init is None:
+        fields = [one.target.id for one in node.body if isinstance(one, ast.AnnAssign)]
+        return fields.index("code") if "code" in fields else None, []
+    arguments = [one.arg for one in init.args.args[1:]]
+    return arguments.index("code") if "code" in arguments else None, init.args.defaults
+
+
 @cache
 def codes_in_code():
-    """Codes that the code gives to records and uploads: first arguments of its error classes, and `code=`."""
-    found = set()
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
+    """Codes that the code gives to records and uploads: each `code`, assigned or passed by name or to a class."""
+    nodes = [node for path in SOURCES for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    classes = {node.name: code_argument(node) for node in nodes if isinstance(node, ast.ClassDef)}
+    positions = {name: place for name, (place, _) in classes.items() if place is not None and name not in OTHER_CODES}
+    given = [one for name in positions for one in classes[name][1]]
+    for node in nodes:
+        if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            given = [word.value for word in node.keywords if word.arg == "code"]
-            given += node.args[:1] if name in ERROR_TYPES else []
-            found |= {one for value in given for one in choices(value)}
+            given += [word.value for word in node.keywords if word.arg == "code"]
+            given += node.args[positions[name] :][:1] if name in positions else []
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Tuple)
+            and isinstance(node.value, ast.Tuple)
+        ):
+            pairs = zip(node.targets[0].elts, node.value.elts, strict=True)
+            given += [value for target, value in pairs if getattr(target, "id", "") == "code"]
+    found = {one for value in given for one in choices(value)}
     return {code for code in found if re.fullmatch(r"[a-z][a-z0-9_]+", code)}
 
 

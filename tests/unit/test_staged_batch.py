@@ -1,4 +1,4 @@
-"""The staged object: body and sidecar of one batch, which must never disagree."""
+"""The staged object: body and index of one batch, which must never disagree."""
 
 import json
 
@@ -109,6 +109,6 @@ def test_the_metadata_is_read_back(requests, sendable, size, end):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[["x"]]', b"[[1]", b'{"lengths":["x"]}'])
-def test_what_is_not_a_sidecar_is_refused(content):
+def test_what_is_not_an_index_is_refused(content):
     with pytest.raises(msgspec.MsgspecError):
         decode_index(content)
