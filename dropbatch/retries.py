@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from dropbatch import aws
 from dropbatch.errors import CommandError, Exit
@@ -32,7 +31,7 @@ def retry(stack: Stack, job: Job) -> Uploaded:
     answers: list[dict[str, Any]]
     with aws.explained(), answers_of(stack, "CopyObject", "CompleteMultipartUpload") as answers:
         head = stack.s3.head_object(**source)
-        metadata = {"retry-of": quote(f"{job.folder}manifest.json", safe="")} | head.get("Metadata", {})
+        metadata = {"retry-of": job.id} | head.get("Metadata", {})
         stack.s3.copy(
             source, stack.bucket, f"inbox/{path}", ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"}
         )

@@ -11,7 +11,9 @@ INBOX, VALIDATE = "inbox/", "validate/"
 MAX_KEY_BYTES = 1_024
 """Maximum bytes of an S3 key."""
 STACK_CONTROL = "control/stack"
-_JOB_CONTROL = re.compile(r"control/jobs/(\d{8}T\d{6}Z-[0-9a-f]{8})")
+_JOB_ID = r"(\d{8}T\d{6}Z-[0-9a-f]{8})"
+_JOB_CONTROL = re.compile(f"control/jobs/{_JOB_ID}")
+_MANIFEST = re.compile(f"results/.+/{_JOB_ID}/manifest\\.json", re.DOTALL)
 MAX_PATH_BYTES = 900
 """Maximum bytes of a path under `inbox/` that leaves room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
 
@@ -62,6 +64,12 @@ def job_control(job: str) -> str:
 def controlled_job(key: str) -> str | None:
     """The job that a key under `control/` names; None if it names none."""
     matched = _JOB_CONTROL.fullmatch(key)
+    return matched[1] if matched else None
+
+
+def named_job(text: str) -> str | None:
+    """The job that a text names: by its id, or by the key of its manifest; None if it names none."""
+    matched = re.fullmatch(_JOB_ID, text) or _MANIFEST.fullmatch(text)
     return matched[1] if matched else None
 
 

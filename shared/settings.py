@@ -19,7 +19,7 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 API_BODY_LIMIT = 10_000_000
 """A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
 
-MODEL_ID = re.compile(r"@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
+MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
 def is_model(model: str) -> bool:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import IO, TYPE_CHECKING
-from urllib.parse import quote
 
 import msgspec
 
@@ -356,11 +355,8 @@ def file_key(job: Job, kind: Kind) -> str:
 
 
 def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
-    """A retry file names its model and its job's manifest, so that copying it into `inbox/` tries its records again."""
-    if kind != "retry":
-        return {}
-    manifest = keys.result(job.upload.key, job.job_id, "manifest.json")
-    return {"model": job.plan.model, "retry-of": quote(manifest, safe="")}
+    """A retry file names its model and its job, so that copying it into `inbox/` tries its records again."""
+    return {"model": job.plan.model, "retry-of": job.job_id} if kind == "retry" else {}
 
 
 def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
-from functions.submit.job_options import pin_options, resolve_options, retried_manifest
+from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.source_bucket import upload_key
 from shared import s3_keys as keys
 from shared.cost import to_billionths
@@ -79,8 +79,9 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     """A new job; its options are pinned before its item is written."""
     error: ErrorDetail | None = None
     options = Options()
+    retried = find_retried(services, metadata)
     try:
-        options = resolve_options(services, upload.key, metadata)
+        options = resolve_options(services, upload.key, metadata, retried)
     except UploadError as fault:
         error = ErrorDetail(fault.code, fault.message)
     else:
@@ -101,7 +102,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         max_failed_fraction=options.max_failed_fraction,
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
         tags=options.tags or {},
-        retry_of=retried_manifest(metadata),
+        retry_of=retried,
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import msgspec
+
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
-from shared.errors import UploadError
+from shared.errors import UnreadableItemError, UploadError
 from shared.job_status import JSON_TYPE
+from shared.observability import logger
 from shared.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
@@ -30,21 +33,33 @@ if TYPE_CHECKING:
     from shared.models import Job
 
 RETRY_OF = "retry-of"
-"""Metadata of a retry file: the key of its job's manifest, percent-encoded."""
+"""Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
 _MODEL_SEGMENTS = 3
 
 
-def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, str]) -> Options:
-    """The options of an upload, from its metadata, its path, the nearest `_options.json` and the job that it retries.
+class _JobRecord(msgspec.Struct):
+    path: str
+
+
+def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, str], retried: str) -> Options:
+    """The options of an upload: from its metadata, then its path and the nearest `_options.json`.
+
+    Those of a retry come from its metadata, then from the job that it retries, wherever it was put.
+
+    Args:
+        services: the process's clients and settings.
+        upload_key: under `inbox/` or `validate/`.
+        metadata: of the upload.
+        retried: as `find_retried` returned it.
 
     Raises:
         UploadError: `bad_options`.
         StorageError: S3 failed.
     """
-    layers = [metadata_options(metadata), path_options(upload_key), _nearest_file(services, upload_key)]
-    if parent := retried_manifest(metadata):
-        layers.append(_parent_options(services, parent))
-    return resolve(layers)
+    own = metadata_options(metadata)
+    if retried:
+        return resolve([own, _parent_options(services, retried)])
+    return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
 
 
 def path_options(upload_key: str) -> dict[str, Any]:
@@ -55,15 +70,37 @@ def path_options(upload_key: str) -> dict[str, Any]:
     return {"model": "/".join(segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1])}
 
 
-def retried_manifest(metadata: Mapping[str, str]) -> str:
-    """If an upload is a job's retry file, the key of that job's manifest; otherwise empty."""
-    key = unquote(metadata.get(RETRY_OF, ""))
-    is_manifest = key.startswith("results/") and key.endswith("/manifest.json")
-    return key if is_manifest and len(key.encode()) <= keys.MAX_KEY_BYTES else ""
+def find_retried(services: Services, metadata: Mapping[str, str]) -> str:
+    """The key of the manifest of the job that an upload retries; empty if its metadata names no job.
+
+    Raises:
+        StorageError: an AWS service failed.
+    """
+    job_id = keys.named_job(unquote(metadata.get(RETRY_OF, "").strip()))
+    upload_key = _upload_of(services, job_id) if job_id else None
+    if job_id is None or upload_key is None or keys.is_validation(upload_key):
+        return ""
+    return keys.result(upload_key, job_id, "manifest.json")
+
+
+def _upload_of(services: Services, job_id: str) -> str | None:
+    """The key of a job's upload: from its item or, once that has expired, from its record; None without such a job."""
+    try:
+        if job := services.ledger.job(job_id):
+            return job.upload.key
+    except UnreadableItemError:
+        logger.exception("job not readable", job_id=job_id)
+    try:
+        record = msgspec.json.decode(services.store.get(keys.job_record(job_id)), type=_JobRecord)
+    except ObjectNotFoundError:
+        return None
+    return f"{keys.INBOX}{record.path}"
 
 
 def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
     for key in options_keys(f"{keys.INBOX}{keys.upload_path(upload_key)}", keys.INBOX):
+        if len(key.encode()) > keys.MAX_KEY_BYTES:
+            continue
         stored = services.store.head(key)
         if stored is None:
             continue

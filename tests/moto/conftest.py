@@ -13,10 +13,17 @@ from moto import mock_aws
 
 from local.template import properties
 from local.workers_ai import Behaviour, WorkersAI, transport
+from tests.support import s3_limits
 from tests.support.command_line import CommandLine
 from tests.support.polled_batch import PolledBatch
 from tests.support.resources import WAYS, client
 from tests.support.world import World, make_world
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test calls, S3 rejects what is beyond its limits."""
+    s3_limits.install(monkeypatch)
 
 
 @pytest.fixture

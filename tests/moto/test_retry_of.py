@@ -1,0 +1,109 @@
+"""`retry-of` in an upload's metadata: which job it names, and where its options come from."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.resources import BUCKET, TABLE
+from tests.support.translations import M2M
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+BODY = '{"text":"y"}\n'
+
+
+@pytest.fixture
+def parent(world):
+    """The folder of a job that is over, whose one record failed for want of a language."""
+    world.upload("a.jsonl", BODY, model=M2M, tags='{"of":"parent"}')
+    world.settle()
+    return world.only_folder()
+
+
+def options_of(world, folder):
+    return json.loads(world.read(f"{folder}/options.json"))
+
+
+def try_again(world, parent, path="again.jsonl", **metadata):
+    """Upload the record again, and return the folder of the new job."""
+    known = set(world.manifests())
+    world.upload(path, BODY, **metadata)
+    world.settle()
+    (folder,) = set(world.manifests()) - known
+    return folder
+
+
+def records(world):
+    return [key for key in world.objects() if "/retries/" in key]
+
+
+def job_key(folder):
+    return {"pk": {"S": f"JOB#{folder.rpartition('/')[2]}"}, "sk": {"S": "META"}}
+
+
+@pytest.mark.parametrize("path", ["again.jsonl", f"{BGE}/again.jsonl", "@cf/nothing/again.jsonl"])
+def test_options_are_its_own_then_the_jobs_whatever_path_it_has(world, parent, path):
+    world.upload("_options.json", '{"modle":"a member that no option has"}')
+    again = try_again(world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"})
+
+    assert world.manifest(again)["error"] is None
+    assert options_of(world, again) == {"model": M2M, "max_cost": 1, "tags": {"of": "parent"}}
+    assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
+    assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
+
+
+def test_the_key_of_a_manifest_names_its_job(world, parent):
+    again = try_again(world, parent, **{"retry-of": quote(f"{parent}/manifest.json", safe="")})
+
+    assert options_of(world, again)["tags"] == {"of": "parent"}
+    assert len(records(world)) == 1
+
+
+def test_a_job_is_found_after_its_item_has_expired(world, parent):
+    world.dynamodb.delete_item(TableName=TABLE, Key=job_key(parent))
+    again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
+
+    assert options_of(world, again)["tags"] == {"of": "parent"}
+    assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
+
+
+def test_a_job_whose_item_cannot_be_read_is_found(world, parent):
+    world.dynamodb.update_item(
+        TableName=TABLE,
+        Key=job_key(parent),
+        UpdateExpression="SET #plan = :plan",
+        ExpressionAttributeNames={"#plan": "plan"},
+        ExpressionAttributeValues={":plan": {"S": "?"}},
+    )
+    again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
+
+    assert options_of(world, again)["tags"] == {"of": "parent"}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "20261121T093007Z-00000000",
+        "results/nobody/20261121T093007Z-00000000/manifest.json",
+        "results/nobody/manifest.json",
+        "nobody",
+    ],
+)
+def test_what_names_no_job_is_ignored_and_writes_nothing(world, parent, named):
+    world.upload("_options.json", json.dumps({"model": M2M, "tags": {"of": "folder"}}))
+    before = set(world.objects())
+    again = try_again(world, parent, **{"retry-of": quote(named, safe="")})
+
+    assert options_of(world, again)["tags"] == {"of": "folder"}
+    new = [key for key in world.objects() if key not in before]
+    assert all(key.startswith((f"{again}/", "results/_jobs/")) for key in new)
+
+
+def test_an_upload_that_was_only_checked_is_no_job_to_retry(world, parent):
+    world.s3.put_object(Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M})
+    world.settle(until=lambda: any(key.endswith("/report.json") for key in world.objects()))
+    (checked,) = [key.split("/")[-2] for key in world.objects() if key.endswith("/report.json")]
+    again = try_again(world, parent, model=M2M, **{"retry-of": checked})
+
+    assert options_of(world, again) == {"model": M2M}
+    assert records(world) == []

@@ -1,0 +1,123 @@
+"""S3's limits: keys of 1,024 bytes, metadata of 2,048, pieces of 5 MiB. The longest paths and names end within them."""
+
+import json
+
+import msgspec
+import pytest
+from botocore.exceptions import ClientError
+
+from functions.poll.running_sha256 import RunningSha256
+from local.workers_ai import Fault
+from shared.models import JobTotals, ResultFileProgress, Usage
+from shared.s3_keys import MAX_KEY_BYTES, MAX_PATH_BYTES
+from tests.support.resources import BUCKET
+from tests.support.s3_limits import MAX_METADATA_BYTES
+from tests.support.translations import M2M
+
+BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"y"}\n'
+"""One record that succeeds, and one that fails and is in the retry file."""
+
+
+def put(s3, **arguments):
+    return lambda: s3.put_object(Bucket=BUCKET, **{"Key": "a", **arguments})
+
+
+@pytest.fixture
+def upload(world):
+    """A multipart upload with a piece that is too small, and another."""
+    at = {"Bucket": BUCKET, "Key": "a"}
+    at["UploadId"] = world.s3.create_multipart_upload(**at)["UploadId"]
+    parts = [
+        {"PartNumber": number, "ETag": world.s3.upload_part(**at, PartNumber=number, Body=b"x" * 100)["ETag"]}
+        for number in (1, 2)
+    ]
+    return {**at, "MultipartUpload": {"Parts": parts}}
+
+
+def test_what_is_beyond_s3s_limits_is_rejected(world, upload):
+    s3 = world.s3
+    allowed = [
+        put(s3, Key="k" * 1_024),
+        put(s3, Metadata={"name": "v" * (MAX_METADATA_BYTES - 4)}),
+    ]
+    rejected = {
+        "KeyTooLongError": put(s3, Key="é" * 513),
+        "MetadataTooLarge": put(s3, Metadata={"name": "v" * (MAX_METADATA_BYTES - 3)}),
+        "InvalidArgument": lambda: s3.upload_part(**{**upload, "PartNumber": 10_001, "Body": b""}),
+        "EntityTooSmall": lambda: s3.complete_multipart_upload(**upload),
+    }
+    del upload["MultipartUpload"]["Parts"][2:]
+    for call in allowed:
+        call()
+
+    for code, call in rejected.items():
+        with pytest.raises(ClientError) as caught:
+            call()
+        assert caught.value.response["Error"]["Code"] == code
+
+
+def path_of(size, suffix=".jsonl"):
+    """A path of so many bytes, most of them of letters with three."""
+    letters, ascii_bytes = divmod(size - len(suffix), 3)
+    return "評" * letters + "x" * ascii_bytes + suffix
+
+
+def retry_of(world, folder):
+    return world.s3.head_object(Bucket=BUCKET, Key=f"{folder}/retry.jsonl")["Metadata"]["retry-of"]
+
+
+@pytest.mark.parametrize("size", [300, 740, MAX_PATH_BYTES])
+def test_a_job_with_a_long_path_ends_and_its_retry_too(world, size):
+    world.upload(path_of(size), BAD_AND_GOOD, model=M2M)
+    world.settle()
+
+    folder = world.only_folder()
+    assert world.manifest()["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
+    assert retry_of(world, folder) == world.manifest()["job_id"]
+    again = path_of(size, ".retry.jsonl")
+    world.s3.copy_object(Bucket=BUCKET, Key=f"inbox/{again}", CopySource=f"{BUCKET}/{folder}/retry.jsonl")
+    world.settle()
+
+    (child,) = [one for one in world.manifests() if one != folder]
+    assert [key for key in world.objects() if "/retries/" in key] == [
+        f"{folder}/retries/{world.manifest(child)['job_id']}.json"
+    ]
+
+
+@pytest.mark.parametrize("name", ["x", path_of(500)])
+def test_the_longest_key_of_an_upload_ends_path_too_long(world, name):
+    """Its `_options.json` would have a key that S3 does not allow."""
+    folder = "f" * (MAX_KEY_BYTES - len(f"inbox//{name}".encode()))
+    world.upload(f"{folder}/{name}", BAD_AND_GOOD, model=M2M)
+    world.settle()
+
+    assert world.only_folder().startswith("results/_long/")
+    assert world.manifest()["error"]["code"] == "path_too_long"
+
+
+def test_a_model_id_beyond_any_that_exists_ends_bad_model(world):
+    """It would not fit in the metadata of the retry file."""
+    world.upload("_options.json", json.dumps({"model": f"@cf/a/{'b' * 3_000}"}))
+    world.upload("a.jsonl", BAD_AND_GOOD)
+    world.settle()
+
+    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "bad_model")
+
+
+def test_a_model_id_of_200_characters_fits_in_all_metadata(world, api):
+    model = f"@cf/{'a' * 95}/{'b' * 100}"
+    api.inject(Fault(kind="5007"))
+    world.upload("a.jsonl", BAD_AND_GOOD, model=model)
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "unknown_model"
+    assert world.manifest()["model"] == model
+
+
+def test_the_progress_in_a_segments_metadata_fits_however_large_the_job():
+    digest = RunningSha256("", b"")
+    digest.update(b"x" * 1_000)
+    joined = ResultFileProgress("99999999.f.f.f.f.f", *[10**15] * 6, sha=digest.state(), upload="")
+    sums = JobTotals(*[10**15] * 5, usage=Usage(10**15, 10**15, 10**15), body_size=10**15)
+
+    assert len(b"progress" + msgspec.json.encode((joined, sums))) < MAX_METADATA_BYTES
