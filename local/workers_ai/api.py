@@ -307,7 +307,7 @@ class WorkersAI:
     def _single(self, model: Model, request: dict[str, Any]) -> Reply:
         """A plain synchronous run of one request."""
         behaviour = self._behaviour
-        wrong = problem(model.family, request, "/", strict_reference=behaviour.strict_reference)
+        wrong = problem(model.name, request, "", behaviour)
         if wrong is not None:
             return envelope.failure(error(5006, wrong), behaviour)
         (answer,) = answer_all(model, [request], embedder(behaviour.embedder), behaviour.vector_digits)

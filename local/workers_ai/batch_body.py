@@ -21,7 +21,7 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[lis
         return requests, error(5006, most), False
     late = behaviour.validation != "submit"
     for index, request in enumerate(requests):
-        wrong = problem(model.family, request, f"/requests/{index}", strict_reference=behaviour.strict_reference)
+        wrong = problem(model.name, request, f"/requests/{index}", behaviour)
         if wrong is not None:
             return requests, error(5006, wrong), late
     return requests, None, False

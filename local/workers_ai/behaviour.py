@@ -81,6 +81,12 @@ class Behaviour:
         "submit", "observed", "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later"
     )
     strict_reference: bool = _switch(False, "unknown", "refuse an `external_reference` that is not a string, 400/5006")
+    batch_messages: bool = _switch(
+        True, "observed", "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks"
+    )
+    unknown_members: Literal["accept", "refuse"] = _switch(
+        "accept", "unknown", "members that a model's schema does not name; the published schemas forbid none"
+    )
     batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
