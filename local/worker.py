@@ -41,7 +41,7 @@ def install() -> None:
     INSTALLED.touch()
 
 
-def start(state: Path, port: int, base_url: str, account: str, token: str) -> Service:
+def start(state: Path, port: int, base_url: str, account: str, token: str, *, raw: bool = True) -> Service:
     """Start the Worker on a port; return the running service.
 
     Args:
@@ -50,6 +50,7 @@ def start(state: Path, port: int, base_url: str, account: str, token: str) -> Se
         base_url: the REST API behind the binding, up to and including `/client/v4`.
         account: account id.
         token: API token.
+        raw: whether the AI binding returns raw responses.
 
     Raises:
         LocalAwsError: it does not start.
@@ -62,6 +63,7 @@ def start(state: Path, port: int, base_url: str, account: str, token: str) -> Se
         "CLOUDFLARE_ACCOUNT_ID": account,
         "CLOUDFLARE_API_TOKEN": token,
         "SHARED_SECRET": LOCAL_SECRET,
+        "RAW_RESPONSE": "yes" if raw else "no",
     }
     service.start([shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port)
     return service

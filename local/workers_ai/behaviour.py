@@ -53,6 +53,11 @@ class Behaviour:
     gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
     gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")
 
+    # Worker
+    raw_response: bool = _switch(
+        True, "documented", "the Worker's AI binding returns raw responses; false: objects, and errors that it throws"
+    )
+
     # Envelope
     envelope: bool = _switch(
         True, "documented", "REST envelope; false: bare bodies and the runtime's `internalCode` errors"

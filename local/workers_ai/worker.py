@@ -1,6 +1,7 @@
 """What the Worker of `worker/` answers, for tests that run without Node.js. A test compares it with the real one.
 
-The API itself replaces the AI binding: its bodies lose the REST envelope, and its errors their HTTP status.
+The API itself replaces the AI binding. Its replies pass as they are; with the switch `raw_response=false`, bodies lose
+the REST envelope, and errors their HTTP status.
 """
 
 import re
@@ -31,6 +32,8 @@ class _Envelope(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
     success: Any = None
     errors: list[dict[str, Any]] = []
+    internalCode: int = 0  # noqa: N815 - the API's own name
+    description: str = ""
 
 
 _decode = msgspec.json.Decoder(_Envelope).decode
@@ -60,11 +63,12 @@ def handle(api: WorkersAI, method: str, path: str, headers: Mapping[str, str], b
     query = "" if polling else "queueRequest=true"
     token = {"authorization": f"Bearer {api.behaviour.tokens[0]}"}
     upstream = f"{PREFIX}/accounts/{(*api.behaviour.accounts, _ACCOUNT)[0]}/ai/run/{model[1]}"
-    return _passed_on(api.handle("POST", upstream, query, token, msgspec.json.encode(sent)))
+    reply = api.handle("POST", upstream, query, token, msgspec.json.encode(sent))
+    return reply if api.behaviour.raw_response else _passed_on(reply)
 
 
 def _passed_on(reply: Reply) -> Reply:
-    """A reply of the API as the Worker passes it on; a broken connection breaks between the Worker and its caller."""
+    """What the Worker makes of an object or an error; a broken connection breaks between the Worker and its caller."""
     if not reply.status or (reply.cut is not None and reply.cut_after is None):
         return reply
     passed = _translated(reply)
@@ -80,13 +84,16 @@ def _translated(reply: Reply) -> Reply:
         outer = _decode(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
+    if outer.internalCode:
+        return _failure(error(outer.internalCode, outer.description))
     if outer.errors:
         return _failure(error(int(outer.errors[0]["code"]), str(outer.errors[0]["message"])))
     if not _OK <= reply.status < _REDIRECT:
         return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
-    if len(outer.result) > MAX_REPLY_CHARACTERS:
+    bare = reply.body if outer.success is None else bytes(outer.result)
+    if len(bare) > MAX_REPLY_CHARACTERS:
         return _failure(error(3006, "The reply is larger than this Worker can pass on."))
-    return Reply(status=_OK, headers=(JSON,), body=bytes(outer.result))
+    return Reply(status=_OK, headers=(JSON,), body=bare)
 
 
 def _failure(problem: ApiError) -> Reply:

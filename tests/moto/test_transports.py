@@ -34,6 +34,20 @@ def test_a_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, reco
     assert job["plan"]["M"]["max_requests"] == {"N": str(records)}
 
 
+@pytest.mark.parametrize("envelope", [True, False])
+@pytest.mark.parametrize("raw", [True, False])
+def test_over_a_worker_bodies_may_have_the_envelope_or_not(start, api, raw, envelope):
+    api.switch(raw_response=raw, envelope=envelope)
+    api.inject(Fault(kind="3040"))
+    world = start(**WAYS["worker"])
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
 def test_a_gateway_that_caches_and_retries_changes_nothing(start, api):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_json_500"))
@@ -62,7 +76,8 @@ def test_a_refused_secret_pauses_everything_until_it_is_changed(start, api, name
     assert len(api.accepted) == 1
 
 
-def test_a_worker_that_cannot_pass_on_a_reply_gets_the_batch_in_pieces(start, api, monkeypatch):
+def test_a_worker_without_raw_responses_gets_a_batch_with_a_large_reply_in_pieces(start, api, monkeypatch):
+    api.switch(raw_response=False)
     monkeypatch.setattr("local.workers_ai.worker.MAX_REPLY_CHARACTERS", 900)
     world = start(**WAYS["worker"])
     world.upload_records("a.jsonl", greetings(16), model=M2M)

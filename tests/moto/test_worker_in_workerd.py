@@ -55,12 +55,12 @@ def upstream(tmp_path_factory):
 class Worker:
     """The Worker in workerd, on one port for as long as the module runs."""
 
-    def __init__(self, folder, base_url):
-        self.folder, self.base_url, self.port = folder, base_url, free_port()
+    def __init__(self, folder, base_url, *, raw):
+        self.folder, self.base_url, self.raw, self.port = folder, base_url, raw, free_port()
         self.start()
 
     def start(self):
-        self.service = real.start(self.folder, self.port, self.base_url, ACCOUNT, "local-token")
+        self.service = real.start(self.folder, self.port, self.base_url, ACCOUNT, "local-token", raw=self.raw)
 
     @property
     def url(self):
@@ -71,9 +71,11 @@ class Worker:
         return httpx.post(f"{self.url}/run/{M2M}", content=body, headers=headers, timeout=30, trust_env=False)
 
 
-@pytest.fixture(scope="module")
-def workerd(upstream, tmp_path_factory):
-    running = Worker(tmp_path_factory.mktemp("worker"), f"{upstream.url}/client/v4")
+@pytest.fixture(scope="module", params=["raw", "older"])
+def workerd(request, upstream, tmp_path_factory):
+    """The Worker behind an AI binding with raw responses, and behind one without."""
+    raw = request.param == "raw"
+    running = Worker(tmp_path_factory.mktemp("worker"), f"{upstream.url}/client/v4", raw=raw)
     yield running
     running.service.stop()
 
@@ -135,43 +137,58 @@ def test_while_the_worker_is_down_nothing_is_lost_or_billed(world_over, workerd,
     assert len(bill()) == 1
 
 
-def test_a_batch_whose_reply_is_too_large_is_answered_in_pieces(world_over, upstream, bill):
+def test_only_a_binding_without_raw_responses_gets_a_large_batch_in_pieces(world_over, workerd, upstream, bill):
     world = world_over()
     upstream.inject(kind="giant", factor=800_000)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.settle(minutes=120)
     assert world.manifest()["counts"]["succeeded"] == 4
-    assert len(bill()) == 1 + 4
+    assert len(bill()) == (1 if workerd.raw else 1 + 4)
 
 
 @pytest.mark.parametrize("kind", ["html", "bare", "reset", "accept_then_html", "accept_then_reset"])
-def test_what_carries_no_code_out_of_the_binding_is_a_submit_of_unknown_outcome(world_over, upstream, bill, kind):
+def test_what_carries_no_code_out_of_the_binding_is_a_submit_of_unknown_outcome(
+    world_over, workerd, upstream, bill, kind
+):
     world = world_over()
     upstream.inject(kind=kind, on="submit")
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.settle()
     assert answered(world, 2)
-    assert world.manifest()["batches"][0]["unknowable_submits"] == 1
+    refused = kind == "bare" and workerd.raw  # a 4xx, whose status only a raw response has
+    assert world.manifest()["batches"][0]["unknowable_submits"] == (not refused)
     assert len(bill()) == 1 + kind.startswith("accept")
 
 
 SENT = json.dumps({"requests": greetings(1)}).encode()
 
 
+@pytest.fixture
+def stand_in_reply(workerd):
+    """Gives the reply of the stand-in to a body."""
+
+    def reply(body, *faults, **switches):
+        api = WorkersAI(Behaviour(embedder="hash", raw_response=workerd.raw, **switches), faults=faults)
+        return stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, body)
+
+    return reply
+
+
 @pytest.mark.parametrize("code", sorted(KNOWN))
-def test_the_stand_in_gives_each_error_as_the_worker_does(workerd, upstream, bill, code):
+@pytest.mark.parametrize("envelope", [True, False])
+def test_the_stand_in_gives_each_error_as_the_worker_does(workerd, upstream, stand_in_reply, bill, code, envelope):
+    upstream.local("behaviour", "PUT", {"envelope": envelope})
     upstream.inject(kind=str(code))
     reply = workerd.post(SENT)
-    api = WorkersAI(Behaviour(embedder="hash"), faults=[Fault(kind=str(code))])
-    copy = stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, SENT)
+    upstream.local("behaviour", "PUT", {"envelope": True})
+    copy = stand_in_reply(SENT, Fault(kind=str(code)), envelope=envelope)
     assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
+    assert dict(copy.headers).get("retry-after") == reply.headers.get("retry-after")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"requests":{}}', b'{"request_id":7}', b'{"requests":[]}'])
-def test_the_stand_in_refuses_a_body_as_the_worker_does(workerd, upstream, bill, body):
-    reply = workerd.post(body)
-    api = WorkersAI(Behaviour(embedder="hash"))
-    copy = stand_in.handle(api, "POST", f"/run/{M2M}", {"authorization": "Bearer local-token"}, body)
+def test_the_stand_in_refuses_a_body_as_the_worker_does(workerd, stand_in_reply, body):
+    reply, copy = workerd.post(body), stand_in_reply(body)
     assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
 
 

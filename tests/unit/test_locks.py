@@ -108,5 +108,5 @@ def test_the_workers_lock_pins_every_package_by_hash_and_holds_no_address():
     packages = {name: one for name, one in json.loads(text)["packages"].items() if name}
 
     assert "://" not in text
-    assert {"node_modules/wrangler", "node_modules/miniflare", "node_modules/typescript"} <= set(packages)
+    assert {"node_modules/wrangler", "node_modules/workerd", "node_modules/typescript"} <= set(packages)
     assert [name for name, one in packages.items() if not one["integrity"].startswith("sha512-")] == []

@@ -1,8 +1,9 @@
-// The Worker in front of the AI binding. It accepts what the functions send to Cloudflare's REST API, and answers with the
-// binding's own bodies, without the REST envelope. It keeps no batch: only one request and its reply are in memory.
+// The Worker in front of the AI binding. It accepts what the functions send to Cloudflare's REST API, and passes on what
+// the binding received: status, headers and body, unread. It keeps no batch: only one request is in memory.
 
-import { authorized } from "./secret";
 import { errorReply, type ApiError } from "./errors";
+import { authorized } from "./secret";
+import { takeTurn } from "./turn";
 
 export interface Env {
   AI: Binding;
@@ -12,32 +13,24 @@ export interface Env {
 
 /** The part of the AI binding that is used: any model, any input. */
 interface Binding {
-  run(model: string, inputs: object, options?: object): Promise<unknown>;
+  run(model: string, inputs: object, options: { queueRequest?: true; returnRawResponse: true }): Promise<unknown>;
 }
 
 /** A request's body must have fewer bytes: the batch API accepts less than 10 MB. */
 const MAX_BODY_BYTES = 10_000_000;
 
 /**
- * Most characters of a reply that is passed on. A Worker has 128 MB for everything, and holds a reply as objects, as text
- * and as bytes. A batch with a larger reply is submitted again in pieces: the callers do so when a poll returns 3006.
+ * Most characters of a reply that is passed on as text, when the binding returns objects. A Worker has 128 MB for
+ * everything, and holds such a reply as objects, as text and as bytes. A batch with a larger one is submitted again in
+ * pieces: the callers do so when a poll returns 3006.
  */
 const MAX_REPLY_CHARACTERS = 20_000_000;
 
-/** Milliseconds that a request waits for its turn at most, and between two checks. */
-const MAX_WAIT_MS = 20_000;
-const LOOK_EVERY_MS = 20;
-
 const MODEL = /^\/run\/(@(?:cf|hf)\/[A-Za-z0-9._-]+\/[A-Za-z0-9._-]+)$/;
-
-/**
- * Whether a batch is in memory. A Worker has 128 MB for everything, and as text and objects a body or a reply takes about
- * five times its bytes: one of 10 MB fits, two may not.
- */
-let busy = false;
+const JSON_HEADERS = { "content-type": "application/json" };
 
 export default {
-  async fetch(request: Request, env: Env): Promise<Response> {
+  async fetch(request: Request, env: Env, context: ExecutionContext): Promise<Response> {
     if (!(await authorized(request, env.SHARED_SECRET))) {
       return errorReply({ code: 10000, message: "The shared secret is wrong." });
     }
@@ -53,29 +46,15 @@ export default {
     if (!(length < MAX_BODY_BYTES)) {
       return errorReply({ code: 3006, message: "The request body must be under 10,000,000 bytes and state its length." });
     }
-    if (!(await turn())) {
+    const endTurn = await takeTurn();
+    if (!endTurn) {
       return errorReply({ code: 971, message: "This Worker is busy with other batches." }, { "retry-after": "5" });
     }
-    try {
-      return await run(env.AI, model, request);
-    } finally {
-      busy = false;
-    }
+    const reply = run(env.AI, model, request).finally(endTurn);
+    context.waitUntil(reply); // A caller that disconnects cancels the rest of this function, and `finally` with it.
+    return reply;
   },
 };
-
-/** Waits until no other batch is in memory; false if that took too long. */
-async function turn(): Promise<boolean> {
-  const deadline = Date.now() + MAX_WAIT_MS;
-  while (busy) {
-    if (Date.now() > deadline) {
-      return false;
-    }
-    await scheduler.wait(LOOK_EVERY_MS); // The runtime forbids awaiting another request's promise here.
-  }
-  busy = true;
-  return true;
-}
 
 /** Submits a batch, or polls one, and answers with what the binding returned. */
 async function run(ai: Binding, model: string, request: Request): Promise<Response> {
@@ -91,21 +70,27 @@ async function run(ai: Binding, model: string, request: Request): Promise<Respon
   }
   try {
     const reply = polling
-      ? await ai.run(model, { request_id: inputs.request_id })
-      : await ai.run(model, { requests: inputs.requests }, { queueRequest: true });
+      ? await ai.run(model, { request_id: inputs.request_id }, { returnRawResponse: true })
+      : await ai.run(model, { requests: inputs.requests }, { queueRequest: true, returnRawResponse: true });
     return passOn(reply);
   } catch (error) {
     return errorReply(describe(error));
   }
 }
 
-/** Returns what the binding returned, as the reply's body. */
+/** Returns the raw response as it came; a binding without raw responses returns an object, or a body that is not JSON. */
 function passOn(reply: unknown): Response {
+  if (reply instanceof Response) {
+    return reply;
+  }
+  if (reply instanceof ReadableStream) {
+    return new Response(reply, { headers: JSON_HEADERS });
+  }
   const text = JSON.stringify(reply);
   if (text.length > MAX_REPLY_CHARACTERS) {
     return errorReply({ code: 3006, message: "The reply is larger than this Worker can pass on." });
   }
-  return new Response(text, { headers: { "content-type": "application/json" } });
+  return new Response(text, { headers: JSON_HEADERS });
 }
 
 /** The code and the text of an error that the binding threw: it reports both as `<code>: <text>`. */

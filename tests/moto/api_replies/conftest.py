@@ -4,29 +4,30 @@ import pytest
 
 from tests.support.resources import WAYS
 
-NOT_OVER_A_WORKER = (
-    # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind the AI binding.
+NOT_OVER_AN_OLDER_WORKER = (
+    # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind such a binding.
     "wait_as_long_as_retry_after_says",
     "id_the_api_lost",
-    "resumes_automatically[worker-error-40",
-    "resumes_automatically[worker-redirect",
-    "fails_its_whole_job_and_no_other[worker-bare",
-    "whatever_the_code[worker-bare",
-    "burns_nothing[worker-{'kind': 'bare'",
-    # The REST API's own form and its token do not reach the Worker's callers.
-    "'envelope': False",
+    "resumes_automatically[older worker-error-40",
+    "resumes_automatically[older worker-redirect",
+    "fails_its_whole_job_and_no_other[older worker-bare",
+    "whatever_the_code[older worker-bare",
+    "burns_nothing[older worker-{'kind': 'bare'",
     "until_the_secret_is_changed",
-    "changed_in_mid_job",
-    "7000_is_believed",
 )
-"""Parts of the names of tests of what the AI binding keeps from its caller."""
+"""Parts of the names of tests of what an AI binding without raw responses keeps from its caller."""
+NOT_OVER_A_WORKER = ("changed_in_mid_job", "7000_is_believed")
+"""The same for any Worker: the account's token does not reach its callers."""
+SLOW = ["gateway", "worker", "older worker"]
 
 
-@pytest.fixture(
-    params=["rest", pytest.param("gateway", marks=pytest.mark.slow), pytest.param("worker", marks=pytest.mark.slow)]
-)
-def way(request):
+@pytest.fixture(params=["rest", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def way(request, api):
     """Every row of the table over every transport that can carry it."""
-    if request.param == "worker" and any(part in request.node.name for part in NOT_OVER_A_WORKER):
+    kept = NOT_OVER_A_WORKER if "worker" in request.param else ()
+    if request.param == "older worker":
+        api.switch(raw_response=False)
+        kept += NOT_OVER_AN_OLDER_WORKER
+    if any(part in request.node.name for part in kept):
         pytest.skip("the AI binding does not carry this")
-    return WAYS[request.param]
+    return WAYS[request.param.removeprefix("older ")]
