@@ -15,7 +15,8 @@ import msgspec
 from shared.formats.base import Shape, Task
 
 WORKER_REPLY_TARGET_BYTES = 12_000_000
-"""`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB and keeps several copies of a reply."""
+"""`REPLY_TARGET_BYTES` for the transport `worker`: a Worker has 128 MB, and if its AI binding does not return raw
+responses, it keeps several copies of a reply."""
 REPLY_TARGET_BYTES = 200_000_000
 """Maximum bytes of a typical reply, however many requests a batch may have."""
 

@@ -108,6 +108,7 @@ class _Body(msgspec.Struct):
     message: Any = None
     code: Any = None
     internalCode: Any = None  # noqa: N815 - the API's own name
+    description: Any = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -218,7 +219,8 @@ def _problem(body: _Body) -> tuple[int | None, str]:
     candidates = [
         *errors,
         *gateways,
-        {"code": body.code, "internalCode": body.internalCode, "message": body.message},
+        # The form behind the AI binding, which shows the description to its callers.
+        {"code": body.code, "internalCode": body.internalCode, "message": body.description or body.message},
     ]
     for candidate in candidates:
         if isinstance(candidate, str) and candidate:

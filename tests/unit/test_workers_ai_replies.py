@@ -114,6 +114,7 @@ def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
         ({"error": {"code": 5007, "message": "no model"}}, 5007, "no model"),
         ({"code": 10000, "message": "auth"}, 10000, "auth"),
         ({"internalCode": 3030, "message": "m"}, 3030, "m"),
+        ({"internalCode": 3030, "name": "n", "message": "m", "description": "d"}, 3030, "d"),
         ({"errors": [{"code": None, "internalCode": 3030}]}, 3030, ""),
         ({"errors": ["text first"]}, None, "text first"),
     ],
