@@ -39,12 +39,12 @@ def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, pol
             return ErrorClass.TRY_LATER
 
 
-def token_state(services: Services) -> TokenState:
-    """Whether the token is valid, according to the free call; `UNKNOWN` if the rate budget has no call left for it.
+def token_state(services: Services) -> TokenState | None:
+    """Whether the token is valid, according to the free call; None if the rate budget has no call left for it.
 
     Raises:
         StorageError: DynamoDB failed.
     """
     if not services.budget.permit_check(services.now()):
-        return TokenState.UNKNOWN
+        return None
     return services.api.check_token()

@@ -70,6 +70,18 @@ def test_while_the_free_call_gets_no_answer_no_submit_is_sent(start, api, monkey
     assert all_good(world, 8)
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_an_outage_ends_when_the_budget_holds_one_call(start, api, calls):
+    """The call that a probe took must suffice: with a budget of one call no token is left for the free call."""
+    world = start(API_CALLS_PER_MINUTE=calls)
+    api.inject(Fault(kind="accept_then_reset"))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert all_good(world, 3)
+
+
 def test_a_refused_token_that_nobody_needs_any_more_is_checked_by_the_free_call(world, api):
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
