@@ -127,8 +127,8 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         _wait(services, batch, permit)
         return
     if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
-        # An API that does not answer the free call would not answer a submit either: one more unknown outcome. If the
-        # budget has no call left for it (None), the submit itself is the probe: a budget of one call would wait forever.
+        # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
+        # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
         services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
         _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
         return

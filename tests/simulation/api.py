@@ -1,0 +1,101 @@
+"""The local Workers AI as an HTTP client sees it, on the simulated clock and without HTTP.
+
+Stands for `httpx.Client` in `shared.workers_ai.client`, of which it has the one method that is used there.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.routes import Routes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from local.workers_ai.api import WorkersAI
+    from tests.simulation.services import Calls
+
+READ_SECONDS = 60.0
+"""Patience of a call that names none."""
+
+
+class Response:
+    """What `shared.workers_ai.client` reads of a response."""
+
+    def __init__(self, reply: Reply) -> None:
+        """Keep a reply whose headers have arrived."""
+        self.reply = reply
+        self.status_code = reply.status
+        self.headers = dict(reply.headers)
+
+    def iter_bytes(self) -> Iterator[bytes]:
+        """The body, until the connection is cut."""
+        body = self.reply.body[: self.reply.cut_after]
+        if body:
+            yield body
+        if self.reply.cut is not None:
+            raise _broken(self.reply.cut)
+
+
+class Http:
+    """A client for the simulated API."""
+
+    def __init__(self, calls: Calls, api: WorkersAI, times: list[float]) -> None:
+        """Answer from the local Workers AI; note when each call reaches it."""
+        self.calls = calls
+        self.times = times
+        self.routes = Routes(api)
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        content: Iterable[bytes] = (),
+        timeout: httpx.Timeout | None = None,
+        extensions: object = None,
+    ) -> Iterator[Response]:
+        """One exchange: the API takes effect in the middle of it."""
+        del extensions
+        body = b"".join(content)
+        address = urlsplit(url)
+        patience = timeout.read if timeout and timeout.read else READ_SECONDS
+
+        self.calls.take("api.call", 0.5)
+        self.times.append(self.calls.now())
+        reply = self.routes.handle(method, address.path, address.query, headers, body)
+        self.calls.total += 1
+        self.calls.by_operation["api.call"] = self.calls.by_operation.get("api.call", 0) + 1
+        if reply.cut is Cut.REFUSE:
+            raise httpx.ConnectError("simulated")
+        if reply.delay > patience or math.isinf(reply.delay):
+            self.calls.kernel.wait(patience)
+            raise httpx.ReadTimeout("simulated")
+        self.calls.kernel.wait(reply.delay)
+        self.calls.take("api.call", 0.5)
+        if reply.cut is not None and reply.cut_after is None:
+            raise _broken(reply.cut)
+        yield Response(reply)
+
+
+def _broken(cut: Cut) -> Exception:
+    return httpx.ReadError("simulated") if cut is Cut.RESET else httpx.RemoteProtocolError("simulated")
+
+
+class Meta:
+    """A boto3 client's `meta`, as far as the functions use it at their start."""
+
+    class events:  # noqa: N801 - boto3's own name
+        """Hooks of the SDK, which is not simulated."""
+
+        @staticmethod
+        def register(*_: Any) -> None:
+            """Take no notice."""

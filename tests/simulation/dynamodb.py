@@ -1,0 +1,343 @@
+"""DynamoDB in memory: one table with its index `due`, behind the calls of boto3's client that Dropbatch makes.
+
+The index is eventually consistent; pages end early; writes may be applied and yet answered late. What Dropbatch does
+not use is not here and raises. `tests/simulation/test_services.py` compares it with moto.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from sortedcontainers import SortedDict, SortedList
+
+from tests.simulation import expressions
+from tests.simulation.errors import EXCEPTIONS, refused
+from tests.simulation.expressions import NotSimulatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.services import Calls
+
+Wire = dict[str, Any]
+Key = tuple[str, str]
+
+MAX_ITEM_BYTES = 400 << 10
+MAX_KEYS = 100
+"""Keys of one batch read."""
+
+
+def key_of(item: Wire) -> Key:
+    """The key of an item, or a key in wire form, as two strings."""
+    return item["pk"]["S"], item["sk"]["S"]
+
+
+def size_of(item: Wire) -> int:
+    """Bytes that an item counts, as DynamoDB documents it."""
+    return sum(len(name) + _size(wire) for name, wire in item.items())
+
+
+def _size(wire: Wire) -> int:
+    ((kind, value),) = wire.items()
+    match kind:
+        case "S":
+            return len(value.encode())
+        case "N":
+            return len(value) // 2 + 2
+        case "L":
+            return 3 + sum(1 + _size(member) for member in value)
+        case "M":
+            return 3 + sum(1 + len(name) + _size(member) for name, member in value.items())
+        case "SS":
+            return sum(len(member) for member in value)
+        case _:
+            return 1
+
+
+class Index:
+    """The sparse index: by kind of work, in order of `due_at`. It shows a write only some time later."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.entries: dict[str, SortedList] = {}
+        self._shown: dict[Key, tuple[str, float]] = {}
+        self._coming: list[tuple[float, int, Key, tuple[str, float] | None]] = []
+        self._order = count()
+        self._latest: dict[Key, int] = {}
+        self._pending: Counter[Key] = Counter()
+
+    def note(self, key: Key, item: Wire | None, shown_at: float) -> None:
+        """A write, which the index shows from `shown_at` on."""
+        entry = None
+        if item is not None and "work" in item and "due_at" in item:
+            entry = (item["work"]["S"], float(item["due_at"]["N"]))
+        number = next(self._order)
+        self._pending[key] += 1
+        heappush(self._coming, (shown_at, number, key, entry))
+
+    def query(self, work: str, now: float, after: tuple[float, str, str] | None) -> Iterator[tuple[float, str, str]]:
+        """Entries of one kind: due time and key, in order."""
+        while self._coming and self._coming[0][0] <= now:
+            _, number, key, entry = heappop(self._coming)
+            is_old = number < self._latest.get(key, -1)
+            self._pending[key] -= 1
+            if self._pending[key]:
+                self._latest[key] = max(number, self._latest.get(key, -1))
+            else:
+                del self._pending[key]
+                self._latest.pop(key, None)
+            if is_old:
+                continue  # A later write is shown already.
+            if (old := self._shown.pop(key, None)) is not None:
+                self.entries[old[0]].remove((old[1], *key))
+            if entry is not None:
+                self._shown[key] = entry
+                self.entries.setdefault(entry[0], SortedList()).add((entry[1], *key))
+        found = self.entries.get(work, SortedList())
+        entries: Iterator[tuple[float, str, str]] = found.irange(after, inclusive=(False, True))
+        return entries
+
+
+class DynamoDB:
+    """A client for the one table.
+
+    Attributes:
+        items: every item by its key, in wire form; a write replaces it, nothing changes it.
+        reads, writes: how many calls of each kind there were.
+    """
+
+    exceptions = EXCEPTIONS
+
+    def __init__(self, calls: Calls, table: str) -> None:
+        """Begin with an empty table."""
+        self.calls = calls
+        self.table = table
+        self.items: dict[Key, Wire] = {}
+        self.index = Index()
+        self._partitions: dict[str, SortedDict] = {}
+        self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
+
+    # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool = False) -> Wire:
+        """Read one item."""
+        return self.calls.read("dynamodb.get_item", lambda: self._get(TableName, Key))
+
+    def _get(self, table: str, key: Wire) -> Wire:
+        self._check(table)
+        item = self.items.get(key_of(key))
+        return {} if item is None else {"Item": item}
+
+    def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Wire:
+        """Read several items; some keys may come back unprocessed."""
+        ((table, asked),) = RequestItems.items()
+        keys: list[Wire] = asked["Keys"]
+        if not 0 < len(keys) <= MAX_KEYS or not asked.keys() <= {
+            "Keys",
+            "ConsistentRead",
+            "ProjectionExpression",
+            "ExpressionAttributeNames",
+        }:
+            raise NotSimulatedError(f"batch_get_item {sorted(asked)} of {len(keys)} keys")
+
+        def read() -> Wire:
+            self._check(table)
+            left = [key for key in keys if self.calls.happens("unprocessed")]
+            found = [item for key in keys if key not in left and (item := self.items.get(key_of(key))) is not None]
+            rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
+            return {"Responses": {table: found}, **rest}
+
+        return self.calls.read("dynamodb.batch_get_item", read)
+
+    def put_item(
+        self,
+        *,
+        TableName: str,
+        Item: Wire,
+        ConditionExpression: str = "",
+        ExpressionAttributeNames: dict[str, str] | None = None,
+        ExpressionAttributeValues: Wire | None = None,
+    ) -> Wire:
+        """Write a whole item."""
+        item = dict(Item)
+
+        def write(retries: int) -> Wire:
+            self._check(TableName)
+            self._test(
+                "PutItem",
+                key_of(item),
+                ConditionExpression,
+                ExpressionAttributeNames,
+                ExpressionAttributeValues,
+                retries,
+            )
+            self._store(key_of(item), item)
+            return {}
+
+        return self.calls.write("dynamodb.put_item", write)
+
+    def update_item(
+        self,
+        *,
+        TableName: str,
+        Key: Wire,
+        UpdateExpression: str,
+        ConditionExpression: str = "",
+        ExpressionAttributeNames: dict[str, str] | None = None,
+        ExpressionAttributeValues: Wire | None = None,
+        ReturnValues: str = "NONE",
+    ) -> Wire:
+        """Change one item, or make it."""
+        if ReturnValues not in {"NONE", "ALL_NEW"}:
+            raise NotSimulatedError(f"ReturnValues {ReturnValues}")
+
+        def write(retries: int) -> Wire:
+            self._check(TableName)
+            key = key_of(Key)
+            names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
+            self._test("UpdateItem", key, ConditionExpression, names, values, retries)
+            new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
+            self._store(key, new)
+            return {"Attributes": new} if ReturnValues == "ALL_NEW" else {}
+
+        return self.calls.write("dynamodb.update_item", write)
+
+    def delete_item(
+        self,
+        *,
+        TableName: str,
+        Key: Wire,
+        ConditionExpression: str = "",
+        ExpressionAttributeNames: dict[str, str] | None = None,
+        ExpressionAttributeValues: Wire | None = None,
+    ) -> Wire:
+        """Delete one item."""
+
+        def write(retries: int) -> Wire:
+            self._check(TableName)
+            key = key_of(Key)
+            self._test(
+                "DeleteItem", key, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues, retries
+            )
+            self._store(key, None)
+            return {}
+
+        return self.calls.write("dynamodb.delete_item", write)
+
+    def query(
+        self,
+        *,
+        TableName: str,
+        KeyConditionExpression: str,
+        ExpressionAttributeValues: Wire,
+        ExpressionAttributeNames: dict[str, str] | None = None,
+        IndexName: str = "",
+        Limit: int | None = None,
+        Select: str = "",
+        ProjectionExpression: str = "",
+        ScanIndexForward: bool = True,
+        ConsistentRead: bool = False,
+        ExclusiveStartKey: Wire | None = None,
+    ) -> Wire:
+        """One page of items, from the table or from the index."""
+        if Limit is not None and Limit < 1:
+            raise refused("ValidationException", "Query")
+
+        def read() -> Wire:
+            self._check(TableName)
+            if IndexName:
+                if ConsistentRead or not ScanIndexForward:
+                    raise NotSimulatedError("a consistent or backward read of the index")
+                return self._query_index(
+                    KeyConditionExpression, ExpressionAttributeValues, Limit, ExclusiveStartKey, counting=bool(Select)
+                )
+            if not ConsistentRead or Select or ProjectionExpression:
+                raise NotSimulatedError("an inconsistent or projected query of the table")
+            return self._query_table(
+                (KeyConditionExpression, ExpressionAttributeNames or {}, ExpressionAttributeValues),
+                Limit,
+                ExclusiveStartKey,
+                forward=ScanIndexForward,
+            )
+
+        return self.calls.read("dynamodb.query", read)
+
+    # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _query_index(
+        self, text: str, values: Wire, limit: int | None, position: Wire | None, *, counting: bool
+    ) -> Wire:
+        if text != "#work = :work":
+            raise NotSimulatedError(text)
+        work = values[":work"]["S"]
+        after = (float(position["due_at"]["N"]), *key_of(position)) if position else None
+        page: list[Wire] = []
+        size = 0
+        for due_at, pk, sk in self.index.query(work, self.calls.now(), after):
+            if len(page) == limit or size >= self.calls.awkward.page_bytes:
+                last = page[-1]
+                rest = {"LastEvaluatedKey": last}
+                break
+            wire = {"pk": {"S": pk}, "sk": {"S": sk}, "work": {"S": work}, "due_at": {"N": repr(due_at)}}
+            page.append(wire)
+            size += 60 + len(pk) + len(sk)
+        else:
+            rest = {}
+        return {"Count": len(page), **rest} if counting else {"Items": page, "Count": len(page), **rest}
+
+    def _query_table(
+        self,
+        asked: tuple[str, dict[str, str], Wire],
+        limit: int | None,
+        position: Wire | None,
+        *,
+        forward: bool,
+    ) -> Wire:
+        text, names, values = asked
+        partition: SortedDict = self._partitions.get(values[":pk"]["S"], SortedDict())
+        first: Wire = values.get(":start") or values.get(":prefix") or {"S": ""}
+        last: Wire = values.get(":stop") or {"S": first["S"] + "\U0010ffff"}
+        low, high = first["S"], last["S"]
+        if position:
+            low, high = (position["sk"]["S"], high) if forward else (low, position["sk"]["S"])
+        holds = expressions.condition(text)
+        page: list[Wire] = []
+        size = 0
+        for sk in partition.irange(low, high, reverse=not forward):
+            item = partition[sk]
+            if (position and sk == position["sk"]["S"]) or not holds(item, names, values):
+                continue
+            if len(page) == limit or (page and size >= self.calls.awkward.page_bytes):
+                return {"Items": page, "LastEvaluatedKey": {name: page[-1][name] for name in ("pk", "sk")}}
+            page.append(item)
+            size += 300
+        return {"Items": page}
+
+    def _check(self, table: str) -> None:
+        if table != self.table:
+            raise refused("ResourceNotFoundException", "DynamoDB")
+
+    def _test(
+        self, operation: str, key: Key, text: str, names: dict[str, str] | None, values: Wire | None, retries: int
+    ) -> None:
+        if text and not expressions.condition(text)(self.items.get(key, {}), names or {}, values or {}):
+            raise refused("ConditionalCheckFailedException", operation, retries=retries)
+
+    def _store(self, key: Key, item: Wire | None) -> None:
+        old = self.items.get(key)
+        if item is None:
+            if old is None:
+                return
+            del self.items[key]
+            del self._partitions[key[0]][key[1]]
+        else:
+            self.items[key] = item
+            self._partitions.setdefault(key[0], SortedDict())[key[1]] = item
+        lag = self.calls.awkward.index_lag_seconds
+        shown_at = self.calls.now() + (self.calls.random.uniform(0, lag) if lag else 0.0)
+        self.index.note(key, item, shown_at)
+        for watch in self.watchers:
+            watch(key, old, item)

@@ -1,0 +1,30 @@
+"""EventBridge in memory: the events that jobs are announced with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.errors import EXCEPTIONS
+
+if TYPE_CHECKING:
+    from tests.simulation.services import Calls
+
+
+class Events:
+    """A client; keeps what was put."""
+
+    exceptions = EXCEPTIONS
+
+    def __init__(self, calls: Calls) -> None:
+        """Begin without events."""
+        self.calls = calls
+        self.put: list[dict[str, Any]] = []
+
+    def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """Put events on the bus."""
+
+        def write(_retries: int) -> dict[str, Any]:
+            self.put += Entries
+            return {"FailedEntryCount": 0, "Entries": [{"EventId": "simulated"} for _ in Entries]}
+
+        return self.calls.write("events.put_events", write)

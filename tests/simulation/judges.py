@@ -1,0 +1,261 @@
+"""The judges of a simulated world: the laws after each write, and at the end results, bill and promises.
+
+Each violation names its law, so that a run can be told by which law it broke. Judges read the world's memory; they make
+no call and change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from local.workers_ai import expected_result
+from shared.errors import RetryableError
+from tests.simulation.dynamodb import MAX_ITEM_BYTES, Key, size_of
+from tests.simulation.world import ALARM_ONLY, FINAL, World
+
+if TYPE_CHECKING:
+    from tests.simulation.users import Dropped
+
+    Item = dict[str, Any]
+
+BATCH_FINAL = frozenset({"done", "halved"})
+NEXT_STATES = {
+    None: {"ready", "done"},
+    "ready": {"ready", "submitting", "queued", "done", "halved"},
+    "submitting": {"submitting", "ready", "queued", "done"},
+    "queued": {"queued", "ready", "done", "halved"},
+    "done": set(),
+    "halved": set(),
+}
+"""What may follow a batch's state; a final item never changes again."""
+NEXT_JOB_STATES = {
+    None: {"splitting"},
+    "splitting": {"splitting", "in_progress", *FINAL},
+    "in_progress": {"in_progress", "finalizing"},
+    "finalizing": {"finalizing", *FINAL},
+    "completed": set(),
+    "failed": set(),
+    "cancelled": set(),
+}
+MAX_DUE_SECONDS = 8 * 86_400.0
+"""No open item is due later than this: a held job's batches wait a day at a time, a refused one up to a week."""
+CODES = frozenset(
+    {"rejected", "inference_failed", "missing_response", "expired", "submit_unknown", "cancelled", "internal"}
+)
+"""Codes with which a good record may end, if faults were injected."""
+CALLS_IN_FIVE_MINUTES = 1_200
+MANIFEST_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law or a promise that did not hold, where and when."""
+
+    law: str
+    detail: str
+    at: float
+
+
+class Laws:
+    """Judges each write to the table.
+
+    Attributes:
+        violations: what was broken.
+    """
+
+    def __init__(self, world: World) -> None:
+        """Watch a world's table."""
+        self.world = world
+        self.violations: list[Violation] = []
+        world.dynamodb.watchers.append(self.judge_write)
+
+    def broken(self, law: str, detail: str) -> None:
+        """Note a violation."""
+        self.violations.append(Violation(law, detail, self.world.kernel.now))
+
+    def judge_write(self, key: Key, old: Item | None, new: Item | None) -> None:
+        """Judge one write by what the item was and is."""
+        if not key[0].startswith("JOB#"):
+            return
+        if new is None:
+            if old and "ttl" not in old:
+                self.broken("an open item is never deleted", f"{key}")
+            return
+        was, state = old["state"]["S"] if old else None, new["state"]["S"]
+        table = NEXT_JOB_STATES if key[1] == "META" else NEXT_STATES
+        if was in table and not table[was] and not _is_cleanup(old or {}, new):
+            self.broken("a final item never changes", f"{key} {was}: {_difference(old or {}, new)}")
+        elif state not in table[was] and table[was]:
+            self.broken("only known transitions happen", f"{key}: {was} to {state}")
+        self._judge_due(key, new, is_open=bool(table[state]))
+        if len(new) > (len(old) if old else 0) or len(new.get("submissions", {}).get("L", ())) > 4:
+            size = size_of(new)
+            if size > MAX_ITEM_BYTES // 4:
+                self.broken("no item grows with its job", f"{key}: {size} bytes")
+        if old and key[1] != "META":
+            kept = old["submissions"]["L"]
+            if new["submissions"]["L"][: len(kept)] != kept:
+                self.broken("every id that a batch had is kept", f"{key}")
+
+    def _judge_due(self, key: Key, new: Item, *, is_open: bool) -> None:
+        has_due = "due_at" in new and "work" in new
+        if is_open and not has_due:
+            self.broken("an open item has a due time", f"{key}: {new['state']['S']}")
+        if not is_open and not has_due and "ttl" not in new:
+            self.broken("a final item ends some day", f"{key}: {new['state']['S']}")
+        if is_open and has_due and float(new["due_at"]["N"]) > self.world.kernel.now + MAX_DUE_SECONDS:
+            self.broken("an open item is due within days", f"{key}: {new['due_at']['N']}")
+
+
+def _is_cleanup(old: Item, new: Item) -> bool:
+    """Whether only what a finished item's cleanup may change has changed."""
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} <= {
+        "due_at",
+        "work",
+        "cleaned",
+        "claims",
+        "lease_until",
+    }
+
+
+def _difference(old: Item, new: Item) -> str:
+    return ", ".join(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
+
+
+class Ending:
+    """Judges a world in which every job should be over."""
+
+    def __init__(self, laws: Laws) -> None:
+        """Add to the same violations."""
+        self.laws = laws
+        self.world = laws.world
+
+    def judge(self, dropped: list[Dropped]) -> None:
+        """Judge each job's results, and the bill of all."""
+        for one in dropped:
+            item = self.world.job(one.upload)
+            if item is None or item["state"]["S"] not in FINAL:
+                state = item["state"]["S"] if item else "no job"
+                self.laws.broken("everything ends", f"{one.upload.key}: {state}")
+                continue
+            self._judge_results(one, item)
+        self._judge_bill()
+        for function in self.world.functions.values():
+            for error in function.errors:
+                if isinstance(error, RetryableError) and self.world.calls.awkward.throttled:
+                    continue
+                self.laws.broken("no invocation fails", f"{function.name}: {error!r}")
+        for queue in self.world.sqs.queues.values():
+            for message in queue.dead:
+                if queue.name not in ALARM_ONLY:
+                    self.laws.broken("no message becomes a dead letter", f"{queue.name}: {message.body[:200]}")
+
+    def _judge_results(self, one: Dropped, item: Item) -> None:
+        name = one.upload.key
+        manifest_file = self.world.result(one.upload, "manifest.json")
+        output = self.world.result(one.upload, "output.jsonl")
+        if manifest_file is None:
+            self.laws.broken("a job that is over has a manifest", name)
+            return
+        manifest = json.loads(manifest_file)
+        lines = [json.loads(line) for line in (output or b"").splitlines()]
+        expected = one.records
+        if manifest["error"] or not manifest.get("read_to_end", True):
+            expected = expected[: len(lines)]
+        if [line["id"] for line in lines] != list(range(len(expected))):
+            self.laws.broken("each record has exactly one line, in order", f"{name}: {len(lines)} of {len(expected)}")
+            return
+        for line, record in zip(lines, expected, strict=True):
+            if record is None:
+                is_right = not line["success"] and line["error"]["code"] == "invalid_json"
+            elif line["success"]:
+                is_right = line["result"] == expected_result(one.model, record)
+                is_right = is_right and line["external_reference"] == record.get("external_reference")
+            else:
+                is_right = line["error"]["code"] in (CODES if one.may_fail or manifest["error"] else ())
+            if not is_right:
+                self.laws.broken("each line answers its record", f"{name}: {line}")
+                return
+        good = sum(line["success"] for line in lines)
+        if manifest["counts"] != {"total": len(lines), "succeeded": good, "failed": len(lines) - good}:
+            self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")
+        if item["state"]["S"] != manifest["state"]:
+            self.laws.broken("ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}")
+
+    def _judge_bill(self) -> None:
+        owner: dict[str, Key] = {}
+        extra: dict[str, int] = defaultdict(int)
+        told = unknowable = 0
+        for key, item in self.world.dynamodb.items.items():
+            if not key[1].startswith("BATCH#"):
+                continue
+            unknowable += int(item["unknowable"]["N"])
+            told += len(item["submissions"]["L"])
+            for one in item["submissions"]["L"]:
+                request_id = one["M"]["request_id"]["S"]
+                if request_id and owner.setdefault(request_id, key) != key:
+                    self.laws.broken("an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}")
+        billed = [one["request_id"] for one in self.world.api.accepted]
+        if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable:
+            self.laws.broken(
+                "the bill is what the ledger tells", f"{len(billed)} billed, {told} told, {unknowable} unknowable"
+            )
+        for one in self.world.api.accepted:
+            extra[one["sha256"]] += 1
+        again = sum(times - 1 for times in extra.values())
+        if again and not self.world.has_faults and unknowable == 0:
+            self.laws.broken("a batch is billed once", f"{again} batches were accepted again")
+
+
+class Promises:
+    """Judges what README promises of a stack without faults, all along: calls, first batches, manifests.
+
+    Attributes:
+        first_batch: seconds from each upload to its first acceptance.
+        manifest: seconds from each job's last answer to its manifest.
+    """
+
+    def __init__(self, laws: Laws) -> None:
+        """Watch a world's table."""
+        self.laws = laws
+        self.world = laws.world
+        self.first_batch: dict[str, float] = {}
+        self.last_done: dict[str, float] = {}
+        self.over: dict[str, float] = {}
+        laws.world.dynamodb.watchers.append(self._note)
+
+    def _note(self, key: Key, old: Item | None, new: Item | None) -> None:
+        if new is None or not key[0].startswith("JOB#"):
+            return
+        state, was = new["state"]["S"], old["state"]["S"] if old else None
+        if key[1] == "META":
+            if state in FINAL and was not in FINAL:
+                self.over[key[0]] = self.world.kernel.now
+        elif state == "queued" and was == "submitting":
+            self.first_batch.setdefault(key[0], self.world.kernel.now)
+        elif state == "done" and was != "done":
+            self.last_done[key[0]] = self.world.kernel.now
+
+    def judge(self, dropped: list[Dropped], calls_per_minute: int) -> None:
+        """Judge the times of jobs that had no faults and no command."""
+        first_batch_seconds = 120.0 * (1 + len(dropped) / calls_per_minute)
+        for one in dropped:
+            job = f"JOB#{one.upload.job_id}"
+            first = self.first_batch.get(job)
+            if first is not None and first - one.upload.at > first_batch_seconds:
+                self.laws.broken(
+                    "a job's first batch is submitted in time", f"{one.upload.key}: {first - one.upload.at:.0f} s"
+                )
+            if job in self.over and job in self.last_done:
+                late = self.over[job] - self.last_done[job]
+                if late > MANIFEST_SECONDS:
+                    self.laws.broken("a manifest follows the last answer in time", f"{one.upload.key}: {late:.0f} s")
+        times = sorted(self.world.call_times)
+        for place, at in enumerate(times):
+            before = place - CALLS_IN_FIVE_MINUTES
+            if before >= 0 and at - times[before] < 300:
+                self.laws.broken("calls stay within Cloudflare's limit", f"over {CALLS_IN_FIVE_MINUTES} by {at:.0f}")
+                return

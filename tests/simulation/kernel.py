@@ -1,0 +1,247 @@
+"""The clock and the tasks of a simulated world: what runs, in which order, and what dies.
+
+Each invocation of a function is a greenlet, and so is each thread that it starts. A task gives way only in `wait` and
+`sleep_until_done`, which every simulated call uses, so one seed gives one order. Knows nothing about AWS or Dropbatch.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+T = TypeVar("T")
+
+
+class DiedError(BaseException):
+    """The process of a task was killed. No code may handle it: cleanup that calls a service gets it again."""
+
+
+class Life:
+    """What dies together: an invocation and its threads.
+
+    Attributes:
+        name: for traces.
+        over: whether it has ended, or was killed.
+        calls: how many simulated calls it has made.
+        tasks: its tasks that have not ended.
+        owner: what the tasks belong to, for simulated services.
+        killed: called when it is killed.
+    """
+
+    def __init__(self, name: str, owner: Any, killed: Callable[[], None]) -> None:
+        """Begin a life without tasks."""
+        self.name = name
+        self.over = False
+        self.calls = 0
+        self.tasks: list[Task] = []
+        self.owner = owner
+        self.killed = killed
+
+
+class Task(greenlet):  # type: ignore[misc] # greenlet has no types.
+    """One thread of simulated execution."""
+
+    life: Life
+
+
+class Kernel:
+    """The clock, what is to happen on it, and the seed's decisions.
+
+    Attributes:
+        now: Unix seconds.
+        random: every decision of the world comes from here.
+    """
+
+    def __init__(self, seed: int, start: float) -> None:
+        """Begin at `start`, Unix seconds."""
+        self.now = start
+        self.random = Random(seed)
+        self._agenda: list[tuple[float, int, Task | Callable[[], None]]] = []
+        self._order = count()
+        self._hub = getcurrent()
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def at(self, moment: float, happening: Callable[[], None]) -> None:
+        """Have something happen at a moment; it must not wait."""
+        heappush(self._agenda, (moment, next(self._order), happening))
+
+    def begin(self, life: Life, work: Callable[[], None]) -> None:
+        """Start a task of a life now."""
+
+        def run() -> None:
+            try:
+                work()
+            except DiedError:
+                pass  # Killed: nobody learns of it.
+            finally:
+                life.tasks.remove(task)
+
+        task = Task(run, self._hub)
+        task.life = life
+        life.tasks.append(task)
+        heappush(self._agenda, (self.now, next(self._order), task))
+
+    def life(self) -> Life | None:
+        """The life of the running task; None outside of tasks."""
+        task = getcurrent()
+        return task.life if isinstance(task, Task) else None
+
+    def wait(self, seconds: float) -> None:
+        """Let simulated time pass for the running task; outside of tasks no time passes.
+
+        Raises:
+            DiedError: the task was killed meanwhile.
+        """
+        task = getcurrent()
+        if not isinstance(task, Task):
+            return
+        if task.life.over:
+            raise DiedError
+        heappush(self._agenda, (self.now + max(seconds, 0.0), next(self._order), task))
+        self._give_way(task)
+
+    def kill(self, life: Life) -> None:
+        """End a life: its tasks never run again, but for cleanup that calls no service."""
+        if life.over:
+            return
+        life.over = True
+        self.at(self.now, lambda: self._reap(life))
+
+    def _reap(self, life: Life) -> None:
+        life.killed()
+        for task in list(life.tasks):
+            if task.gr_frame is None:  # It has never run.
+                life.tasks.remove(task)
+            task.throw(DiedError)
+
+    def _give_way(self, task: Task) -> None:
+        self._hub.switch()
+        if task.life.over:
+            raise DiedError
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
+        """Let everything happen until a moment, or until `done` says so."""
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= until:
+            if done is not None and done():
+                return
+            moment, _, what = heappop(agenda)
+            self.now = max(self.now, moment)
+            if isinstance(what, Task):
+                if not what.dead:
+                    what.switch()
+            else:
+                what()
+        if done is None or not done():
+            self.now = max(self.now, until)
+
+    # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any, **named: Any) -> Future[T]:
+        """Run work as a thread of a pool would, in place of `ThreadPoolExecutor.submit`."""
+        future: _Awaited[T] = _Awaited(self)
+        threads = _threads(pool)
+        life = self.life()
+        assert life is not None, "a thread pool outside of an invocation"
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = work(*arguments, **named)
+                except Exception as error:  # noqa: BLE001 - raised where the result is read
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            threads.running -= 1
+            self._next_thread(pool, life)
+            future.wake()
+            threads.wake(self)
+
+        threads.waiting.append((future, run))
+        self._next_thread(pool, life)
+        return future
+
+    def shut_down(self, pool: ThreadPoolExecutor, *, wait: bool = True, cancel_futures: bool = False) -> None:
+        """End a pool, in place of `ThreadPoolExecutor.shutdown`."""
+        threads = _threads(pool)
+        if cancel_futures:
+            for future, _ in threads.waiting:
+                future.cancel()
+            threads.waiting.clear()
+        task = getcurrent()
+        while wait and (threads.running or threads.waiting) and isinstance(task, Task):
+            if task.life.over:
+                raise DiedError
+            threads.waiters.append(task)
+            self._give_way(task)
+
+    def _next_thread(self, pool: ThreadPoolExecutor, life: Life) -> None:
+        threads = _threads(pool)
+        while threads.waiting and threads.running < pool._max_workers:
+            threads.running += 1
+            self.begin(life, threads.waiting.pop(0)[1])
+
+    def resume(self, task: Task) -> None:
+        """Let a task that waits for another go on now."""
+        heappush(self._agenda, (self.now, next(self._order), task))
+
+    def sleep_until_done(self, future: Future[Any], waiters: list[Task]) -> None:
+        """Block the running task until a future is done."""
+        task = getcurrent()
+        while not future.done() and isinstance(task, Task):
+            if task.life.over:
+                raise DiedError
+            waiters.append(task)
+            self._give_way(task)
+
+
+class _Threads:
+    """The simulated threads of one pool."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting: list[tuple[Future[Any], Callable[[], None]]] = []
+        self.waiters: list[Task] = []
+
+    def wake(self, kernel: Kernel) -> None:
+        waiters, self.waiters = self.waiters, []
+        for task in waiters:
+            kernel.resume(task)
+
+
+def _threads(pool: ThreadPoolExecutor) -> _Threads:
+    found = pool.__dict__.get("_simulated")
+    if found is None:
+        found = pool.__dict__["_simulated"] = _Threads()
+    assert isinstance(found, _Threads)
+    return found
+
+
+class _Awaited(Future[T]):
+    """A future whose readers wait in simulated time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self._kernel = kernel
+        self._tasks: list[Task] = []
+
+    def result(self, timeout: float | None = None) -> T:
+        self._kernel.sleep_until_done(self, self._tasks)
+        return super().result(timeout)
+
+    def wake(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            self._kernel.resume(task)

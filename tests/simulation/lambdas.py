@@ -1,0 +1,161 @@
+"""Lambda: functions, their processes, and the queues that call them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.kernel import Life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.bootstrap import Services
+    from tests.simulation.services import Calls
+    from tests.simulation.sqs import Message, Queue
+
+POLL_SECONDS = (0.005, 0.05)
+"""How long a message waits for one of Lambda's pollers."""
+THROTTLED_SECONDS = 5.0
+"""How long a message waits after the function had no room."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A process of a function; a later invocation may find it as an earlier one left it."""
+
+    services: Services
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One call of a function; also the context that it gets."""
+
+    name: str
+    process: Process
+    ends: float
+    calls: Calls
+    dies_at: int = 0
+    """The number of the simulated call at which it dies; 0: at none."""
+    function_name: str = "dropbatch"
+    memory_limit_in_mb: int = 512
+    invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:dropbatch"
+    aws_request_id: str = "11111111-2222-3333-4444-555555555555"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """As Lambda's context."""
+        return max(int((self.ends - self.calls.now()) * 1000), 0)
+
+
+@dataclass(slots=True)
+class Function:
+    """A function.
+
+    Attributes:
+        most: invocations at the same time.
+        errors: what its invocations raised, which no handler should.
+    """
+
+    name: str
+    handler: Any
+    timeout: float
+    most: int
+    calls: Calls
+    build: Callable[[], Services]
+    running: int = 0
+    invocations: int = 0
+    deaths: int = 0
+    idle: list[Process] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def invoke(self, event: dict[str, Any], ended: Callable[[set[str] | None], None]) -> bool:
+        """Begin an invocation, unless there is no room; `ended` gets the failed messages' ids, None if it died."""
+        if self.running >= self.most:
+            return False
+        self.running += 1
+        self.invocations += 1
+        kernel, random, awkward = self.calls.kernel, self.calls.random, self.calls.awkward
+        is_cold = not self.idle
+        process = Process(self.build()) if is_cold else self.idle.pop(random.randrange(len(self.idle)))
+        delay = random.uniform(0, awkward.cold_start_seconds) if is_cold else 0.0
+        name = f"{self.name}-{self.invocations}"
+        invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
+        if awkward.death and random.random() < awkward.death:
+            invocation.dies_at = int(random.expovariate(1 / 20)) + 1
+        life = Life(name, invocation, lambda: self._end_dead(ended))
+
+        def work() -> None:
+            failed = None
+            try:
+                kernel.wait(delay)
+                self.handler.processor = type(self.handler.processor)()  # As in a process of its own.
+                answer = self.handler.lambda_handler(event, invocation)
+                failed = {one["itemIdentifier"] for one in answer.get("batchItemFailures", [])}
+            except Exception as error:  # noqa: BLE001 - a failed invocation is one of Lambda's outcomes
+                self.errors.append(error)
+            life.over = True
+            self.running -= 1
+            self.idle.append(process)
+            ended(failed)
+
+        kernel.begin(life, work)
+        kernel.at(invocation.ends, lambda: kernel.kill(life))
+        return True
+
+    def _end_dead(self, ended: Callable[[set[str] | None], None]) -> None:
+        """Its process has died: nothing of it is used again."""
+        self.deaths += 1
+        self.running -= 1
+        ended(None)
+
+
+class EventSource:
+    """A queue that calls a function, one message an invocation."""
+
+    def __init__(self, queue: Queue, function: Function, most: int, calls: Calls) -> None:
+        """Call at most `most` invocations at a time."""
+        self.queue = queue
+        self.function = function
+        self.most = most
+        self.calls = calls
+        self.running = 0
+
+    def wake(self, at: float) -> None:
+        """A message becomes visible at this time."""
+        self.calls.kernel.at(at + self.calls.random.uniform(*POLL_SECONDS), self._poll)
+
+    def _poll(self) -> None:
+        while self.running < self.most:
+            message = self.queue.receive(self.calls.now(), self.calls.random)
+            if message is None:
+                return
+            self.wake(message.visible_at)
+            self._deliver(message)
+            if self.calls.random.random() < self.calls.awkward.delivered_twice:
+                self.queue.show(message, self.calls.now() + self.calls.random.uniform(0, 0.3))
+                self.wake(message.visible_at)
+
+    def _deliver(self, message: Message) -> None:
+        receipt = message.receipt
+
+        def ended(failed: set[str] | None) -> None:
+            self.running -= 1
+            if failed is not None and message.id not in failed and message.receipt == receipt:
+                self.queue.messages.pop(message.id, None)
+            self.wake(self.calls.now())
+
+        record = {
+            "messageId": message.id,
+            "receiptHandle": receipt,
+            "body": message.body,
+            "attributes": {"ApproximateReceiveCount": str(message.received)},
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:eu-west-1:123456789012:{self.queue.name}",
+            "awsRegion": "eu-west-1",
+        }
+        self.running += 1
+        if not self.function.invoke({"Records": [record]}, ended):
+            self.running -= 1
+            self.queue.show(message, self.calls.now() + THROTTLED_SECONDS)
+            self.wake(message.visible_at)

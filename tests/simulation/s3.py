@@ -1,0 +1,280 @@
+"""S3 in memory: one versioned bucket behind the calls of boto3's client that Dropbatch makes, with its limits.
+
+Writes may be conditional; objects are joined by multipart copies; times have whole seconds. What Dropbatch does not use
+is not here and raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import md5
+from itertools import count
+from typing import IO, TYPE_CHECKING, Any
+
+from tests.simulation.errors import EXCEPTIONS, refused
+from tests.simulation.expressions import NotSimulatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.services import Calls
+
+MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
+MIN_PART_BYTES, MAX_PARTS = 5 << 20, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of an object."""
+
+    key: str
+    id: str
+    body: bytes
+    etag: str
+    modified: datetime
+    metadata: dict[str, str]
+
+    def described(self) -> dict[str, Any]:
+        """What HEAD returns."""
+        return {
+            "ContentLength": len(self.body),
+            "ETag": f'"{self.etag}"',
+            "VersionId": self.id,
+            "LastModified": self.modified,
+            "Metadata": self.metadata,
+        }
+
+
+@dataclass(slots=True)
+class _Upload:
+    key: str
+    metadata: dict[str, str]
+    parts: dict[int, Version] = field(default_factory=dict)
+
+
+class _Body:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def read(self) -> bytes:
+        return self.content
+
+
+class S3:
+    """A client for one bucket.
+
+    Attributes:
+        objects: every object's newest version; None where it was deleted.
+    """
+
+    exceptions = EXCEPTIONS
+
+    def __init__(self, calls: Calls, bucket: str) -> None:
+        """Begin with an empty bucket."""
+        self.calls = calls
+        self.bucket = bucket
+        self.objects: dict[str, Version] = {}
+        self._versions: dict[tuple[str, str], Version] = {}
+        self._uploads: dict[str, _Upload] = {}
+        self._ids = count(1)
+        self.watchers: list[Callable[[Version], None]] = []
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def head_object(self, *, Bucket: str, Key: str, VersionId: str = "") -> dict[str, Any]:
+        """An object's size, ETag, version, time and metadata."""
+
+        def read() -> dict[str, Any]:
+            found = self._find(Bucket, Key, VersionId)
+            if found is None:
+                raise refused("404", "HeadObject", 404)
+            return found.described()
+
+        return self.calls.read("s3.head_object", read)
+
+    def get_object(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        VersionId: str = "",
+        IfMatch: str = "",
+        Range: str = "",
+    ) -> dict[str, Any]:
+        """An object's bytes, or some of them."""
+
+        def read() -> dict[str, Any]:
+            found = self._find(Bucket, Key, VersionId)
+            if found is None:
+                raise refused("NoSuchVersion" if VersionId else "NoSuchKey", "GetObject", 404)
+            if IfMatch and IfMatch.strip('"') != found.etag:
+                raise refused("PreconditionFailed", "GetObject", 412)
+            content = found.body
+            if Range:
+                first, _, last = Range.removeprefix("bytes=").partition("-")
+                if int(first) >= len(content):
+                    raise refused("InvalidRange", "GetObject", 416)
+                content = content[int(first) : int(last) + 1 if last else None]
+            return {**found.described(), "Body": _Body(content)}
+
+        return self.calls.read("s3.get_object", read)
+
+    def _find(self, bucket: str, key: str, version: str = "") -> Version | None:
+        self._check(bucket, key)
+        return self._versions.get((key, version)) if version else self.objects.get(key)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put_object(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        Body: bytes | IO[bytes],
+        Metadata: dict[str, str] | None = None,
+        ContentType: str = "",
+        IfNoneMatch: str = "",
+        IfMatch: str = "",
+    ) -> dict[str, Any]:
+        """Write a new version of an object."""
+        del ContentType
+        content = Body if isinstance(Body, bytes) else bytes(Body.read())
+
+        def write(_retries: int) -> dict[str, Any]:
+            self._check(Bucket, Key)
+            self._test("PutObject", Key, IfNoneMatch, IfMatch)
+            return self._store(Key, content, md5(content, usedforsecurity=False).hexdigest(), Metadata or {})
+
+        return self.calls.write("s3.put_object", write)
+
+    def delete(self, key: str) -> None:
+        """A user deletes an object; its versions stay."""
+        self.objects.pop(key, None)
+
+    def _store(self, key: str, content: bytes, etag: str, metadata: dict[str, str]) -> dict[str, Any]:
+        if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > MAX_METADATA_BYTES:
+            raise refused("MetadataTooLarge", "PutObject")
+        modified = datetime.fromtimestamp(int(self.calls.now()), UTC)
+        version = Version(key, f"v{next(self._ids):08}", content, etag, modified, dict(metadata))
+        self.objects[key] = self._versions[key, version.id] = version
+        for watch in self.watchers:
+            watch(version)
+        return {"ETag": f'"{etag}"', "VersionId": version.id}
+
+    # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create_multipart_upload(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        Metadata: dict[str, str] | None = None,
+        ContentType: str = "",
+    ) -> dict[str, Any]:
+        """Begin to join objects."""
+        del ContentType
+
+        def write(_retries: int) -> dict[str, Any]:
+            self._check(Bucket, Key)
+            upload_id = f"u{next(self._ids):08}"
+            self._uploads[upload_id] = _Upload(Key, Metadata or {})
+            return {"UploadId": upload_id}
+
+        return self.calls.write("s3.create_multipart_upload", write)
+
+    def upload_part_copy(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        PartNumber: int,
+        CopySource: dict[str, str],
+    ) -> dict[str, Any]:
+        """Copy a whole object to its place among the parts."""
+
+        def write(_retries: int) -> dict[str, Any]:
+            source = self._find(Bucket, CopySource["Key"])
+            if source is None:
+                raise refused("NoSuchKey", "UploadPartCopy", 404)
+            if not 0 < PartNumber <= MAX_PARTS:
+                raise refused("InvalidArgument", "UploadPartCopy")
+            self._upload(Key, UploadId).parts[PartNumber] = source
+            return {"CopyPartResult": {"ETag": f'"{source.etag}"'}}
+
+        return self.calls.write("s3.upload_part_copy", write)
+
+    def list_parts(self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0) -> dict[str, Any]:
+        """A page of the parts copied so far."""
+
+        def read() -> dict[str, Any]:
+            self._check(Bucket, Key)
+            found = sorted(self._upload(Key, UploadId).parts.items())
+            page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
+            parts = [{"PartNumber": n, "Size": len(one.body), "ETag": f'"{one.etag}"'} for n, one in page]
+            if page and page[-1] != found[-1]:
+                return {"Parts": parts, "IsTruncated": True, "NextPartNumberMarker": page[-1][0]}
+            return {"Parts": parts, "IsTruncated": False}
+
+        return self.calls.read("s3.list_parts", read)
+
+    def complete_multipart_upload(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        MultipartUpload: dict[str, Any],
+        IfNoneMatch: str = "",
+    ) -> dict[str, Any]:
+        """Make the object from its parts."""
+
+        def write(retries: int) -> dict[str, Any]:
+            self._check(Bucket, Key)
+            if retries and UploadId not in self._uploads:
+                return {}  # S3 answers a repeated completion as it answered the first.
+            upload = self._upload(Key, UploadId)
+            numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
+            bodies = [upload.parts[number].body for number in numbers]
+            if numbers != sorted(numbers) or any(len(body) < MIN_PART_BYTES for body in bodies[:-1]):
+                raise refused("EntityTooSmall", "CompleteMultipartUpload")
+            self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
+            content = b"".join(bodies)
+            etag = f"{md5(content, usedforsecurity=False).hexdigest()}-{len(bodies)}"
+            stored = self._store(Key, content, etag, upload.metadata)
+            del self._uploads[UploadId]
+            return stored
+
+        return self.calls.write("s3.complete_multipart_upload", write)
+
+    def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
+        """Forget the parts."""
+
+        def write(_retries: int) -> dict[str, Any]:
+            self._check(Bucket, Key)
+            self._uploads.pop(UploadId, None)
+            return {}
+
+        return self.calls.write("s3.abort_multipart_upload", write)
+
+    def _upload(self, key: str, upload_id: str) -> _Upload:
+        found = self._uploads.get(upload_id)
+        if found is None or found.key != key:
+            raise refused("NoSuchUpload", "MultipartUpload", 404)
+        return found
+
+    def _test(self, operation: str, key: str, if_none_match: str, if_match: str) -> None:
+        found = self.objects.get(key)
+        if if_none_match not in {"", "*"}:
+            raise NotSimulatedError(f"If-None-Match: {if_none_match}")
+        if if_match and found is None:
+            raise refused("NoSuchKey", operation, 404)
+        if (if_none_match and found) or (if_match and found and if_match.strip('"') != found.etag):
+            raise refused("PreconditionFailed", operation, 412)
+
+    def _check(self, bucket: str, key: str) -> None:
+        if bucket != self.bucket:
+            raise refused("NoSuchBucket", "S3", 404)
+        if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+            raise refused("KeyTooLongError", "S3")

@@ -1,0 +1,85 @@
+"""What all simulated services share: every call takes time, lets others run, and may be the last of its process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.simulation.errors import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.awkward import Awkward
+    from tests.simulation.kernel import Kernel, Life
+
+T = TypeVar("T")
+
+SECONDS = {
+    "dynamodb": (0.004, 0.012),
+    "s3": (0.02, 0.08),
+    "sqs": (0.005, 0.02),
+    "events": (0.01, 0.03),
+    "api": (0.08, 0.4),
+}
+"""Shortest and longest usual duration of a call, seconds: the latencies of `bench/latency.py`."""
+
+
+class Calls:
+    """How calls take place: before its effect a call takes time, and after it; a process can die at either moment."""
+
+    def __init__(self, kernel: Kernel, awkward: Awkward) -> None:
+        """Use the world's clock and its awkward sides."""
+        self.kernel = kernel
+        self.awkward = awkward
+        self.random: Random = kernel.random
+        self.total = 0
+        self.by_operation: dict[str, int] = {}
+        self.before: Callable[[Life, str], None] | None = None
+        """Called at each moment at which a process may be switched away from, or killed."""
+
+    def now(self) -> float:
+        """The simulated clock."""
+        return self.kernel.now
+
+    def happens(self, what: str) -> bool:
+        """Whether an awkward thing happens now; only to functions, not to the users of a world."""
+        chance: float = getattr(self.awkward, what)
+        return chance > 0 and self.kernel.life() is not None and self.random.random() < chance
+
+    def read(self, operation: str, effect: Callable[[], T]) -> T:
+        """A call without an effect that stays."""
+        if self.kernel.life() is None:
+            return effect()
+        self._pass(operation)
+        if self.happens("throttled"):
+            raise refused("ThrottlingException", operation)
+        return effect()
+
+    def write(self, operation: str, effect: Callable[[int], T]) -> T:
+        """A call that changes something; `effect` gets the number of the SDK's earlier tries."""
+        if self.kernel.life() is None:
+            return effect(0)
+        self._pass(operation)
+        if self.happens("throttled"):
+            raise refused("ThrottlingException", operation)
+        done = effect(0)
+        if self.happens("answered_late"):
+            self.take(operation, 1.0)
+            done = effect(1)
+        self.take(operation, 0.5)
+        return done
+
+    def _pass(self, operation: str) -> None:
+        self.total += 1
+        self.by_operation[operation] = self.by_operation.get(operation, 0) + 1
+        self.take(operation, 1.0)
+
+    def take(self, operation: str, share: float) -> None:
+        """Let a share of a call's time pass: the process may be switched away from here, and may die here."""
+        life = self.kernel.life()
+        if life is not None and self.before is not None:
+            life.calls += 1
+            self.before(life, operation)
+        low, high = SECONDS[operation.partition(".")[0]]
+        self.kernel.wait(share * self.random.uniform(low, high))

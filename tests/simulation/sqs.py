@@ -1,0 +1,161 @@
+"""SQS in memory: standard queues, without order, with visibility timeouts, delays, duplicates and dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.errors import EXCEPTIONS, refused
+from tests.simulation.expressions import NotSimulatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.services import Calls
+
+MAX_DELAY_SECONDS = 900
+MAX_IN_FLIGHT = 120_000
+MAX_ENTRIES = 10
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of a queue.
+
+    Attributes:
+        visible_at: Unix seconds from which it can be received.
+        received: how often it was received.
+    """
+
+    id: str
+    body: str
+    visible_at: float
+    sent_at: float
+    received: int = 0
+
+    @property
+    def receipt(self) -> str:
+        """The receipt handle of its newest delivery."""
+        return f"{self.id}/{self.received}"
+
+
+class Queue:
+    """One queue, as the template describes it.
+
+    Attributes:
+        name: logical name in the template.
+        messages: by id, those that were not deleted.
+        dead: messages that became dead letters.
+    """
+
+    def __init__(self, name: str, visibility: float, retention: float, most_receives: int) -> None:
+        """Describe an empty queue.
+
+        Args:
+            name: logical name in the template.
+            visibility: seconds that a received message is hidden.
+            retention: seconds that a message is kept.
+            most_receives: deliveries before a message is a dead letter.
+        """
+        self.name = name
+        self.visibility = visibility
+        self.retention = retention
+        self.most_receives = most_receives
+        self.messages: dict[str, Message] = {}
+        self.dead: list[Message] = []
+        self._coming: list[tuple[float, str]] = []
+        self._ready: list[str] = []
+
+    def show(self, message: Message, at: float) -> None:
+        """Make a message visible from a time on."""
+        message.visible_at = at
+        heappush(self._coming, (at, message.id))
+
+    def visible(self, now: float) -> int:
+        """The number of messages that can be received."""
+        while self._coming and self._coming[0][0] <= now:
+            at, message_id = heappop(self._coming)
+            message = self.messages.get(message_id)
+            if message is not None and message.visible_at == at:
+                self._ready.append(message_id)
+        return len(self._ready)
+
+    def receive(self, now: float, random: Random) -> Message | None:
+        """Any visible message, hidden from now on; None if there is none."""
+        while self.visible(now):
+            place = random.randrange(len(self._ready))
+            self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
+            message = self.messages.get(self._ready.pop())
+            if message is None:
+                continue
+            if message.sent_at + self.retention < now:
+                del self.messages[message.id]
+            elif message.received >= self.most_receives:
+                self.dead.append(self.messages.pop(message.id))
+            else:
+                message.received += 1
+                self.show(message, now + self.visibility)
+                return message
+        return None
+
+
+class SQS:
+    """A client for some queues, whose URLs are their names."""
+
+    exceptions = EXCEPTIONS
+
+    def __init__(self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]) -> None:
+        """`sent` is called with a queue and the time at which a message of it becomes visible."""
+        self.calls = calls
+        self.queues = queues
+        self.sent = sent
+        self._ids = count(1)
+
+    def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """Send up to ten messages."""
+        if not 0 < len(Entries) <= MAX_ENTRIES or any(one["DelaySeconds"] > MAX_DELAY_SECONDS for one in Entries):
+            raise refused("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "SendMessageBatch")
+
+        def write(_retries: int) -> dict[str, Any]:
+            for entry in Entries:
+                self.put(QueueUrl, entry["MessageBody"], entry.get("DelaySeconds", 0))
+            return {"Successful": [{"Id": one["Id"]} for one in Entries]}
+
+        return self.calls.write("sqs.send_message_batch", write)
+
+    def put(self, name: str, body: str, delay: float = 0.0) -> None:
+        """Put a message in a queue without a call, as other services do."""
+        queue = self.queues[name]
+        now = self.calls.now()
+        message = Message(f"m{next(self._ids):08}", body, now + delay, now)
+        queue.messages[message.id] = message
+        queue.show(message, now + delay)
+        self.sent(queue, message.visible_at)
+
+    def change_message_visibility(self, *, QueueUrl: str, ReceiptHandle: str, VisibilityTimeout: int) -> dict[str, Any]:
+        """Set when a received message can be received again."""
+
+        def write(_retries: int) -> dict[str, Any]:
+            message_id, _, received = ReceiptHandle.partition("/")
+            queue = self.queues[QueueUrl]
+            message = queue.messages.get(message_id)
+            if message is None or message.received != int(received):
+                raise refused("InvalidParameterValue", "ChangeMessageVisibility")
+            queue.show(message, self.calls.now() + VisibilityTimeout)
+            self.sent(queue, message.visible_at)
+            return {}
+
+        return self.calls.write("sqs.change_message_visibility", write)
+
+    def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: list[str]) -> dict[str, Any]:
+        """The approximate number of visible messages."""
+        if AttributeNames != ["ApproximateNumberOfMessages"]:
+            raise NotSimulatedError(f"queue attributes {AttributeNames}")
+
+        def read() -> dict[str, Any]:
+            return {"Attributes": {AttributeNames[0]: str(self.queues[QueueUrl].visible(self.calls.now()))}}
+
+        return self.calls.read("sqs.get_queue_attributes", read)
