@@ -155,7 +155,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
     services: Any = SimpleNamespace(
         store=ObjectStore(s3, "bucket"),
         ledger=ledger,
-        queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "submit", "poll"))),
+        queues=Queues(sqs, *(f"{endpoint}/{name}" for name in ("upload", "split", "submit", "poll", "visit"))),
         budget=SimpleNamespace(burst=100, interval=300),
         now=time.time,
     )

@@ -241,7 +241,7 @@ class Metered(World):
         """Call a handler as Lambda does."""
         function = "poll" if handler is functions.poll.handler else "submit"
         queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
-        step = "split" if queue.endswith("UploadQueue") else function
+        step = "split" if queue.endswith(("UploadQueue", "SplitQueue")) else function
         with self.meter.invocation(function, step, scheduled="Records" not in event):
             return super().invoke(handler, event, seconds)
 

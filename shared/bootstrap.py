@@ -123,7 +123,14 @@ def services() -> Services:
         settings,
         Ledger(dynamodb, settings.table_name),
         ObjectStore(client("s3", OBJECTS), settings.bucket_name, cache(lambda: client("s3", COPIES))),
-        Queues(client("sqs", QUICK), settings.upload_queue_url, settings.submit_queue_url, settings.poll_queue_url),
+        Queues(
+            client("sqs", QUICK),
+            upload_url=settings.upload_queue_url,
+            split_url=settings.split_queue_url,
+            submit_url=settings.submit_queue_url,
+            poll_url=settings.poll_queue_url,
+            visit_url=settings.visit_queue_url,
+        ),
         WorkersAI(
             http_client(),
             transport_of(settings),

@@ -47,8 +47,10 @@ class Settings:
     bucket_name: str
     table_name: str
     upload_queue_url: str
+    split_queue_url: str
     submit_queue_url: str
     poll_queue_url: str
+    visit_queue_url: str
     cloudflare_account_id: str
     cloudflare_api_token_secret_arn: str
     workers_ai_base_url: str

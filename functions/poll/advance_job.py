@@ -33,7 +33,7 @@ from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
-from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, ErrorDetail, Job, JobState
+from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState
 from shared.observability import count, logger
 from shared.retry import exponential
 
@@ -111,7 +111,7 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
         ahead = next_final_batches(services, job, "output")
     if not _is_all(job, ahead):
         if job.error is None and (fault := _fault(services, job, ahead)):
-            services.ledger.fail_job(job.job_id, fault, services.now())  # Its batches end without a call.
+            services.ledger.fail_job(job, fault, services.now())  # Its batches end without a call.
         _update_status(services, job, ahead)
     elif unfinished := _finalize(services, job, ahead, remaining):
         services.ledger.release_job(unfinished, services.now())
@@ -149,7 +149,7 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
 def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Callable[[], float]) -> Job | None:
     """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
     if job.state is not JobState.FINALIZING:
-        moved = services.ledger.update_leased_job(job, {"state": JobState.FINALIZING})
+        moved = services.ledger.begin_finalizing(job)
         if moved is None:
             raise LeaseLostError(job.job_id)
         job = moved
@@ -227,9 +227,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
         "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
         f"fault, and all other answers are kept under staging/{job.job_id}/. Please report this."
     )
-    moved = services.ledger.update_leased_job(
-        job, {"state": JobState.FINALIZING, "error": ErrorDetail("internal", message)}
-    )
+    moved = services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message))
     if moved is None:
         raise LeaseLostError(job.job_id)
     job = moved
@@ -290,8 +288,10 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     if changed:
         write_status(services, job, status)
     quiet = 0 if changed else job.quiet + 1
-    due = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS)
+    due, work = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS), DueKind.JOB
     if (sweep_at := next_sweep(job)) is not None:
-        due = max(min(due, sweep_at), now)
+        due, work = max(min(due, sweep_at), now), DueKind.WORK
+    if ahead.fills_a_step(job):  # This visit had no time for it.
+        due, work = now, DueKind.WORK
     counts = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
-    services.ledger.release_job(job, due, fraction=fraction, quiet=quiet, status_sha=digest, **counts)
+    services.ledger.release_job(job, due, work, fraction=fraction, quiet=quiet, status_sha=digest, **counts)

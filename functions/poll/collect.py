@@ -20,7 +20,7 @@ from shared.api_messages import full_message
 from shared.errors import StorageError
 from shared.formats.base import BatchFacts
 from shared.formats.registry import describer_of, target_of, writer_of
-from shared.models import Batch, Job, Part, PartialReply, Usage
+from shared.models import Batch, Job, JobState, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
 from shared.workers_ai.results import Answer, parse_answer
@@ -47,6 +47,9 @@ METRIC_OF_CODE = {
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
 """The metric that counts failed records with a code: the file's fault, the API's answer, or (all others) no answer."""
+
+VISIT_SECONDS = 60.0
+"""Seconds within which a job with a new part is visited even if the invocation that wrote the part dies."""
 
 MAX_BYTES_IN_MEMORY = 1 << 20
 
@@ -97,6 +100,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
         del answers
+    _expect_visit(services, job)
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
         count("BatchesDone")
@@ -106,6 +110,15 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         count("TokensUsed", part.usage.total_tokens or 0)
         logger.info("batch done", **batch_log_fields(finished), polls=finished.polls, failed=dict(failed))
     return finished is not None
+
+
+def _expect_visit(services: Services, job: Job) -> None:
+    """Make the job due soon, before a batch of it is final: this invocation, which visits it next, may die."""
+    now = services.now()
+    if job.state is not JobState.IN_PROGRESS or job.due_at is None or job.lease_until > now:
+        return
+    if not -VISIT_SECONDS <= job.due_at - now <= VISIT_SECONDS:  # Later, or long ago: many jobs wait for a visit.
+        services.ledger.bring_visit_forward(job, now + VISIT_SECONDS / 2)
 
 
 def try_missing_again(services: Services, batch: Batch) -> bool:

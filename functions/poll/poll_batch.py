@@ -207,7 +207,7 @@ def _rejected(
             return _missed(services, job, batch, submission)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
-            ledger.fail_job(job.job_id, ErrorDetail("unknown_model", words), now)
+            ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
             return end(services, job, batch, ErrorDetail("rejected", words))
         case _ if verdict is ErrorClass.BATCH_FAILED or over is not None:
             _failed(services, job, batch, submission, reply.code, reply.message)

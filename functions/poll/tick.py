@@ -1,7 +1,9 @@
 """The tick: processes due items in rounds, a bounded number of each kind, until there are none or its time is over.
 
 Nothing is kept in memory between two rounds: the `due` index holds what to do. Work that one invocation cannot do is
-sent to the poll queue, for more invocations of the same function. Submits and splits are sent to their own queues.
+sent to queues, one for each kind of message, each with a bound of its own. Jobs that a visit moves on come first in
+each round. Visits that only show how far a job is come last, a bounded number in a tick: the more jobs are open, the
+rarer they are.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState
 from shared.observability import count, logger
 from shared.pacing.controls import Denied, Permit
+from shared.retry import soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from shared.bootstrap import Services
 
@@ -48,7 +51,15 @@ RESERVE_SECONDS = 8.0
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """Records or bytes above which a job's answers are collected and joined outside of ticks."""
 MAX_JOBS = 25
-"""Jobs one round visits."""
+"""Jobs of each kind that one round visits."""
+MAX_IDLE_VISITS = 300
+"""Jobs that one tick visits only to show how far they are: the cost of many open jobs is bounded."""
+IDLE_VISIT_SECONDS = 40.0
+"""Seconds that such a visit of a large job has: too few to join results, for which another is due immediately."""
+MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
+"""Messages that wait in the split queue and in the visit queue, up to which more are sent."""
+NO_ROOM_SECONDS = 20.0
+"""Seconds until the next look at a job for which there was no room, so that it hides no other."""
 BATCHES_PER_MESSAGE = 8
 """Batches in one message of the poll queue."""
 MAX_WAITING = 20
@@ -69,6 +80,7 @@ class _CallsLeft:
 
     submits: int
     polls: int
+    idle_visits: int
     look_at: float = 0.0
     """Batches to poll are not read before this time, Unix seconds, because the poll queue was full."""
 
@@ -83,13 +95,16 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     ends = began + min(TICK_SECONDS, remaining() - 40)
     watch_stack_control(services)
     outstanding = _note_outstanding(services)
-    waiting = sum(services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT))
+    counts = {work: services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT)}
+    waiting = sum(counts.values())
     count("BatchesWaiting", waiting)
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     calls = services.budget.calls_in(60)
-    left = _CallsLeft(calls // 2, calls)
+    left = _CallsLeft(calls // 2, calls, MAX_IDLE_VISITS)
+    none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
     while True:
-        worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS)
+        worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS, none_of)
+        none_of = set()
         pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
         if services.now() + pause >= ends:
             count("Ticks")  # Last, so that a tick that dies is not counted.
@@ -114,7 +129,9 @@ def _note_outstanding(services: Services) -> int:
     return outstanding
 
 
-def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float], over: float) -> tuple[bool, float]:
+def _round(
+    services: Services, left: _CallsLeft, remaining: Callable[[], float], over: float, none_of: Collection[DueKind]
+) -> tuple[bool, float]:
     """Process each kind of due work once; batches for which there is no token are not read.
 
     Args:
@@ -122,6 +139,7 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
         left: what the tick may still send.
         remaining: seconds this invocation has left.
         over: when the tick has to be over, Unix seconds.
+        none_of: kinds of which there is nothing, due or not, as was just counted.
 
     Returns:
         Whether there was any work, and when the next work will be due.
@@ -131,16 +149,19 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
     following: list[float] = []
 
     def due(work: DueKind, limit: int, *, heeds: bool = True) -> list[DueEntry]:
+        if work in none_of:
+            return []
         found, next_at = services.ledger.due(work, now, limit)
         if next_at is not None and heeds:
             following.append(next_at)
         return found
 
+    moved = _advance_due_jobs(services, due(DueKind.WORK, MAX_JOBS), remaining)
     most = MAX_EXAMINED_IN_A_PAUSE if free.paused else MAX_EXAMINED
     firsts = due(DueKind.FIRST, most if free.first or free.paused else 0, heeds=not free.paused)
     submits = due(DueKind.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
     polls = due(DueKind.POLL, min(free.polls, left.polls) if now >= left.look_at else 0)
-    jobs = due(DueKind.JOB, MAX_JOBS)
+    idle = due(DueKind.JOB, min(MAX_JOBS, left.idle_visits), heeds=left.idle_visits > 0)
     pause = free.look_at if free.paused else None
     may = min(free.first, left.submits)
     sent, unused = send_submits(services, firsts, may, pause)
@@ -149,8 +170,9 @@ def _round(services: Services, left: _CallsLeft, remaining: Callable[[], float],
         sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
     polled = _polls(services, polls, left, remaining, over)
-    visited = _advance_due_jobs(services, jobs, remaining)
-    return sent + polled + visited > 0, min(following, default=math.inf)
+    visited = _advance_due_jobs(services, idle, remaining, idle=True)
+    left.idle_visits -= visited
+    return moved + sent + polled + visited > 0, min(following, default=math.inf)
 
 
 # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,26 +287,56 @@ def is_large(job: Job) -> bool:
     return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
 
 
-def _advance_due_jobs(services: Services, dues: list[DueEntry], remaining: Callable[[], float]) -> int:
-    """Visit small jobs that are due, and send large ones, and those whose upload is still being read, to queues."""
+def _advance_due_jobs(
+    services: Services, dues: list[DueEntry], remaining: Callable[[], float], *, idle: bool = False
+) -> int:
+    """Visit due jobs, and send to queues those whose upload is still being read, and large ones; return how many.
 
-    def step(due: DueEntry) -> bool:
-        job = services.ledger.job(due.job_id)
-        if job is None:
-            return False
-        if job.state is not JobState.SPLITTING and not is_large(job):
-            advance_job(services, job.job_id, remaining)
-            return True
-        now = services.now()
-        if job.due_at is None or job.due_at > now:
-            return False  # The index was out of date.
-        if services.ledger.postpone_job(job, now + DISPATCHED_SECONDS) is None:
-            return False
-        splitting = job.state is JobState.SPLITTING
-        services.queues.send(SplitMessage(job.job_id) if splitting else AdvanceMessage(job.job_id))
-        return True
+    Args:
+        services: the process's services.
+        dues: entries of the index.
+        remaining: seconds this invocation has left.
+        idle: whether the visits only show how far the jobs are; then large jobs are visited too, but only for a moment.
+    """
+    read = in_parallel(lambda due: isolated(services, due, lambda: services.ledger.job(due.job_id)), dues)
+    found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
+    turns = [one for one in found if one[1].state is JobState.SPLITTING]
+    rest = [one for one in found if one[1].state is not JobState.SPLITTING]
+    large = [] if idle else [one for one in rest if is_large(one[1])]
 
-    return sum(bool(done) for done in in_parallel(lambda due: isolated(services, due, lambda: step(due)), dues))
+    def visit(due: DueEntry, job: Job) -> None:
+        ends = services.now() + (IDLE_VISIT_SECONDS if idle and is_large(job) else math.inf)
+        advance_job(services, due.job_id, lambda: min(remaining(), ends - services.now()))
+
+    queues = services.queues
+    sent = _send_jobs(services, turns, SplitMessage, queues.split_url, MAX_TURNS_WAITING)
+    sent += _send_jobs(services, large, AdvanceMessage, queues.visit_url, MAX_VISITS_WAITING)
+    own = [one for one in rest if one not in large]
+    in_parallel(lambda one: isolated(services, one[0], lambda: visit(*one)), own)
+    return sent + len(own)
+
+
+def _send_jobs(
+    services: Services,
+    found: list[tuple[DueEntry, Job]],
+    message: Callable[[str], SplitMessage | AdvanceMessage],
+    url: str,
+    most: int,
+) -> int:
+    """Send a message for each job that is due, as long as there is room in the queue; return how many were sent."""
+    now = services.now()
+    due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]  # The index may be out of date.
+    room = max(most - services.queues.waiting(url), 0) if due else 0
+    waits = [DISPATCHED_SECONDS if place < room else soon_after(NO_ROOM_SECONDS, 10) for place in range(len(due))]
+
+    def postponed(job: Job, wait: float) -> bool:
+        return services.ledger.postpone_job(job, now + wait) is not None
+
+    steps = list(zip(due, waits, strict=True))
+    done = in_parallel(lambda one: isolated(services, one[0][0], lambda: postponed(one[0][1], one[1])), steps)
+    chosen = [job.job_id for (_, job), is_done in zip(due[:room], done, strict=False) if is_done]
+    services.queues.send_all([message(job_id) for job_id in chosen])
+    return len(chosen)
 
 
 def advance_jobs(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:

@@ -280,7 +280,7 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
-            ledger.fail_job(job.job_id, ErrorDetail("unknown_model", words), now)
+            ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
             _end(services, batch, ErrorDetail("rejected", words))
         case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
             is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN

@@ -59,12 +59,14 @@ decode_message = msgspec.json.Decoder(Message).decode
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The three work queues by their URLs."""
+    """The work queues by their URLs; each kind of message has its own, so that none takes the room of another."""
 
     client: SQSClient
     upload_url: str
+    split_url: str
     submit_url: str
     poll_url: str
+    visit_url: str
 
     def send(self, message: Message, delay: float = 0) -> None:
         """Send one message to the queue its kind belongs to, `delay` seconds from now."""
@@ -121,8 +123,10 @@ class Queues:
     def _url(self, message: Message) -> str:
         match message:
             case SplitMessage():
-                return self.upload_url
+                return self.split_url
             case SubmitMessage():
                 return self.submit_url
-            case PollMessage() | AdvanceMessage():
+            case PollMessage():
                 return self.poll_url
+            case AdvanceMessage():
+                return self.visit_url

@@ -40,7 +40,7 @@ class Jobs(Table):
 
     def create_job(self, job: Job) -> Job | None:
         """Write a new job; None if an item with its id exists already."""
-        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.JOB.key(job.schema))}
+        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.WORK.key(job.schema))}
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
@@ -52,12 +52,12 @@ class Jobs(Table):
             remove=TOO_LARGE,
         )
 
-    def release_job(self, job: Job, due_at: float, **updates: object) -> Job | None:
-        """Release a leased job, with updates."""
+    def release_job(self, job: Job, due_at: float, work: DueKind = DueKind.WORK, **updates: object) -> Job | None:
+        """Release a leased job, with updates; `work` is `JOB` if its next visit will not move it on."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
-            {"lease_until": 0.0, "due_at": due_at, "claims": 0, **updates},
+            {"lease_until": 0.0, "due_at": due_at, "work": work.key(job.schema), "claims": 0, **updates},
         )
 
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
@@ -67,7 +67,7 @@ class Jobs(Table):
 
     def pin_plan(self, job: Job) -> Job | None:
         """Pin what was detected about the upload, and the schema that its format needs."""
-        changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.JOB.key(job.schema)}
+        changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.WORK.key(job.schema)}
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def end_split(
@@ -80,15 +80,17 @@ class Jobs(Table):
             "read_to_end": read_to_end,
             "lease_until": 0.0,
             "due_at": due_at,
+            "work": DueKind.WORK.key(job.schema),
             "claims": 0,
         }
         if error and not job.error:
             changes["error"] = error
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
-    def fail_job(self, job_id: str, fault: ErrorDetail, now: float) -> None:
+    def fail_job(self, job: Job, fault: ErrorDetail, now: float) -> None:
         """Note a fault of the whole upload; the first one is kept."""
-        self._change_job(job_id, {"error": ABSENT, "completed_at": ABSENT}, {"error": fault, "due_at": now})
+        changes = {"error": fault, "due_at": now, "work": DueKind.WORK.key(job.schema)}
+        self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
         """Record that the API accepted something of this job; a second call changes nothing."""
@@ -102,7 +104,7 @@ class Jobs(Table):
     def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
         """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
         seen = ABSENT if job.control is None else job.control
-        due = {} if due_at is None else {"due_at": due_at}
+        due = {} if due_at is None else {"due_at": due_at, "work": DueKind.WORK.key(job.schema)}
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
     def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
@@ -112,6 +114,16 @@ class Jobs(Table):
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
         return self._change_job(job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes))
+
+    def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
+        """Make a job due earlier, unless somebody works on it: a batch of it, perhaps the last one, will be final."""
+        expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
+        return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.WORK.key(job.schema)})
+
+    def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
+        """A leased job to `finalizing`: every batch is final; whoever visits it continues to write its files."""
+        changes = {"state": JobState.FINALIZING, "work": DueKind.WORK.key(job.schema), **updates}
+        return self.update_leased_job(job, changes)
 
     def end_job(self, job: Job, state: JobState, now: float) -> Job | None:
         """`finalizing` to a final state; the item is a tombstone from now on."""

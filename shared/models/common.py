@@ -42,7 +42,10 @@ class DueKind(StrEnum):
     FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog delays it.
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
-    JOB = f"{SCHEMA}#job"
+    WORK = (
+        f"{SCHEMA}#work"  # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
+    )
+    JOB = f"{SCHEMA}#job"  # A job whose visit only shows how far it is: no number of these delays work.
 
     @classmethod
     def _missing_(cls, value: object) -> DueKind | None:

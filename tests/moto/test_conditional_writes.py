@@ -54,6 +54,12 @@ TRANSITIONS = {
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
     "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
     "update_leased_job": (JOB, lambda at, seen: at.update_leased_job(seen, {"claims": 1}), ("state", "lease_until")),
+    "begin_finalizing": (JOB, lambda at, seen: at.begin_finalizing(seen), ("state", "lease_until")),
+    "bring_visit_forward": (
+        replace(JOB, state=JobState.IN_PROGRESS),
+        lambda at, seen: at.bring_visit_forward(seen, T + 9),
+        ("state", "due_at"),
+    ),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
     "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state",)),
     "end_split": (JOB, lambda at, seen: at.end_split(seen, 3, None, T), ("state",)),
@@ -68,7 +74,7 @@ TRANSITIONS = {
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
         ("completed_at",),
     ),
-    "fail_job": (JOB, lambda at, seen: at.fail_job(seen.job_id, REASON, T + 9), ("error", "completed_at")),
+    "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
     "note_isolation": (
         JOB,
         lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),

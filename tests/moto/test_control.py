@@ -111,7 +111,7 @@ def test_batches_get_their_turns_again_at_the_rate_of_submits(start, monkeypatch
     assert [round(one) for one in given] == [0, 2]  # A page; the next follows when these have had their turns.
     world.pass_time(4)
     world.tick(41)
-    world.deliver("PollQueue")
+    world.deliver("VisitQueue")
     assert sum("held" not in item for item in batches(world)) > 2
     world.settle(minutes=30)
     assert codes(world) == [None] * 6

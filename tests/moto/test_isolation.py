@@ -313,7 +313,7 @@ def mortal(api):
 
 
 def stop_the_job(services, job):
-    services.ledger.fail_job(job.job_id, ErrorDetail("unknown_model", "gone"), services.now())
+    services.ledger.fail_job(job, ErrorDetail("unknown_model", "gone"), services.now())
 
 
 def use_up_the_bound(services, job):

@@ -172,11 +172,26 @@ WRITES = {
         lambda at, seen: at.release_job(seen, T + 9, quiet=1),
         {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "quiet": 1},
     ),
+    "release_job to a visit that will not move it on": (
+        replace(JOB, lease_until=T + 90),
+        lambda at, seen: at.release_job(seen, T + 9, DueKind.JOB),
+        {"lease_until": 0.0, "due_at": T + 9, "work": "v1#job"},
+    ),
+    "begin_finalizing": (
+        replace(JOB, lease_until=T + 90),
+        lambda at, seen: at.begin_finalizing(seen, error=REASON),
+        {"state": "finalizing", "error": plain(attribute(REASON))},
+    ),
+    "bring_visit_forward": (
+        replace(JOB, state=JobState.IN_PROGRESS),
+        lambda at, seen: at.bring_visit_forward(seen, T + 9),
+        {"due_at": T + 9},
+    ),
     "postpone_job": (replace(JOB, claims=2), lambda at, seen: at.postpone_job(seen, T + 9), {"due_at": T + 9}),
     "pin_plan": (
         JOB,
         lambda at, seen: at.pin_plan(replace(seen, plan=replace(seen.plan, form="jsonl"), schema="v2")),
-        {"plan": plain(attribute(replace(JOB.plan, form="jsonl"))), "schema": "v2", "work": "v2#job"},
+        {"plan": plain(attribute(replace(JOB.plan, form="jsonl"))), "schema": "v2", "work": "v2#work"},
     ),
     "end_split": (
         replace(JOB, claims=2, lease_until=T + 90),
@@ -196,7 +211,7 @@ WRITES = {
     ),
     "fail_job": (
         JOB,
-        lambda at, seen: at.fail_job(seen.job_id, REASON, T + 9),
+        lambda at, seen: at.fail_job(seen, REASON, T + 9),
         {"error": plain(attribute(REASON)), "due_at": T + 9},
     ),
     "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), {"seen_accepted": True}),
@@ -278,9 +293,45 @@ def test_a_transition_writes_this_and_leaves_everything_else(table, transition):
 
 def test_a_fault_noted_while_the_upload_was_read_stays(table):
     item = OneItem(table, JOB)
-    item.ledger.fail_job(JOB.job_id, REASON, T)
+    item.ledger.fail_job(JOB, REASON, T)
 
     assert item.ledger.end_split(JOB, 7, None, T).error == REASON
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda at, job: at.release_job(job, T + 9), "work"),
+        (lambda at, job: at.begin_finalizing(job), "work"),
+        (lambda at, job: at.bring_visit_forward(job, T + 9), "work"),
+        (lambda at, job: at.fail_job(job, REASON, T), "work"),
+        (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "work"),
+        (lambda at, job: at.note_control(job, JobControl("v")), "job"),
+        (lambda at, job: at.lease_job(job, T, T + 9), "job"),
+        (lambda at, job: at.postpone_job(job, T + 9), "job"),
+    ],
+    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone"],
+)
+@pytest.mark.parametrize("schema", ["v1", "v2"])
+def test_a_job_that_a_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_waits(table, change, kind, schema):
+    job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
+    item = OneItem(table, job)
+    idle = item.ledger.release_job(job, T, DueKind.JOB)
+
+    change(item.ledger, idle)
+
+    assert item.read()["work"] == {"S": f"{schema}#{kind}"}
+
+
+@pytest.mark.parametrize("schema", ["v1", "v2"])
+def test_the_end_of_split_is_work(table, schema):
+    job = replace(JOB, schema=schema)
+    item = OneItem(table, job)
+    item.ledger.release_job(job, T, DueKind.JOB)
+
+    item.ledger.end_split(job, 7, None, T)
+
+    assert item.read()["work"] == {"S": f"{schema}#work"}
 
 
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])

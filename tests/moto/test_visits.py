@@ -325,4 +325,21 @@ def test_the_next_visit_is_no_later_than_the_next_page_of_the_sweep(visited, swe
 
     visited.visit(40)  # Too short for a sweep.
 
-    assert visited.job.due_at == due_at
+    assert (visited.job.due_at, visited.work) == (due_at, "v1#work")
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_the_next_visit_moves_the_job_on_if_this_one_had_no_time_for_a_step(visited, short_steps, records):
+    visited.hold((records, 0), None)
+
+    visited.visit(STEP_SECONDS)
+
+    assert (visited.job.due_at, visited.work) == ((T, "v1#work") if records == 2 else (T + 10, "v1#job"))
+
+
+def test_a_job_whose_files_find_no_time_is_visited_again_to_write_them(visited):
+    visited.hold((1, 0), total=1)
+
+    visited.visit(STEP_SECONDS - 1)
+
+    assert (visited.job.state, visited.job.due_at, visited.work) == (JobState.FINALIZING, T, "v1#work")

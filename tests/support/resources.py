@@ -21,7 +21,7 @@ TOKEN = "local-token"
 GATEWAY_TOKEN = "local-gateway-token"
 TABLE = "ledger"
 BUCKET = "dropbatch-test"
-QUEUES = ("UploadQueue", "SubmitQueue", "PollQueue", "ControlQueue")
+QUEUES = ("UploadQueue", "SplitQueue", "SubmitQueue", "PollQueue", "VisitQueue", "ControlQueue")
 WORKER_URL = "https://dropbatch.example.workers.dev"
 WAYS: dict[str, dict[str, str]] = {
     "rest": {},
@@ -109,8 +109,10 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
         "UPLOAD_QUEUE_URL": urls["UploadQueue"],
+        "SPLIT_QUEUE_URL": urls["SplitQueue"],
         "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
         "POLL_QUEUE_URL": urls["PollQueue"],
+        "VISIT_QUEUE_URL": urls["VisitQueue"],
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
         **_secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret),
         "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),

@@ -48,6 +48,10 @@ class MemoryLedger:
         self.jobs: dict[str, Job | None] = {}
         self.batches: dict[tuple[str, str], Batch] = {}
         self.asked: list[tuple[float, DueKind, int]] = []
+        self.idle: set[str] = set()
+        """Ids of jobs whose visits only show how far they are."""
+        self.postponed: list[tuple[float, str]] = []
+        """Jobs for which a message is sent, and when."""
         self.set_aside_ids: list[str] = []
         self.is_changed_by_others = False
         """Whether each conditional write comes too late."""
@@ -68,11 +72,13 @@ class MemoryLedger:
         """As the real one."""
         self.asked.append((self.clock.at, work, limit))
         found = [DueEntry(one.job_id, one.number, one.due_at) for one in self.batches.values() if one.work is work]
-        if work is DueKind.JOB:
-            found = [DueEntry(name, "", job.due_at if job else T) for name, job in self.jobs.items()]
-        times = sorted(((one.due_at, one.number), one) for one in found if one.due_at is not None)
-        due = sum(at <= now for (at, _), _ in times[:limit])
-        return [one for _, one in times[:due]], times[due][0][0] if due < len(times) else None
+        if work in {DueKind.WORK, DueKind.JOB}:
+            jobs = [(name, job) for name, job in self.jobs.items() if (name in self.idle) is (work is DueKind.JOB)]
+            found = [DueEntry(name, "", job.due_at if job else T) for name, job in jobs]
+        dues = [(one.due_at, one.job_id, one.number, one) for one in found if one.due_at is not None]
+        times = sorted(dues, key=lambda one: one[:3])
+        due = sum(at <= now for at, *_ in times[:limit])
+        return [one[-1] for one in times[:due]], times[due][0] if due < len(times) else None
 
     def job(self, job_id: str) -> Job | None:
         """One job."""
@@ -93,6 +99,7 @@ class MemoryLedger:
         """Move a job's time."""
         if self.is_changed_by_others:
             return None
+        self.postponed.append((self.clock.at, job.job_id))
         self.add(replace(job, due_at=due_at))
         return self.job(job.job_id)
 
@@ -159,15 +166,17 @@ class Allowance:
 class SentMessages:
     """Queues in which some messages wait, and what is sent to them."""
 
+    split_url: str = "split"
     submit_url: str = "submit"
     poll_url: str = "poll"
-    waiting_polls: int = 0
+    visit_url: str = "visit"
+    waiting_messages: Counter[str] = field(default_factory=Counter)
+    """By queue."""
     sent: list[object] = field(default_factory=list)
 
     def waiting(self, url: str) -> int:
         """How many wait."""
-        assert url == self.poll_url
-        return self.waiting_polls
+        return self.waiting_messages[url]
 
     def send(self, message: object) -> None:
         """Send one."""
@@ -187,6 +196,11 @@ class TickParts:
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues}
         self.services: Any = SimpleNamespace(**parts, now=self.clock.now, sleep=self.clock.sleep)
         self.visits: list[tuple[float, str]] = []
+        self.seconds_per_visit = 0.0
+        self.visit_seconds: list[float] = []
+        """The seconds that each visit had."""
+        self.order: list[str] = []
+        """Ids of visited jobs and numbers of polled batches, in the order in which they were."""
         self.leased_visits = 0
         """How many visits find the job leased by another invocation."""
         self.visits_end_work = True
@@ -207,8 +221,11 @@ class TickParts:
         """Run one tick of an invocation that has this many seconds."""
         functions.poll.tick.tick(self.services, lambda: remaining - self.clock.at)
 
-    def _advance_job(self, _services: Any, job_id: str, _remaining: Any) -> bool:
+    def _advance_job(self, _services: Any, job_id: str, remaining: Any) -> bool:
         self.visits.append((self.clock.at, job_id))
+        self.clock.at += self.seconds_per_visit
+        self.visit_seconds.append(remaining())
+        self.order.append(job_id)
         if self.leased_visits:
             self.leased_visits -= 1
             return False
@@ -218,6 +235,7 @@ class TickParts:
 
     def _poll_batch(self, _services: Any, job: Job, batch: Batch, _permit: Permit, remaining: Any) -> PollOutcome:
         self.polled[batch.number] = remaining()
+        self.order.append(batch.number)
         self.ledger.over(batch)
         return PollOutcome(job.job_id, done=self.polls_end_batches)
 

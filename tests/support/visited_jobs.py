@@ -86,6 +86,12 @@ class Visited:
         assert found
         return found
 
+    @property
+    def work(self) -> str:
+        """The kind of due work that the job is."""
+        key = {"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}}
+        return self.dynamodb.get_item(TableName="table", Key=key)["Item"]["work"]["S"]
+
     def change_job(self, name: str, value: object) -> None:
         """Set one attribute of the job's item, as another process would."""
         self.dynamodb.update_item(

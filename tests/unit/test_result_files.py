@@ -67,11 +67,14 @@ class Ledger:
     def lease_job(self, job, now, until):
         return self._write(job, lease_until=until, claims=job.claims + 1) if job.lease_until <= now else None
 
-    def release_job(self, job, due_at, **learned):
+    def release_job(self, job, due_at, _work=None, **learned):
         return self._write(job, lease_until=0.0, due_at=due_at, claims=0, **learned)
 
     def update_leased_job(self, job, changes):
         return self._write(job, **changes)
+
+    def begin_finalizing(self, job):
+        return self._write(job, state=JobState.FINALIZING)
 
     def end_job(self, job, state, now):
         return self._write(job, state=state, completed_at=now)

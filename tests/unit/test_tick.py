@@ -1,13 +1,12 @@
-"""The rounds of a tick: how long it goes on and waits, what each round reads and sends, and which jobs it visits."""
+"""The rounds of a tick: how long it goes on and waits, and what each round reads and sends."""
 
 from dataclasses import replace
 
 import pytest
 
-from functions.poll.dispatch_submits import DISPATCHED_SECONDS, MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
-from functions.poll.tick import LARGE_RECORDS, LARGE_UPLOAD_BYTES, MAX_JOBS, is_large
-from shared.aws.queues import AdvanceMessage, SplitMessage
-from shared.models import DueKind, JobControl, JobState, Upload
+from functions.poll.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
+from functions.poll.tick import MAX_JOBS
+from shared.models import DueKind, JobState
 from shared.pacing.budget import Free
 from tests.support.ledger_items import JOB, M2M, READY, T
 from tests.support.tick_parts import TickParts
@@ -15,8 +14,6 @@ from tests.support.tick_parts import TickParts
 ONE_ROUND = 41.0
 """Seconds that an invocation has left whose tick has one round, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
-LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
-SWEPT = JobControl("v", held_since=T, sweeps=1, sweep_due=T)
 
 
 @pytest.fixture
@@ -145,6 +142,7 @@ def test_full_models_are_looked_for_once_as_many_batches_are_outstanding_as_one_
 )
 def test_batches_are_read_only_if_they_may_be_submitted_and_a_few_in_a_pause(parts, free, firsts, submits):
     parts.budget.available = free
+    parts.ledger.add(turn(0, DueKind.FIRST, at=900), turn(1, at=900))
 
     parts.run(ONE_ROUND)
 
@@ -154,6 +152,7 @@ def test_batches_are_read_only_if_they_may_be_submitted_and_a_few_in_a_pause(par
 @pytest.mark.parametrize(("free", "calls", "read"), [(3, 5, 3), (5, 3, 3), (0, 5, 0)])
 def test_as_many_polls_are_read_as_find_a_token_before_the_next_tick(parts, free, calls, read):
     parts.budget.available, parts.budget.calls = Free(polls=free), calls
+    parts.ledger.add(turn(0, DueKind.POLL, at=900))
 
     parts.run(ONE_ROUND)
 
@@ -175,7 +174,13 @@ def test_jobs_are_read_whatever_the_budget_says(parts):
 
     parts.run(ONE_ROUND)
 
-    assert parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
+    assert parts.ledger.limits(DueKind.WORK) == parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
+
+
+def test_a_tick_that_finds_nothing_reads_only_what_it_has_not_counted(parts):
+    parts.run()
+
+    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.WORK, DueKind.JOB}
 
 
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,79 +240,3 @@ def test_a_tick_sends_half_as_many_submits_as_there_may_be_calls_before_the_next
     parts.run()
 
     assert [calls for _, calls, _ in parts.submits] == [4, 3, 1, 1]
-
-
-# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def upload_of(size):
-    return Upload("bucket", "inbox/a.jsonl", "v", "e", size)
-
-
-@pytest.mark.parametrize(
-    ("job", "large"),
-    [
-        (SMALL, False),
-        (replace(SMALL, total=None), True),
-        (replace(SMALL, total=LARGE_RECORDS), False),
-        (replace(SMALL, total=LARGE_RECORDS + 1), True),
-        (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES)), False),
-        (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES + 1)), True),
-        (replace(SMALL, control=SWEPT), True),
-        (replace(SMALL, control=replace(SWEPT, sweeps=0)), False),
-    ],
-)
-def test_a_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
-    assert is_large(job) is large
-
-
-@pytest.mark.parametrize(
-    ("job", "message"),
-    [
-        (SMALL, None),
-        (LARGE, AdvanceMessage(JOB.job_id)),
-        (JOB, SplitMessage(JOB.job_id)),
-        (replace(JOB, total=3), SplitMessage(JOB.job_id)),
-    ],
-    ids=["small", "large", "its upload is being read", "its small upload is being read"],
-)
-def test_a_tick_visits_small_jobs_and_sends_a_message_for_each_other(parts, job, message):
-    parts.ledger.add(job)
-
-    parts.run(ONE_ROUND)
-
-    assert parts.visits == ([] if message else [(0, job.job_id)])
-    assert parts.queues.sent == ([message] if message else [])
-    assert parts.ledger.job(job.job_id).due_at == (T + DISPATCHED_SECONDS if message else None)
-
-
-@pytest.mark.parametrize("job", [LARGE, JOB], ids=["large", "its upload is being read"])
-@pytest.mark.parametrize(("due_at", "sent"), [(T - 1, 1), (T, 1), (T + 1, 0), (None, 0)])
-def test_a_message_is_sent_only_if_the_job_itself_is_due(parts, monkeypatch, job, due_at, sent):
-    """The index may be behind."""
-    parts.ledger.add(replace(job, due_at=T))
-    real = parts.ledger.job
-    monkeypatch.setattr(parts.ledger, "job", lambda job_id: replace(real(job_id), due_at=due_at))
-
-    parts.run(ONE_ROUND)
-
-    assert len(parts.queues.sent) == sent
-    assert parts.ledger.set_aside_ids == []
-
-
-def test_no_message_is_sent_for_a_job_that_somebody_else_has_changed(parts):
-    parts.ledger.add(LARGE)
-    parts.ledger.is_changed_by_others = True
-
-    parts.run(ONE_ROUND)
-
-    assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
-
-
-def test_a_job_that_is_gone_is_neither_work_nor_an_error(parts):
-    parts.ledger.jobs[JOB.job_id] = None
-
-    parts.run()
-
-    assert (parts.visits, parts.queues.sent, parts.ledger.set_aside_ids) == ([], [], [])
-    assert parts.clock.slept == []

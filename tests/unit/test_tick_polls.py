@@ -93,7 +93,7 @@ def test_no_poll_is_sent_that_somebody_else_has_claimed(parts):
 
 @pytest.mark.parametrize(("waiting", "sent"), [(0, 18), (17, 18), (18, 16), (19, 8), (20, 0), (21, 0), (22, 0)])
 def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
-    parts.queues.waiting_polls = waiting
+    parts.queues.waiting_messages["poll"] = waiting
     parts.ledger.add(LARGE, *polls(18))
 
     parts.run(ONE_ROUND)
@@ -111,7 +111,7 @@ def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
     ids=["the queue is full", "the queue has just enough room", "nothing is to be sent"],
 )
 def test_polls_are_looked_for_again_after_ten_seconds_once_the_queue_is_full(parts, job, waiting, count, looks):
-    parts.queues.waiting_polls = waiting
+    parts.queues.waiting_messages["poll"] = waiting
     parts.ledger.add(job, *polls(count), replace(SMALL, job_id="keeps-the-tick-busy", due_at=T))
     parts.visits_end_work = False
 
