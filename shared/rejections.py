@@ -10,27 +10,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.observability import batch_log_fields, logger
+from shared.other_account import api_of, other_account
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import ErrorClass, classify_error, classify_with_valid_token
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
-    from shared.models import Batch
+    from shared.models import Batch, Job
+    from shared.workers_ai.client import WorkersAI
     from shared.workers_ai.replies import Rejected
 
 
-def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, polling: bool) -> ErrorClass:
+def classify_rejection(services: Services, job: Job, batch: Batch, reply: Rejected, *, polling: bool) -> ErrorClass:
     """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`.
 
     Raises:
         StorageError: DynamoDB failed.
     """
     verdict = classify_error(reply.status, reply.code, reply.message, enveloped=reply.enveloped, polling=polling)
-    if verdict is not ErrorClass.CHECK_TOKEN:
+    # An id may be unknown only to a token that may not use its account; the stack's own account needs no such doubt.
+    doubted = verdict is ErrorClass.UNKNOWN_ID and other_account(services, job)
+    if verdict is not ErrorClass.CHECK_TOKEN and not doubted:
         return verdict
-    state = token_state(services)
+    state = token_state(services, api_of(services, job))
     logger.info("token checked", **batch_log_fields(batch), state=state, status=reply.status, code=reply.code)
     match state:
+        case TokenState.GOOD if doubted:
+            return verdict
         case TokenState.GOOD:
             return classify_with_valid_token(reply.status, reply.code, enveloped=reply.enveloped, polling=polling)
         case TokenState.REFUSED:
@@ -39,12 +45,12 @@ def classify_rejection(services: Services, batch: Batch, reply: Rejected, *, pol
             return ErrorClass.TRY_LATER
 
 
-def token_state(services: Services) -> TokenState | None:
-    """Whether the token is valid, according to the free call; None if the rate budget has no call left for it.
+def token_state(services: Services, api: WorkersAI) -> TokenState | None:
+    """Whether the token may use an account, by the free call; None if the rate budget has no call left for it.
 
     Raises:
         StorageError: DynamoDB failed.
     """
     if not services.budget.permit_check(services.now()):
         return None
-    return services.api.check_token()
+    return api.check_token()

@@ -8,12 +8,14 @@ due but not read, or was postponed, does not count towards its expiry.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from functions.poll.due_items import DueItem, in_parallel, isolated, load
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
+from shared.other_account import other_account
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
+    from shared.models import Job
     from shared.pacing.budget import ModelRoom
 
 MAX_EXAMINED = 50
@@ -44,27 +47,32 @@ class _Calls:
     left: int
     pause: float | None
     """While a pause is in force, when to look again."""
-    rooms: dict[str, ModelRoom] = field(default_factory=dict)
-    sent: dict[str, int] = field(default_factory=dict)
+    rooms: dict[tuple[str, str], ModelRoom] = field(default_factory=dict)
+    """Each model's room, by model and by account if that is not the stack's."""
+    sent: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
         if self.pause is not None and self.left <= 0:
             return self.pause
-        model = found.job.plan.model
-        if model not in self.rooms:
-            self.rooms[model] = self.services.budget.model_room(model, now)
-        room = self.rooms[model]
-        if room.batches is None or self.sent.get(model, 0) < room.batches:
+        target = self._target(found.job)
+        if target not in self.rooms:
+            model, account = target
+            self.rooms[target] = self.services.budget.model_room(model, now, account)
+        room = self.rooms[target]
+        if room.batches is None or self.sent[target] < room.batches:
             return None
         if room.full:
             return max(room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS))
         return room.until
 
-    def take(self, model: str) -> None:
-        """Count one batch of the model as sent."""
+    def take(self, job: Job) -> None:
+        """Count one batch of a job as sent."""
         self.left -= 1
-        self.sent[model] = self.sent.get(model, 0) + 1
+        self.sent[self._target(job)] += 1
+
+    def _target(self, job: Job) -> tuple[str, str]:
+        return job.plan.model, other_account(self.services, job)
 
 
 def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: float | None) -> tuple[int, int]:
@@ -107,7 +115,7 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
         elif (until := may.blocked_until(one, now)) is not None:
             put_off.append((one, until))
         elif may.left > 0:
-            may.take(one.job.plan.model)
+            may.take(one.job)
             go.append(one)
     return go, put_off
 

@@ -50,5 +50,6 @@ def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool
         return not submits_wait  # The next submit shows whether it still lasts.
     if pause.reason is PauseReason.TOKEN_REFUSED and not submits_wait and not polls_wait:
         # Only the call that costs nothing can show that the token is valid again.
-        return services.budget.claim_probe(pause, now) is not None and token_state(services) is TokenState.GOOD
+        claimed = services.budget.claim_probe(pause, now) is not None
+        return claimed and token_state(services, services.api) is TokenState.GOOD
     return False

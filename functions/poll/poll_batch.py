@@ -21,6 +21,7 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
+from shared.other_account import api_of, other_account
 from shared.pacing.controls import PauseReason, Permit
 from shared.rejections import classify_rejection
 from shared.retry import poll_back_off, retry_until_deadline, soon_after
@@ -105,7 +106,7 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
         return end(services, job, batch, CANCELLED_ACCEPTED)
     now = services.now()
     count("PollCalls")
-    with services.api.poll(
+    with api_of(services, job).poll(
         job.plan.model, submission.request_id, min(POLL_SECONDS, remaining() - COLLECT_SECONDS)
     ) as reply:
         if isinstance(reply, Answer):
@@ -117,7 +118,9 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
             _note_completion_time(services, job, batch, now)
             verdict = None
         else:
-            verdict = classify_rejection(services, batch, reply, polling=True) if isinstance(reply, Rejected) else None
+            verdict = None
+            if isinstance(reply, Rejected):
+                verdict = classify_rejection(services, job, batch, reply, polling=True)
             done = _not_finished(services, job, batch, submission, reply, verdict, permit)
         if not isinstance(reply, OutcomeUnknown) and verdict not in SAYS_NOTHING_OF_TOKEN:
             services.budget.lift(permit, job.plan.model)
@@ -198,7 +201,8 @@ def _rejected(
         return False
     match verdict:
         case ErrorClass.ACCOUNT:
-            services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
+            account = other_account(services, job)
+            services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
             ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
         case ErrorClass.HOLD:
             until = soon_after(services.budget.hold(now, reply.retry_after), 10)

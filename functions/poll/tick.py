@@ -30,6 +30,7 @@ from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState
 from shared.observability import count, logger
+from shared.other_account import other_account
 from shared.pacing.controls import Denied, Permit
 from shared.retry import soon_after
 
@@ -224,16 +225,19 @@ def _poll(
     """
     found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
     now = services.now()
-    calls = sum(needs_call(one.job, one.batch, now) for one in found)
-    granted, permit = services.budget.permit_polls(calls, now) if calls else (0, Permit())
+    calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
+    permits = {account: services.budget.permit_polls(wanted, now, account) for account, wanted in calls.items()}
     chosen: list[tuple[DueItem, Permit]] = []
     for one in found:
         if not needs_call(one.job, one.batch, now):
             chosen.append((one, Permit()))
-        elif isinstance(permit, Denied):
+            continue
+        account = other_account(services, one.job)
+        granted, permit = permits[account]
+        if isinstance(permit, Denied):
             _postpone(services, one, permit, now)
         elif granted > 0:
-            granted -= 1
+            permits[account] = granted - 1, permit
             chosen.append((one, permit))
 
     def step(one: DueItem, permit: Permit) -> str | None:
@@ -251,8 +255,8 @@ def _poll(
 
 def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
     """Postpone a poll for which there is no token, or that a pause forbids."""
-    waited = refusal.until - now if refusal.paused else 0.0
     batch = found.batch
+    waited = refusal.until - min(batch.due_at or now, now) if refusal.paused else 0.0
     isolated(
         services,
         found.due,

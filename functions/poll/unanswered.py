@@ -9,6 +9,7 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
+from shared.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -42,7 +43,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     submits = len(batch.of_round) + batch.unknowable
     if batch.last_word or job.cancelled or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
         return end(services, job, batch, batch.last_word or error)
-    if job.is_held or not services.budget.can_submit(job.plan.model, now):
+    if job.is_held or not services.budget.can_submit(job.plan.model, now, other_account(services, job)):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)

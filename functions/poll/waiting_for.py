@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.control import MAX_HELD_SECONDS
@@ -10,7 +10,8 @@ from shared import s3_keys as keys
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger
-from shared.pacing.controls import PAUSE_MESSAGES
+from shared.other_account import other_account
+from shared.pacing.controls import PAUSE_MESSAGES, PauseReason
 from shared.workers_ai.error_codes import advice
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of waiting for something without its own alarm, after which the alarm for stuck items is raised."""
 STACK_MESSAGE = "An operator has paused all jobs. To resume them, an operator writes `run` to control/stack."
+OTHER_ACCOUNT_ADVICE = {
+    "rest": "Give the API token access to it too, or set CloudflareAccountId and the token back until the job is over.",
+    "gateway": "Give the API token access to it too and create a gateway of the same name there, or set "
+    "CloudflareAccountId, the gateway and the tokens back until the job is over.",
+    "worker": "The Worker reaches only the account of CloudflareAccountId. Set CloudflareAccountId, WorkerUrl and the "
+    "shared secret back until the job is over, or set Transport to rest.",
+}
+"""What to do about a job of another account, by transport."""
 LASTING_ERROR_SECONDS = 4_500.0
 """Seconds for which a lasting error is reported after its last try; a batch is tried at least hourly."""
 
@@ -53,14 +62,15 @@ def waiting_for(services: Services, job: Job) -> Waiting | None:
         StorageError: DynamoDB failed.
     """
     now = services.now()
-    controls = services.budget.controls(job.plan.model)
+    account = other_account(services, job)
+    controls = services.budget.controls(job.plan.model, account)
     pause, wait, rate, trouble = controls.pause, controls.model_wait, controls.rate, job.trouble
     if job.control and job.control.held_since:
         return _job_is_held(job.job_id, job.control.held_since)
     if controls.stack.held_since:
         return Waiting("paused", STACK_MESSAGE, None)
-    if pause and (pause.until is None or pause.until > now):
-        return _paused(pause)
+    if pause and not pause.is_over(now):
+        return _account_is_paused(services.settings.transport, pause) if account else _paused(pause)
     if rate.hold_until > now and now - rate.held_since > NOTED_AFTER_SECONDS:
         words = (
             f"Cloudflare has answered 'too many calls' since {iso_time(rate.held_since)}; every call waits. Check "
@@ -102,6 +112,18 @@ def _job_is_held(job_id: str, since: float) -> Waiting:
 def _paused(pause: Pause) -> Waiting:
     words = f"{PAUSE_MESSAGES[pause.reason]} (API response: {pause.code}.)"
     return Waiting(pause.reason.value, words, pause.until)
+
+
+def _account_is_paused(transport: str, pause: Pause) -> Waiting:
+    """A pause of another account has no alarm of its own."""
+    if pause.reason is not PauseReason.TOKEN_REFUSED:
+        return replace(_paused(pause), since=pause.since)
+    words = (
+        f"The job belongs to the Cloudflare account {pause.account}, with which it was created, and cannot use it now "
+        f"(API response: {pause.code}). {OTHER_ACCOUNT_ADVICE[transport]} Only jobs of that account wait, and they "
+        "continue within minutes; nothing of them is lost."
+    )
+    return Waiting("other_account", words, None, pause.since)
 
 
 def _lasting_error(trouble: LastingError) -> Waiting:

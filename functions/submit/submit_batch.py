@@ -33,6 +33,7 @@ from shared.models import (
     cause_of,
 )
 from shared.observability import batch_log_fields, count, logger
+from shared.other_account import api_of, other_account
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.rejections import classify_rejection, token_state
 from shared.retry import retry_until_deadline, soon_after, submit_back_off
@@ -121,15 +122,15 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 
 
 def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:
-    now = services.now()
-    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST)
+    now, api, account = services.now(), api_of(services, job), other_account(services, job)
+    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
     if isinstance(permit, Denied):
         _wait(services, batch, permit)
         return
-    if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services) is TokenState.UNKNOWN:
+    if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services, api) is TokenState.UNKNOWN:
         # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
         # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
-        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit)
+        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
         _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
         return
     # Read before the POST, so that nothing comes between the request_id and the table.
@@ -143,7 +144,7 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
     claimed = services.ledger.begin_submit(batch, now + remaining() + SUBMIT_LEASE_MARGIN_SECONDS)
     if claimed is None:
         return
-    with services.api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
+    with api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
         _settle(services, job, claimed, permit, reply, first_ask, remaining)
 
 
@@ -185,7 +186,7 @@ def _settle(
             _accepted(services, job, batch, "", 0.0, remaining)
         case Rejected(code=code):
             verdict = retry_until_deadline(
-                lambda: classify_rejection(services, batch, reply, polling=False),
+                lambda: classify_rejection(services, job, batch, reply, polling=False),
                 services.sleep,
                 remaining,
             )
@@ -201,10 +202,14 @@ def _settle(
             retry_until_deadline(lambda: _isolate_or_end(services, batch, code, message), services.sleep, remaining)
         case OutcomeUnknown(reason):
             logger.warning("submit unknowable", **batch_log_fields(batch), reason=reason)
-            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
+            retry_until_deadline(
+                lambda: _ambiguous(services, job, batch, permit, services.now()), services.sleep, remaining
+            )
             return
         case _:  # Pending is not an answer to a submit
-            retry_until_deadline(lambda: _ambiguous(services, batch, permit, services.now()), services.sleep, remaining)
+            retry_until_deadline(
+                lambda: _ambiguous(services, job, batch, permit, services.now()), services.sleep, remaining
+            )
             return
     services.budget.lift(permit, job.plan.model)
     clear_lasting_error(services, job, batch)
@@ -264,7 +269,7 @@ def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: floa
 def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply: Rejected, verdict: ErrorClass) -> None:
     """Process a rejection: what happens to the batch, and to later calls."""
     now, ledger, budget = services.now(), services.ledger, services.budget
-    code = reply.code or reply.status
+    code, account = reply.code or reply.status, other_account(services, job)
     match verdict:
         case ErrorClass.MODEL_WAITS:
             until = budget.delay_model(job.plan.model, now, str(code), permit)
@@ -273,10 +278,10 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
             until = soon_after(budget.hold(now, reply.retry_after), 10)
             ledger.refuse(batch, until, paused=batch.paused + until - now)
         case ErrorClass.QUOTA:
-            budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit)
+            budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
             ledger.refuse(batch, now + 300, paused=batch.paused + 300)
         case ErrorClass.ACCOUNT:
-            budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit)
+            budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
@@ -304,11 +309,11 @@ def _isolate_or_end(services: Services, batch: Batch, code: int | None, message:
         services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
 
 
-def _ambiguous(services: Services, batch: Batch, permit: Permit, since: float) -> Batch | None:
+def _ambiguous(services: Services, job: Job, batch: Batch, permit: Permit, since: float) -> Batch | None:
     """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
     now = services.now()
     count("AmbiguousSubmits")
-    services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit)
+    services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit, other_account(services, job))
     times = batch.unknowable + 1
     if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
         ending = ErrorDetail(
@@ -334,7 +339,7 @@ def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
         if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
             logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
             # It died some time ago, so the pause starts then, and this batch may probe it now.
-            return _ambiguous(services, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
+            return _ambiguous(services, job, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
         submission = Submission("", batch.attempt, now, batch.round)
     else:
         submission = msgspec.json.decode(receipt, type=Submission)

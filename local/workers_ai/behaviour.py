@@ -39,6 +39,9 @@ class Behaviour:
     tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
     foreign_tokens: tuple[str, ...] = _switch((), "observed", "good tokens without access to the account: 403/9109")
     accounts: tuple[str, ...] = _switch((), "invented", "the only accounts accepted; empty: any 32 hex digits")
+    token_accounts: Mapping[str, tuple[str, ...]] = _switch(
+        {}, "observed", "accounts that a token may use, others: 403/9109; a token that is not named may use any"
+    )
     bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
         "401/10000", "documented", "reply to a token that is not accepted"
     )

@@ -69,4 +69,6 @@ def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Ap
         return error(int(code), status=int(status))
     if account and behaviour.accounts and account not in behaviour.accounts:
         return error(9109)
+    if account and account not in behaviour.token_accounts.get(token, (account,)):
+        return error(9109)
     return None

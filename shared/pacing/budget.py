@@ -109,10 +109,17 @@ class Budget(ControlItems):
         self.interval = max(-(-60_000 // calls_per_minute), -(-300_000 // (CLOUDFLARE_CALLS - self.burst)))
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
-    def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Denied:
-        """A permit to submit one batch of a model now; a job's first batch may use tokens that others must leave."""
+    def permit_submit(self, model: str, now: float, *, first: bool = False, account: str = "") -> Permit | Denied:
+        """A permit to submit one batch of a model now.
+
+        Args:
+            model: model id.
+            now: Unix seconds.
+            first: whether it is the first batch of its job, which may use tokens that others must leave.
+            account: another account than the stack's that it is submitted to; empty: the stack's.
+        """
         burst = self.burst if first else self.submit_burst
-        controls = self.controls(model)
+        controls = self.controls(model, account)
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
         # Checked before a probe is claimed, because a probe without a token would be lost.
@@ -141,16 +148,25 @@ class Budget(ControlItems):
         if controls.stack.held_since:
             return Free(polls=polls, paused=True, look_at=now + STACK_LOOK_SECONDS)
         pause = controls.pause
-        if pause is None or (pause.until is not None and now >= pause.until):
+        if pause is None or pause.is_over(now):
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
         return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=pause.look_at(now))
 
-    def model_room(self, model: str, now: float) -> ModelRoom:
-        """How many batches of a model may be submitted now, regardless of tokens and pauses."""
-        controls = self.controls(model)
+    def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
+        """How many batches of a model may be submitted now, regardless of tokens and of the stack's pause.
+
+        Args:
+            model: model id.
+            now: Unix seconds.
+            account: another account than the stack's, whose pause counts; empty: the stack's.
+        """
+        controls = self.controls(model, account)
         if model in controls.full_models:
             return ModelRoom(0, now + FULL_LOOK_SECONDS, full=True)
+        if account and (pause := controls.pause) and not pause.is_over(now):
+            may_probe = now >= pause.next_probe
+            return ModelRoom(int(may_probe), now + MODEL_PROBE_SECONDS if may_probe else pause.look_at(now))
         if (wait := controls.model_wait) is None:
             return ModelRoom(None, now)
         return ModelRoom(0, wait.until) if wait.until > now else ModelRoom(1, now + MODEL_PROBE_SECONDS)
@@ -159,9 +175,9 @@ class Budget(ControlItems):
         """The maximum number of calls in this many seconds."""
         return self.burst + int(1000 * seconds / self.interval)
 
-    def permit_polls(self, wanted: int, now: float) -> tuple[int, Permit | Denied]:
-        """A permit for up to `wanted` polls now (1 or more): how many, and the permit."""
-        controls = self.controls()
+    def permit_polls(self, wanted: int, now: float, account: str = "") -> tuple[int, Permit | Denied]:
+        """A permit for up to `wanted` polls of an account now (1 or more): how many, and the permit."""
+        controls = self.controls(account=account)
         if (held := self._held(controls.rate, 1, self.poll_burst, now)) is not None:
             return 0, held
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
@@ -211,11 +227,11 @@ class Budget(ControlItems):
         rate = self.controls().rate
         return self._held(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
 
-    def can_submit(self, model: str, now: float) -> bool:
+    def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, hold, model and cap are concerned."""
-        controls = self.controls(model)
+        controls = self.controls(model, account)
         pause, wait = controls.pause, controls.model_wait
-        paused = pause is not None and (pause.until is None or now < pause.until) and now < pause.next_probe
+        paused = pause is not None and not pause.is_over(now) and now < pause.next_probe
         waits = wait is not None and now < wait.until
         full = model in controls.full_models
         return not (paused or waits or full or controls.rate.hold_until > now or controls.stack.held_since)

@@ -5,6 +5,9 @@ outage). It is half-open at each `next_probe`: one call, the probe, may try. A s
 the condition that the item, identified by its nonce, is still the one that the probe has read; a pause written
 meanwhile stays. A wait of one model is a circuit breaker for that model alone.
 
+Each Cloudflare account has its own pause: the stack's, and those of jobs that were created with another account, whose
+calls neither heed nor probe the stack's pause.
+
 The items of the token bucket (`Rate`) and of outstanding batches are read here together with the pauses;
 `shared.pacing.budget` writes them.
 """
@@ -57,7 +60,7 @@ PAUSE_MESSAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of the account's calls.
+    """A pause of an account's calls.
 
     Attributes:
         reason: why.
@@ -67,6 +70,7 @@ class Pause:
         since: Unix seconds at which it began.
         step: current seconds between probes.
         code: what the API said, for the user.
+        account: another Cloudflare account than the stack's whose calls it concerns; empty: the stack's.
     """
 
     reason: PauseReason
@@ -76,6 +80,16 @@ class Pause:
     step: float
     until: float | None = None
     code: str = ""
+    account: str = ""
+
+    @property
+    def sk(self) -> str:
+        """Its item's sort key."""
+        return pause_sk(self.account)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has ended automatically."""
+        return self.until is not None and now >= self.until
 
     def look_at(self, now: float) -> float:
         """When paused items look again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
@@ -152,9 +166,14 @@ class Denied:
 class ControlItems(Table):
     """The control items: reads all of them, writes pauses and waits of models."""
 
-    def controls(self, model: str = "") -> Controls:
-        """Read all control items together, consistently."""
-        keys = [control_key(sk) for sk in ("PAUSE", "RATE", "RATE#OUTSTANDING", "STACK")]
+    def controls(self, model: str = "", account: str = "") -> Controls:
+        """Read the control items of a model and an account together, consistently.
+
+        Args:
+            model: model id; empty: of no model.
+            account: another account than the stack's whose pause is read; empty: the stack's.
+        """
+        keys = [control_key(sk) for sk in (pause_sk(account), "RATE", "RATE#OUTSTANDING", "STACK")]
         if model:
             keys.append(control_key(f"RATE#MODEL#{model}"))
         answer = call_dynamodb(
@@ -163,7 +182,7 @@ class ControlItems(Table):
         found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
         if answer.get("UnprocessedKeys"):
             found = {sk: item for key in keys if (sk := key["sk"]["S"]) and (item := self.get(key))}
-        pause, wait = found.get("PAUSE"), found.get(f"RATE#MODEL#{model}")
+        pause, wait = found.get(pause_sk(account)), found.get(f"RATE#MODEL#{model}")
         return Controls(
             read(pause, Pause) if pause else None,
             read(wait, ModelWait) if wait else None,
@@ -176,17 +195,18 @@ class ControlItems(Table):
         """Store the result of operators' commands; the caller reads the object again afterwards."""
         self.call("put_item", Item={**control_key("STACK"), **attributes(stack)})
 
-    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit) -> None:
-        """Pause the account's calls, or keep the existing pause.
+    def pause(self, reason: PauseReason, now: float, code: str, permit: Permit, account: str = "") -> None:
+        """Pause an account's calls, or keep the existing pause.
 
         Args:
             reason: why.
             now: Unix seconds.
             code: what the API said, for the user.
             permit: of the call that got this answer; after a failed probe of an outage, the next one is later.
+            account: another account than the stack's that answered; empty: the stack's.
         """
-        old = self.controls().pause
-        if old and old.until is not None and now >= old.until:
+        old = self.controls(account=account).pause
+        if old and old.is_over(now):
             same, other = None, None
         else:
             same, other = (old, None) if old and old.reason is reason else (None, old)
@@ -203,7 +223,8 @@ class ControlItems(Table):
                 return
             step, until = (min(2 * same.step, MAX_OUTAGE_WAIT_SECONDS) if same else FIRST_OUTAGE_WAIT_SECONDS), None
         since = same.since if same else now
-        self._write("PAUSE", old, Pause(reason, secrets.token_hex(8), since, now + step, step, until, code))
+        new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code, account)
+        self._write(new.sk, old, new)
 
     def delay_model(self, model: str, now: float, code: str, permit: Permit) -> float:
         """Make a model wait, longer after each rejected probe; return until when."""
@@ -218,7 +239,8 @@ class ControlItems(Table):
 
     def lift(self, permit: Permit, model: str) -> None:
         """After a good probe, delete exactly the pause and the wait that it probed."""
-        for sk, probed in (("PAUSE", permit.pause), (f"RATE#MODEL#{model}", permit.model_wait)):
+        pause = permit.pause
+        for sk, probed in ((pause.sk if pause else "", pause), (f"RATE#MODEL#{model}", permit.model_wait)):
             if probed is None:
                 continue
             try:
@@ -239,11 +261,11 @@ class ControlItems(Table):
         if pause.reason is PauseReason.TOKEN_REFUSED and now - pause.since > TOKEN_PROBE_SOON_FOR:
             step = TOKEN_PROBE_LATER_SECONDS
         probing = replace(pause, next_probe=now + step, step=step)
-        return probing if self._replace("PAUSE", pause, probing) else None
+        return probing if self._replace(pause.sk, pause, probing) else None
 
     def pass_pause(self, pause: Pause | None, call_for: CallKind, now: float) -> Pause | Denied | None:
         """Check for a pause. None: no pause prevents the call; a pause: the call is its probe."""
-        if pause is None or (pause.until is not None and now >= pause.until):
+        if pause is None or pause.is_over(now):
             return None
         if call_for is CallKind.POLL and pause.reason is not PauseReason.TOKEN_REFUSED:
             return None
@@ -289,6 +311,11 @@ class ControlItems(Table):
         except ConditionFailedError:
             return False
         return True
+
+
+def pause_sk(account: str = "") -> str:
+    """Sort key of the pause of an account; empty: the stack's."""
+    return f"PAUSE#{account}" if account else "PAUSE"
 
 
 def control_key(sk: str) -> dict[str, Any]:

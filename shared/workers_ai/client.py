@@ -92,7 +92,7 @@ class WorkersAI:
         return state
 
     def _state_of(self, credentials: Credentials, deadline: float) -> TokenState:
-        if not credentials.can_be_sent():
+        if not self.transport.run_url or not credentials.can_be_sent():
             return TokenState.REFUSED
         url, headers = self.transport.check_url, self.transport.check_headers(credentials)
         try:
@@ -143,6 +143,9 @@ class WorkersAI:
         self, model: str, body: bytes, credentials: Credentials, deadline: float, *, submitting: bool
     ) -> Iterator[Reply]:
         """One POST and its reply."""
+        if not self.transport.run_url:
+            yield Rejected(HTTPStatus.FORBIDDEN, None, "The transport does not reach this account.", enveloped=True)
+            return
         if not credentials.can_be_sent():
             yield Rejected(HTTPStatus.UNAUTHORIZED, None, "The secret holds no token.")
             return

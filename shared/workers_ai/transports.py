@@ -35,10 +35,10 @@ class Credentials(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """One way to the API.
+    """One way to the API of one account.
 
     Attributes:
-        run_url: address of a model's calls, to which the model id is added.
+        run_url: address of a model's calls, to which the model id is added; empty if this account cannot be reached.
         check_url: address of the free call that shows whether the token is valid.
         headers: headers of every submit and poll, besides the credentials.
     """
@@ -97,15 +97,21 @@ def worker(url: str) -> Transport:
     return Transport(f"{url}/run/", f"{url}/check")
 
 
-_TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
-    "rest": lambda chosen: rest(chosen.workers_ai_base_url, chosen.cloudflare_account_id),
-    "gateway": lambda chosen: gateway(
-        chosen.workers_ai_base_url, chosen.cloudflare_account_id, chosen.ai_gateway_base_url, chosen.ai_gateway_id
+UNREACHABLE = Transport("", "")
+"""A Worker calls the models of the account it is deployed to, which counts as the stack's: it reaches no other."""
+
+_TRANSPORTS: dict[str, Callable[[Settings, str], Transport]] = {
+    "rest": lambda chosen, account: rest(chosen.workers_ai_base_url, account),
+    # A gateway belongs to one account. Calls that have to go through one go through that of the same name.
+    "gateway": lambda chosen, account: gateway(
+        chosen.workers_ai_base_url, account, chosen.ai_gateway_base_url, chosen.ai_gateway_id
     ),
-    "worker": lambda chosen: worker(chosen.worker_url),
+    "worker": lambda chosen, account: (
+        worker(chosen.worker_url) if account == chosen.cloudflare_account_id else UNREACHABLE
+    ),
 }
 
 
-def transport_of(settings: Settings) -> Transport:
-    """The transport that an operator chose."""
-    return _TRANSPORTS[settings.transport](settings)
+def transport_of(settings: Settings, account: str = "") -> Transport:
+    """The transport that an operator chose, to an account; by default to the stack's."""
+    return _TRANSPORTS[settings.transport](settings, account or settings.cloudflare_account_id)

@@ -222,7 +222,7 @@ def test_a_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkey
     seen = first.controls(M2M)
 
     assert isinstance(second.permit_submit(M2M, until), Permit)
-    monkeypatch.setattr(first, "controls", lambda *_: seen)
+    monkeypatch.setattr(first, "controls", lambda *_, **__: seen)
 
     assert isinstance(first.permit_submit(M2M, until), Denied)
 
@@ -235,6 +235,6 @@ def test_a_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch)
 
     granted, permit = second.permit_polls(3, probe)
     assert (granted, isinstance(permit, Permit)) == (1, True)
-    monkeypatch.setattr(first, "controls", lambda *_: seen)
+    monkeypatch.setattr(first, "controls", lambda *_, **__: seen)
 
     assert first.permit_polls(3, probe)[0] == 0

@@ -39,7 +39,7 @@ def reads_before(items, monkeypatch, seen, then):
     put(items, seen)
     controls = items.controls(MODEL)
     put(items, then)
-    monkeypatch.setattr(items, "controls", lambda *_: controls)
+    monkeypatch.setattr(items, "controls", lambda *_, **__: controls)
 
 
 def pause_and_delay(items):

@@ -30,7 +30,7 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.s3_keys import result
 from shared.workers_ai.replies import OutcomeUnknown
 from tests.support.deaths import Boundaries, mortal_world
-from tests.support.resources import BUCKET, REGION, TABLE
+from tests.support.resources import ACCOUNT, BUCKET, REGION, TABLE
 from tests.support.world import REAL_SUBMIT
 
 pytestmark = pytest.mark.slow  # They take minutes together.
@@ -60,7 +60,7 @@ def job_of(name, model=BGE, **more):
     now = time.time()
     upload, plan = (
         Upload(BUCKET, f"inbox/{name}.jsonl", "v", "e", 1),
-        SplitPlan(model, 500, 9_500_000, "a", "jsonl", "plain"),
+        SplitPlan(model, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
     )
     held = {"created_at": now - DAY, "due_at": now + 3_600, "total": 1_000, **more}
     return Job(f"20261121T093000Z-{name:0>8}", JobState.IN_PROGRESS, upload, plan, **held)

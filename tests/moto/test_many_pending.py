@@ -15,7 +15,7 @@ from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_JOBS, TI
 from shared.aws.queues import decode_message
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
-from tests.support.resources import BUCKET, REGION, TABLE
+from tests.support.resources import ACCOUNT, BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 JOB = "20261121T093000Z-0000000a"
@@ -49,7 +49,7 @@ def pending(start):
         now = services.now()
         upload, plan = (
             Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1),
-            SplitPlan(BGE, 500, 9_500_000, "a", "jsonl", "plain"),
+            SplitPlan(BGE, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
         )
         job = Job(JOB, JobState.IN_PROGRESS, upload, plan, now, due_at=now + 300, total=count)
         services.ledger.create_job(job)

@@ -66,7 +66,7 @@ class GivenBudget(Budget):
         self.written: list[dict[str, Any]] = []
         self.loses, self.meanwhile = loses, meanwhile
 
-    def controls(self, model: str = "") -> Controls:
+    def controls(self, model: str = "", account: str = "") -> Controls:
         """The given control items."""
         return self.given
 

@@ -49,6 +49,7 @@ class Doubles:
 
     batch_deadline_hours: float = 24
     ambiguous_submit: str = "resubmit"
+    cloudflare_account_id: str = JOB.plan.account
     reply: Reply | Exception | None = None
     asked: list[tuple[str, float]] = field(default_factory=list)
     """Id and seconds of each poll."""

@@ -13,7 +13,7 @@ from shared.models import Batch, BatchState, Job
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Reply
-from tests.support.ledger_items import OneItem, T
+from tests.support.ledger_items import JOB, OneItem, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Submitting:
         self.puts: list[str] = []
         self.ledger = Ledger(dynamodb, "table")
         self.services: Any = SimpleNamespace(
-            settings=SimpleNamespace(ambiguous_submit="resubmit"),
+            settings=SimpleNamespace(ambiguous_submit="resubmit", cloudflare_account_id=JOB.plan.account),
             ledger=self.ledger,
             store=SimpleNamespace(get=self._get, head=self.objects.get, put_if_absent=self._put),
             queues=SimpleNamespace(send=lambda message, delay=0: self.messages.append((message, delay))),
@@ -53,7 +53,7 @@ class Submitting:
             budget=SimpleNamespace(
                 permit_submit=self._permit_submit,
                 permit_check=lambda now: True,
-                pause=lambda *words: self.budget_calls.append(("pause", *words)),
+                pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
                 lift=lambda *words: self.budget_calls.append(("lift", *words)),
                 delay_model=self._delay_model,
                 hold=self._hold,
@@ -120,7 +120,8 @@ class Submitting:
         self.at_post = self.batch
         yield self.reply
 
-    def _permit_submit(self, model: str, now: float, *, first: bool) -> Permit | Denied:
+    def _permit_submit(self, model: str, now: float, *, first: bool, account: str) -> Permit | Denied:
+        assert account == "", "the job's account is the stack's"
         self.budget_calls.append(("permit", model, now, first))
         return self.permit
 

@@ -13,7 +13,7 @@ from shared.ledger import DueEntry
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
 from shared.pacing.controls import Denied, Permit
-from tests.support.ledger_items import T
+from tests.support.ledger_items import JOB, T
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ class Allowance:
         """The maximum number of calls until the next tick."""
         return self.calls
 
-    def permit_polls(self, wanted: int, _now: float) -> tuple[int, Permit | Denied]:
+    def permit_polls(self, wanted: int, _now: float, _account: str = "") -> tuple[int, Permit | Denied]:
         """How many polls are permitted, and the permit."""
         return min(wanted, self.granted), self.permit
 
@@ -194,7 +194,8 @@ class TickParts:
         self.clock = Clock()
         self.ledger, self.budget, self.queues = MemoryLedger(self.clock), Allowance(), SentMessages()
         parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues}
-        self.services: Any = SimpleNamespace(**parts, now=self.clock.now, sleep=self.clock.sleep)
+        settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
+        self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
         self.visits: list[tuple[float, str]] = []
         self.seconds_per_visit = 0.0
         self.visit_seconds: list[float] = []

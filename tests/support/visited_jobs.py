@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from functions.poll.advance_job import advance_job
@@ -40,6 +41,7 @@ class Visited:
         self.store = ObjectStore(client("s3"), "bucket")
         self.budget = Budget(dynamodb, "table", 3_000)
         self.notices = self
+        self.settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.told: list[dict[str, Any]] = []
         self.job_id = f"20261121T093000Z-{next(_ordinals):08x}"
 

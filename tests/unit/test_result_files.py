@@ -172,7 +172,8 @@ class World:
         self.services = SimpleNamespace(
             ledger=self.ledger,
             store=self.store,
-            budget=SimpleNamespace(controls=lambda _: self.calls("read", lambda: controls)),
+            settings=SimpleNamespace(cloudflare_account_id="a"),
+            budget=SimpleNamespace(controls=lambda *_: self.calls("read", lambda: controls)),
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,
         )

@@ -1,6 +1,9 @@
 """The transports: what each sends where, and which secret goes along."""
 
 import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -8,9 +11,9 @@ import pytest
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, Rejected
-from shared.workers_ai.transports import Credentials, gateway, rest, worker
+from shared.workers_ai.transports import Credentials, gateway, rest, transport_of, worker
 
-ACCOUNT = "0123456789abcdef0123456789abcdef"
+ACCOUNT, OTHER = "0123456789abcdef0123456789abcdef", "f" * 32
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BASE = "https://api.cloudflare.com/client/v4"
 TRANSPORTS = {
@@ -24,6 +27,17 @@ RUN_URLS = {
     "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
 }
 ACCEPTED = {"status": "queued", "request_id": "id-1"}
+
+
+def settings_of(name: str) -> Any:
+    return SimpleNamespace(
+        transport=name,
+        workers_ai_base_url=BASE,
+        cloudflare_account_id=ACCOUNT,
+        ai_gateway_base_url="https://gateway.ai.cloudflare.com/v1",
+        ai_gateway_id="my-gateway",
+        worker_url="https://dropbatch.example.workers.dev",
+    )
 
 
 class Api:
@@ -93,6 +107,29 @@ def test_only_the_gateway_gets_the_gateways_token():
     assert run.headers["cf-aig-authorization"] == "Bearer gateway-secret"
     assert check.url.host == "api.cloudflare.com"
     assert "cf-aig-authorization" not in check.headers
+
+
+@pytest.mark.parametrize("name", ["rest", "gateway"])
+def test_another_account_is_in_every_address_instead_of_the_stacks(name):
+    settings = settings_of(name)
+    own, other = transport_of(settings), transport_of(settings, OTHER)
+    assert own == TRANSPORTS[name]
+    assert other == replace(
+        own, run_url=own.run_url.replace(ACCOUNT, OTHER), check_url=own.check_url.replace(ACCOUNT, OTHER)
+    )
+    assert ACCOUNT not in other.run_url + other.check_url
+
+
+def test_a_worker_is_sent_nothing_for_another_account():
+    settings = settings_of("worker")
+    assert transport_of(settings, ACCOUNT) == TRANSPORTS["worker"]
+    api = Api(lambda request: httpx.Response(200, json={"success": True}))
+    ai = WorkersAI(http_client(httpx.MockTransport(api)), transport_of(settings, OTHER), lambda fresh: Credentials("s"))
+    with ai.submit(MODEL, b"{}", 60) as submitted, ai.poll(MODEL, "id", 60) as polled:
+        assert submitted == polled
+        assert (submitted.status, submitted.enveloped) == (403, True)
+    assert ai.check_token() is TokenState.REFUSED
+    assert api.requests == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,255 @@
+"""Jobs of another Cloudflare account than the stack's, after a redeployment with another `CloudflareAccountId`."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+import functions.poll.handler
+import functions.submit.handler
+from local.workers_ai import Fault
+from shared.workers_ai.client import WorkersAI
+from shared.workers_ai.transports import transport_of
+from tests.support.resources import ACCOUNT, TOKEN, WAYS
+from tests.support.translations import M2M, greetings, polls, submits
+
+SECOND = "f" * 32
+HOUR = 3_600.0
+
+
+def redeploy(world, account):
+    """New processes of both functions, with another account id."""
+    old = functions.poll.handler.services()
+    settings = dataclasses.replace(old.settings, cloudflare_account_id=account)
+    new = dataclasses.replace(
+        old, settings=settings, api=WorkersAI(old.api.http, transport_of(settings), old.api.credentials)
+    )
+    for module in (functions.poll.handler, functions.submit.handler):
+        module.services = lambda: new
+
+
+@pytest.fixture(autouse=True)
+def _own_services(monkeypatch):
+    for module in (functions.poll.handler, functions.submit.handler):
+        monkeypatch.setattr(module, "services", module.services)
+
+
+def accounts(api):
+    """The account of each billed batch, in order."""
+    return [batch["account"] for batch in api.accepted]
+
+
+def pauses(world):
+    return {item["sk"]["S"]: item["reason"]["S"] for item in world.items() if item["sk"]["S"].startswith("PAUSE")}
+
+
+def folder_of(world, name):
+    (found,) = [folder for folder in world.manifests() if f"/{name}/" in folder]
+    return found
+
+
+def statuses(world):
+    """Every job's status by the name of its upload."""
+    found = [key for key in world.objects() if key.endswith("/status.json")]
+    return {key.split("/")[1]: json.loads(world.read(key)) for key in found}
+
+
+def batches_of(world, name):
+    """The items of the batches of an upload's job."""
+    (job,) = [one["job_id"]["S"] for one in world.items() if one["sk"]["S"] == "META" and name in str(one["upload"])]
+    return [item for item in world.items() if item["pk"]["S"] == f"JOB#{job}" and item["sk"]["S"] != "META"]
+
+
+def run_for(world, hours):
+    ends = time.time() + hours * HOUR
+    world.settle(minutes=int(hours * 60) + 60, until=lambda: time.time() >= ends)
+
+
+@pytest.mark.parametrize("way", [WAYS["rest"], WAYS["gateway"]], ids=["rest", "gateway"])
+def test_a_job_in_flight_stays_with_its_account(start, api):
+    """Polls, submits that wait, resubmissions and pieces: everything goes to the account of the job."""
+    world = start(MAX_REQUESTS_PER_BATCH=4, BATCH_DEADLINE_HOURS=1)
+    api.inject(
+        Fault(kind="stuck", on="submit"),
+        Fault(kind="5006", on="submit", contains="hello 9", times=0),
+    )
+    world.upload_records("a.jsonl", greetings(12), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=1)
+    redeploy(world, SECOND)
+    world.settle(minutes=180)
+
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+    world.settle()
+
+    first = world.manifest(folder_of(world, "a.jsonl"))
+    assert first["counts"] == {"total": 12, "succeeded": 11, "failed": 1}
+    assert accounts(api)[-1] == SECOND
+    assert set(accounts(api)[:-1]) == {ACCOUNT}
+    assert len(api.accepted) == first["batches"][0]["attempts"] + 1 + 3 + 1
+    assert first["batches"][0]["attempts"] == 2
+    assert pauses(world) == {}
+
+
+def test_an_account_that_the_token_may_not_use_makes_only_its_jobs_wait(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.switch(latency=60.0, retention=0.0)
+    world.upload_records("a.jsonl", greetings(8), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=2)
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (SECOND,)})
+    called = submits(api) + polls(api)
+    run_for(world, 6)
+
+    calls = submits(api) + polls(api) - called
+    assert calls <= 15 + 6 * 12, "one call at a time, every minute at first, then every five"
+    assert accounts(api) == [ACCOUNT] * 2
+    waiting = statuses(world)["a.jsonl"]["waiting_for"]
+    assert waiting["code"] == "other_account"
+    assert ACCOUNT in waiting["message"]
+    assert "CloudflareAccountId" in waiting["message"]
+    assert pauses(world) == {f"PAUSE#{ACCOUNT}": "token_refused"}
+    assert [(item["claims"]["N"], item["state"]["S"]) for item in batches_of(world, "a.jsonl")] == [
+        ("0", state) for state in ("queued", "queued", "ready", "ready")
+    ]
+
+    began = time.time()
+    world.upload_records("b.jsonl", greetings(2), model=M2M)
+    world.settle(until=lambda: "b.jsonl" in str(world.manifests()))
+    assert time.time() - began < 180
+    assert statuses(world)["b.jsonl"]["waiting_for"] is None
+
+    api.switch(token_accounts={})
+    world.settle(minutes=30)
+    first = world.manifest(folder_of(world, "a.jsonl"))
+    assert first["counts"] == {"total": 8, "succeeded": 8, "failed": 0}
+    assert sorted(accounts(api)) == [ACCOUNT] * 4 + [SECOND]
+    assert [batch["attempts"] for batch in first["batches"]] == [1] * 4
+    assert pauses(world) == {}
+
+
+def test_a_job_goes_on_when_the_parameter_is_set_back(start, api):
+    world = start()
+    api.switch(latency=60.0, retention=0.0)
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (SECOND,)})
+    run_for(world, 2)
+
+    redeploy(world, ACCOUNT)
+    api.switch(token_accounts={TOKEN: (ACCOUNT,)})
+    world.settle(minutes=15)
+
+    assert world.manifest()["counts"]["succeeded"] == 2
+    assert accounts(api) == [ACCOUNT]
+
+
+def test_an_unknown_id_is_not_believed_while_the_token_may_not_use_the_account(start, api):
+    """As if the API looked for the id before it looked at the token's accounts."""
+    world = start()
+    api.switch(latency=300.0)
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (SECOND,)})
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=40))
+    run_for(world, 3)
+    assert statuses(world)["a.jsonl"]["waiting_for"]["code"] == "other_account"
+
+    api.clear_faults()
+    api.switch(token_accounts={})
+    world.settle(minutes=30)
+    assert world.manifest()["counts"]["succeeded"] == 2
+    assert len(api.accepted) == 1
+
+
+def test_an_id_that_its_own_account_lost_is_submitted_again_there(start, api):
+    world = start()
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    redeploy(world, SECOND)
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=7))
+
+    world.settle()
+
+    assert world.manifest()["counts"]["succeeded"] == 2
+    assert accounts(api) == [ACCOUNT] * 2
+
+
+def test_the_quota_of_another_account_pauses_nothing_else(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver("UploadQueue")
+    redeploy(world, SECOND)
+    api.inject(Fault(kind="3036", on="submit", contains="hello", times=0))
+    world.deliver_all()
+    world.upload_records("b.jsonl", greetings(2, "goodbye"), model=M2M)
+    world.settle(minutes=10, until=lambda: "b.jsonl" in str(world.manifests()))
+
+    assert pauses(world) == {f"PAUSE#{ACCOUNT}": "quota_spent"}
+    assert submits(api) == 1 + 2
+    world.settle(minutes=10, until=lambda: statuses(world)["a.jsonl"]["waiting_for"] is not None)
+    assert statuses(world)["a.jsonl"]["waiting_for"]["code"] == "quota_spent"
+
+    api.clear_faults()
+    world.settle(minutes=60)
+    assert accounts(api) == [SECOND] * 2 + [ACCOUNT] * 3
+
+
+def test_a_refused_token_of_the_stacks_account_is_not_probed_by_a_job_of_another(start, api):
+    """Its answers come from another account: they would lift the pause, and the next call would begin it again."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.switch(latency=900.0)
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=2)
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (ACCOUNT,)})
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+    world.deliver_all()
+    (since,) = [item["since"]["N"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
+
+    world.settle(minutes=180, until=lambda: "a.jsonl" in str(world.manifests()))
+
+    assert [item["since"]["N"] for item in world.items() if item["sk"]["S"] == "PAUSE"] == [since]
+    assert accounts(api) == [ACCOUNT] * 6
+    assert statuses(world)["b.jsonl"]["waiting_for"]["code"] == "token_refused"
+
+
+@pytest.mark.parametrize("way", [WAYS["worker"]], ids=["worker"])
+def test_a_worker_is_never_asked_for_another_account(start, api):
+    world = start()
+    api.switch(latency=60.0, retention=0.0)
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    called = submits(api) + polls(api)
+    redeploy(world, SECOND)
+    run_for(world, 3)
+
+    assert submits(api) + polls(api) == called
+    waiting = statuses(world)["a.jsonl"]["waiting_for"]
+    assert waiting["code"] == "other_account"
+    assert "Worker" in waiting["message"]
+
+    redeploy(world, ACCOUNT)
+    world.settle(minutes=15)
+    assert world.manifest()["counts"]["succeeded"] == 2
+    assert len(api.accepted) == 1
+
+
+def test_the_wait_of_an_account_does_not_count_towards_the_deadline(start, api):
+    world = start(BATCH_DEADLINE_HOURS=2)
+    api.switch(latency=5.5 * HOUR, retention=0.0)
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (SECOND,)})
+    run_for(world, 5)
+
+    api.switch(token_accounts={})
+    world.settle(minutes=60)
+    assert len(api.accepted) == 1
+    assert world.manifest()["counts"]["succeeded"] == 2
