@@ -26,7 +26,7 @@ from shared.pacing.controls import PauseReason, Permit
 from shared.rejections import classify_rejection
 from shared.retry import poll_back_off, retry_until_deadline, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
-from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Pending, Rejected, Reply
+from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
@@ -41,13 +41,16 @@ COLLECT_SECONDS = 25.0
 MIN_POLL_SECONDS = 15.0
 """Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
 MISSES, MISSES_OVER = 5, 60.0
-"""Polls in a row for which the API must not know an id, over at least that many seconds, before it counts as lost."""
+"""Polls in a row for which the API must not know an id, or have no answers for it though it calls the batch completed,
+over at least that many seconds, before the answers count as lost."""
 FAILURES, FAILURES_OVER = 5, 30.0
 """The same for polls answered with the same 5xx code; for any other code the seconds are `MISSES_OVER`."""
 DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after a reply that is believed only when several are the same."""
 SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
+LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
+NO_ANSWERS = ErrorDetail("missing_response", "Workers AI reported the batch as completed and sent no answers.")
 INTERNAL = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
 
 
@@ -170,6 +173,8 @@ def _not_finished(
             return _still_pending(services, job, batch, submission, status)
         case Accepted():
             return _still_pending(services, job, batch, submission, "queued")
+        case NoAnswers():
+            return _missed(services, job, batch, submission, NO_ANSWERS)
         case Failed(code, message, enveloped):
             if enveloped or _is_believed(services, batch, submission, code or 0, MISSES_OVER):
                 _failed(services, job, batch, submission, code, message)
@@ -208,7 +213,7 @@ def _rejected(
             until = soon_after(services.budget.hold(now, reply.retry_after), 10)
             ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
         case ErrorClass.UNKNOWN_ID:
-            return _missed(services, job, batch, submission)
+            return _missed(services, job, batch, submission, LOST)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
             ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
@@ -263,8 +268,8 @@ def _is_believed(services: Services, batch: Batch, submission: Submission, code:
     return False
 
 
-def _missed(services: Services, job: Job, batch: Batch, submission: Submission) -> bool:
-    """Process an unknown id, which is believed after several polls; return whether that made the batch `done`."""
+def _missed(services: Services, job: Job, batch: Batch, submission: Submission, error: ErrorDetail) -> bool:
+    """Process a lost answer, which is believed after several polls; return whether that made the batch `done`."""
     now = services.now()
     if not _is_latest(batch, submission):
         _give_up_earlier(services, batch, submission, certain=False)
@@ -272,9 +277,7 @@ def _missed(services: Services, job: Job, batch: Batch, submission: Submission) 
     since = batch.missed_at if batch.misses else now
     counted: dict[str, object] = {"misses": batch.misses + 1, "missed_at": since, "failures": 0}
     if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
-        return submit_again(
-            services, job, batch, ErrorDetail("expired", "Workers AI no longer knew the batch."), counted
-        )
+        return submit_again(services, job, batch, error, counted)
     due_at = now + claim_seconds(batch.claims, DOUBTED_SECONDS)
     services.ledger.schedule_poll(batch, due_at, claims=batch.claims, **counted)
     return False

@@ -278,7 +278,7 @@ class WorkersAI:
             with self._lock:
                 self._batches.forget(batch)
             return self._finished(batch, requests, batch.faults, 0)
-        result: dict[str, Any] = {"status": "queued", "request_id": batch.request_id}
+        result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
         if behaviour.submit_model:
@@ -364,7 +364,7 @@ class WorkersAI:
     def _pending(self, batch: Batch, now: float) -> Reply:
         behaviour = self._behaviour
         word = behaviour.queued_word if now < batch.running_at else behaviour.running_word
-        result: dict[str, Any] = {"status": word, "request_id": batch.request_id}
+        result: dict[str, Any] = {"status": word, "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
         if behaviour.pending_model:
@@ -376,7 +376,7 @@ class WorkersAI:
         if behaviour.batch_failure == "envelope":
             return envelope.failure(failure, behaviour)
         said = {"code": failure.code, "message": failure.message}
-        result = {"status": behaviour.batch_failure, "request_id": batch.request_id, "error": said}
+        result = {"status": behaviour.batch_failure, "request_id": batch.shown_id(behaviour), "error": said}
         return envelope.success(result, behaviour)
 
     def _finished(self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int) -> Reply:

@@ -41,6 +41,10 @@ class Batch:
     answers: int = 0
     """Complete answers given."""
 
+    def shown_id(self, behaviour: Behaviour) -> str | int:
+        """The id as replies show it."""
+        return int(self.request_id) if behaviour.request_id_form == "integer" else self.request_id
+
     def bill(self) -> dict[str, Any]:
         """What the account is charged for, and how it was polled."""
         return {
@@ -122,6 +126,8 @@ class Batches:
         request_id = str(uuid.UUID(bytes=drawn, version=4))
         if behaviour.request_id_form == "req":
             request_id = f"req-{request_id}"
+        elif behaviour.request_id_form == "integer":
+            request_id = str(int.from_bytes(drawn[:6]) + 1)
         latency = _latency(behaviour, model, len(requests), request_id)
         running = latency / 2 if behaviour.running_after < 0 else min(behaviour.running_after, latency)
         batch = Batch(request_id, account, model, len(requests), digest, now, now + running, now + latency)

@@ -65,6 +65,7 @@ class Behaviour:
     envelope: bool = _switch(
         True, "documented", "REST envelope; false: bare bodies and the runtime's `internalCode` errors"
     )
+    result_list: bool = _switch(False, "invented", "`result` is a list with one element")
     error_result: Literal["null", "empty", "absent"] = _switch("null", "documented", "`result` beside errors")
     error_code_text: bool = _switch(False, "observed", "error codes as strings")
     compress: bool = _switch(False, "unknown", "gzip replies of over 1 KB for clients that accept it")
@@ -72,8 +73,8 @@ class Behaviour:
     # Submit
     submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
     submit_model: bool = _switch(True, "documented", "`model` in the reply to a submit")
-    request_id_form: Literal["uuid", "req"] = _switch(
-        "uuid", "documented", "`req`: the form `req-<uuid>` of the event documentation"
+    request_id_form: Literal["uuid", "req", "integer"] = _switch(
+        "uuid", "documented", "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number (invented)"
     )
     max_payload: int = _switch(
         10_000_000,

@@ -15,6 +15,7 @@ _WORTH_COMPRESSING = 1024
 
 def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
     """A reply that holds a result; `beside` goes into the envelope next to it."""
+    result = [result] if behaviour.result_list else result
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)
     return Reply(status=status, headers=(JSON,), body=body)

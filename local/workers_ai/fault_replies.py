@@ -8,6 +8,9 @@ from local.workers_ai.codes import error
 from local.workers_ai.faults import Fault
 from local.workers_ai.reply import Cut, Reply, page
 
+_WITHOUT = {"accept_no_request_id": {}, "no_answers": {"status": "completed"}}
+"""Results that lack what they should hold."""
+
 
 def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
     """The reply of a fault that keeps a call from being carried out."""
@@ -51,8 +54,8 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
             return page(fault.status or 502)
         case "accept_then_json_500":
             return envelope.failure(error(10013), behaviour)
-        case "accept_no_request_id":
-            return envelope.success({}, behaviour)
+        case "accept_no_request_id" | "no_answers":
+            return envelope.success(_WITHOUT[fault.kind], behaviour)
         case "slow_body":
             return replace(reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace))
         case "slow":

@@ -46,6 +46,7 @@ KINDS = {
     "sync_answer": Kind("after", "submit", "not queued: the results are in the reply, and are billed"),
     "truncated_json": Kind("after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"),
     "truncated_body": Kind("after", "poll", "the connection ends `at` a byte of the body (half)"),
+    "no_answers": Kind("after", "poll", "carried out, answered `status: completed` without an array"),
     "slow_body": Kind("after", "poll", "each kilobyte arrives `seconds` (switch `pace`) after the last"),
     "slow": Kind("after", "any", "the reply begins `seconds` later"),
     "stuck": Kind("batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"),

@@ -42,7 +42,7 @@ class Submission:
         attempt: the POST that was accepted.
         at: Unix seconds of the acceptance.
         round: the round.
-        misses: once its round has a later one, consecutive polls that found the id unknown, failed or refused;
+        misses: once its round has a later one, consecutive polls that found the id unknown, empty, failed or refused;
             `missed_at` is the time of the first.
         given_up: whether the misses were believed, so that the id is no longer polled.
     """
@@ -93,7 +93,8 @@ class Batch:
         round_requests: records in the round's body; `round_size` is its size in bytes; both 0 in round 0.
         answered: for each earlier round, the key of its final reply; empty if the items it lacked are tried separately.
         partial_replies: replies that lacked items, oldest first; at most two of each round.
-        misses: consecutive polls that found the latest id unknown; `missed_at` is the time of the first.
+        misses: consecutive polls that found the latest id unknown or without answers; `missed_at` is the time of the
+            first.
         failures: consecutive polls of the latest id that got the same code, `failing_code`, which is believed only
             after several; `failing_at` is the time of the first.
         refusals: consecutive refusals, for the back-off.

@@ -1,4 +1,4 @@
-"""One reply of the API as data: `Accepted`, `Answer`, `Pending`, `Rejected`, `Failed` or `OutcomeUnknown`.
+"""One reply of the API as data: `Accepted`, `Answer`, `Pending`, `NoAnswers`, `Rejected`, `Failed`, `OutcomeUnknown`.
 
 Accepts what Cloudflare does not specify: any 2xx, bodies with or without the envelope, both shapes of a completed
 batch, unknown status words. Every number and text that is stored is bounded. What an error means:
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.workers_ai.results import Answer, begins, parse_answer
+from shared.workers_ai.results import Answer, begins, only_object, parse_answer
 from shared.workers_ai.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ class Pending:
     """Not finished; `status` is the API's own, empty if it gave none."""
 
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswers:
+    """Reported as completed, but without any answers: doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class OutcomeUnknown:
     reason: str
 
 
-Reply = Accepted | Answer | Pending | Rejected | Failed | OutcomeUnknown
+Reply = Accepted | Answer | Pending | NoAnswers | Rejected | Failed | OutcomeUnknown
 
 
 class _Body(msgspec.Struct):
@@ -136,7 +141,7 @@ def parse_reply(status: int, retry_after: str | None, content: bytes | mmap.mmap
         return _no_answer(status, wait, outer)
     answer = answer or _answer_in(content)  # now without lone surrogates
     word = inner.status.lower() if isinstance(inner.status, str) else ""
-    accepted = submitting and _is_id(inner.request_id)
+    accepted = submitting and _id_of(inner.request_id)
     if answer and (answer.items or (word in _COMPLETED_WORDS and not accepted)):
         return answer
     return _unfinished(status, wait, outer, inner, word, submitting=submitting)
@@ -155,16 +160,20 @@ def _unfinished(status: int, wait: float | None, outer: _Body, inner: _Body, wor
     if code is not None and not word and not inner.request_id:
         return Rejected(status, code, message, wait, enveloped=True)
     if not submitting:
+        if word == "completed" or (enveloped and word and word in _COMPLETED_WORDS):
+            return NoAnswers()
         known = enveloped or word or outer.result is not msgspec.UNSET
         return Pending(word[:32]) if known else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
-    if _is_id(inner.request_id):
-        return Accepted(inner.request_id)
+    if request_id := _id_of(inner.request_id):
+        return Accepted(request_id)
     return OutcomeUnknown(f"HTTP {status} with neither request_id nor results")
 
 
-def _is_id(value: object) -> bool:
-    """Whether it can be a request_id: a longer one could not be stored."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_REQUEST_ID_CHARACTERS
+def _id_of(value: object) -> str:
+    """A request_id, given as text or as a positive integer; empty for anything else, or one too long to be stored."""
+    if type(value) is int and value > 0:
+        value = str(value)
+    return value if isinstance(value, str) and len(value) <= MAX_REQUEST_ID_CHARACTERS else ""
 
 
 def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
@@ -207,9 +216,9 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 def _unwrapped(outer: _Body) -> _Body:
     """The body without its envelope."""
-    if not begins(outer.result, b"{") or begins(outer.responses, b"[") or begins(outer.results, b"["):
+    if begins(outer.responses, b"[") or begins(outer.results, b"[") or (result := only_object(outer.result)) is None:
         return outer
-    return _decode(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+    return _decode(result)
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:

@@ -132,8 +132,9 @@ def _unusual_array_of(body: bytes | mmap.mmap) -> tuple[list[Members], msgspec.R
     """The same for replies in which something has an unexpected type, such as an item that is not an object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
-    if not (begins(outer.responses, b"[") or begins(outer.results, b"[")) and begins(outer.result, b"{"):
-        inner = _decode_unusual_inner(outer.result)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+    bare = begins(outer.responses, b"[") or begins(outer.results, b"[")
+    if not bare and (result := only_object(outer.result)) is not None:
+        inner = _decode_unusual_inner(result)
     array = inner.responses if begins(inner.responses, b"[") else inner.results
     if not begins(array, b"[") or outer.success is False:
         raise msgspec.ValidationError("a reply without responses or results")
@@ -162,6 +163,14 @@ def _item_of(members: Members) -> Item:
 def begins(raw: msgspec.Raw | msgspec.UnsetType, with_byte: bytes) -> bool:
     """Whether a member is there and its JSON begins with a byte; it distinguishes objects, arrays and strings."""
     return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
+
+
+def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
+    """The object that a member is, or that is the only element of its array; None if there is none."""
+    if begins(raw, b"["):
+        elements = _decode_raws(raw)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
+        raw = elements[0] if len(elements) == 1 else msgspec.UNSET
+    return raw if isinstance(raw, msgspec.Raw) and begins(raw, b"{") else None
 
 
 def decode_member(raw: msgspec.Raw | bytes) -> Any:  # noqa: ANN401  # any JSON value

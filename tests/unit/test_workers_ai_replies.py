@@ -14,6 +14,7 @@ from shared.workers_ai.replies import (
     MAX_RETRY_AFTER_SECONDS,
     Accepted,
     Failed,
+    NoAnswers,
     OutcomeUnknown,
     Pending,
     Rejected,
@@ -31,6 +32,8 @@ DONE = [
     enveloped({"results": [], "status": "completed"}),
     {"success": True, "responses": ITEMS},
     {"result": {"responses": ITEMS}},
+    enveloped([{"responses": ITEMS}]),
+    {"result": [{"results": ITEMS, "status": "completed"}]},
 ]
 
 
@@ -69,6 +72,23 @@ def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word
     assert ask(Api(httpx.Response(200, json=content))) == Pending(word)
 
 
+@pytest.mark.parametrize("number", [1, 12_345, 2**63 - 1])
+def test_an_integer_request_id_is_taken_as_text(number):
+    content = enveloped({"status": "queued", "request_id": number})
+    assert submit(Api(httpx.Response(200, json=content))) == Accepted(str(number))
+
+
+@pytest.mark.parametrize("more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}])
+@pytest.mark.parametrize("word", ["completed", "Done"])
+def test_a_completed_batch_without_an_array_is_doubtful(word, more):
+    assert ask(Api(httpx.Response(200, json=enveloped({"status": word, **more})))) == NoAnswers()
+
+
+@pytest.mark.parametrize(("word", "reply"), [("completed", NoAnswers()), ("done", Pending("done"))])
+def test_without_the_envelope_only_the_apis_own_word_is_a_completed_batch(word, reply):
+    assert ask(Api(httpx.Response(200, json={"status": word}))) == reply
+
+
 @pytest.mark.parametrize("status", [200, 201, 202])
 @pytest.mark.parametrize(
     "content",
@@ -78,6 +98,7 @@ def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word
         enveloped({"status": "x", "request_id": "id-1"}),
         enveloped({"status": "queued", "request_id": "id-1", "results": []}),
         enveloped({"request_id": "id-1", "responses": []}),
+        enveloped([{"status": "queued", "request_id": "id-1"}]),
     ],
 )
 def test_a_request_id_accepts_a_submit(status, content):
@@ -167,7 +188,13 @@ def test_what_is_not_the_apis_is_lost(status, content, submitting):
         enveloped({}),
         enveloped(None),
         enveloped({"request_id": ""}),
-        enveloped({"request_id": 7}),
+        enveloped({"request_id": 0}),
+        enveloped({"request_id": -7}),
+        enveloped({"request_id": 7.5}),
+        enveloped({"request_id": True}),
+        enveloped([{"request_id": "id-1"}, {"request_id": "id-2"}]),
+        enveloped(["id-1"]),
+        enveloped([]),
         enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
         enveloped({"status": "queued", "results": []}),
         enveloped({"status": "queued"}),

@@ -14,6 +14,7 @@ NOT_OVER_AN_OLDER_WORKER = (
     "whatever_the_code[older worker-bare",
     "burns_nothing[older worker-{'kind': 'bare'",
     "until_the_secret_is_changed",
+    "billed_once[older worker-list",
 )
 """Parts of the names of tests of what an AI binding without raw responses keeps from its caller."""
 NOT_OVER_A_WORKER = ("changed_in_mid_job", "7000_is_believed")

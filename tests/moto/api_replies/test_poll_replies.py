@@ -112,3 +112,52 @@ def test_of_several_ids_the_first_complete_answer_wins(start, api):
     assert all_good(world, 3)
     assert len(api.accepted) == 2
     assert world.manifest()["batches"][0]["attempts"] == 2
+
+
+@pytest.mark.parametrize("polls", [4, *only_slowly(1)])
+def test_a_completed_batch_without_answers_is_polled_again(world, api, polls):
+    api.inject(Fault(kind="no_answers", times=polls))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = world.now()
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.now() - began < 240
+
+
+def test_a_batch_that_never_has_answers_is_submitted_three_times(world, api):
+    api.inject(Fault(kind="no_answers", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = world.now()
+
+    world.settle()
+
+    assert codes(world) == ["missing_response"] * 3
+    assert len(api.accepted) == 3
+    assert world.now() - began < 20 * 60, "not until the deadline of 24 hours"
+    assert len(world.lines("retry.jsonl")) == 3
+
+
+def test_a_batch_without_answers_is_not_submitted_again_if_that_may_be_billed_twice(start, api):
+    world = start(AMBIGUOUS_SUBMIT="fail")
+    api.inject(Fault(kind="no_answers", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == ["missing_response"] * 3
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"])
+def test_an_unusual_but_clear_reply_is_billed_once(world, api, switch):
+    api.switch(**switch)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0]
