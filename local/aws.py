@@ -218,6 +218,17 @@ def client(service: str, port: int, config: Config | None = None) -> Any:  # noq
     )
 
 
+def put_secret(port: int, logical_id: str, value: str, *, only_if_empty: bool = False) -> None:
+    """Put a value in one of the stack's secrets, if the stack has it."""
+    resources = client("cloudformation", port).describe_stack_resources(StackName=STACK_NAME)["StackResources"]
+    names = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
+    secrets = client("secretsmanager", port)
+    if name := names.get(logical_id):
+        if only_if_empty and secrets.get_secret_value(SecretId=name)["SecretString"]:
+            return
+        secrets.put_secret_value(SecretId=name, SecretString=value)
+
+
 def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written like JSON.
 
@@ -267,7 +278,6 @@ def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]
     return {
         **defaults(),  # explicitly: CloudFormation would keep the values of an earlier deployment
         "CloudflareAccountId": LOCAL_ACCOUNT,
-        "CloudflareApiToken": LOCAL_TOKEN,
         "WorkersAiBaseUrl": base_url,
         "Architecture": _machine_architecture(),
         **_parse_parameters(environment.get("LOCAL_PARAMETERS", "")),
@@ -281,6 +291,7 @@ def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> Non
         if deployed != wanted or not home.stack_file.exists():
             home.deployed.unlink(missing_ok=True)
             _deploy(home, port, parameters, lock)
+            put_secret(port, "ApiToken", LOCAL_TOKEN, only_if_empty=True)
             home.deployed.write_text(json.dumps(wanted))
 
 

@@ -326,7 +326,7 @@ def _transport(name: str, port: int) -> str:
             own = aws.free_port()
             worker.start(HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN)
             print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
-            return f"Transport=worker WorkerUrl=http://127.0.0.1:{own} WorkerSecret={worker.LOCAL_SECRET}"
+            return f"Transport=worker WorkerUrl=http://127.0.0.1:{own}"
     raise DemoError(f"TRANSPORT is {name!r}; it must be rest, gateway or worker.")
 
 
@@ -349,6 +349,7 @@ def run(query: str, transport: str = "") -> None:
     port = aws.free_port()
     parameters = _transport(transport, port)
     stack = Stack.of(aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME))
+    aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
     print(f"  s3://{stack.bucket}/inbox/{PATH}", flush=True)
     folder, seconds = run_job(stack, upload, len(wanted))

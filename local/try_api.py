@@ -1,7 +1,7 @@
 """`make try FILE=… MODEL=…`: the local stack against the real API, for those with a token and no AWS account.
 
-The token comes from the environment and is never written to disk: the stack is deployed with a placeholder, and the
-token is put in the local Secrets Manager, which keeps it in memory. Everything is stopped at the end.
+The token comes from the environment and is never written to disk: it is put in the local Secrets
+Manager, which keeps it in memory. Everything is stopped at the end.
 
 Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL for an API other than Cloudflare's.
 """
@@ -27,7 +27,6 @@ HOME = aws.Home(aws.ROOT / ".local/try")
 RESULTS = HOME.state / "results"
 TOKEN = "CLOUDFLARE_API_TOKEN"  # noqa: S105 - the variable's name
 ACCOUNT = "CLOUDFLARE_ACCOUNT_ID"
-PLACEHOLDER = "set-when-the-stack-is-up"
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,10 +44,10 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     if wrong := check_token(Api(base_url, environment[ACCOUNT], environment[TOKEN])):
         raise CommandError(wrong)
     port = aws.free_port()
-    parameters = f"CloudflareAccountId={environment[ACCOUNT]} CloudflareApiToken={PLACEHOLDER}"
+    parameters = f"CloudflareAccountId={environment[ACCOUNT]}"
     print(f"Starting a local AWS that calls {base_url} ...", flush=True)
     aws.up({"LOCAL_PORT": str(port), "WORKERS_AI_BASE_URL": base_url, "LOCAL_PARAMETERS": parameters}, HOME)
-    _put_token(port, environment[TOKEN])
+    aws.put_secret(port, "ApiToken", environment[TOKEN])
     command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(RESULTS)]
     names = {name: value for name, value in environment.items() if name != TOKEN}
     done = subprocess.run(
@@ -57,14 +56,6 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
         check=False,
     )
     return done.returncode
-
-
-def _put_token(port: int, token: str) -> None:
-    """Put the token in the stack's secret."""
-    secret = aws.client("cloudformation", port).describe_stack_resource(
-        StackName=aws.STACK_NAME, LogicalResourceId="ApiToken"
-    )["StackResourceDetail"]["PhysicalResourceId"]
-    aws.client("secretsmanager", port).put_secret_value(SecretId=secret, SecretString=token)
 
 
 def _end(number: int, _frame: object) -> None:

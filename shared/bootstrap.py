@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from botocore.exceptions import ClientError
+
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues
@@ -167,6 +169,9 @@ def _credentials_reader(
         try:
             return str(provider().get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
+            cause = error.__context__  # botocore's own error.
+            if isinstance(cause, ClientError) and cause.response["Error"]["Code"] == "ResourceNotFoundException":
+                return ""  # A new stack's secret has no value yet: the calls wait as they do with a refused token.
             raise StorageError(f"Secrets Manager: {error}") from error
 
     def credentials(fresh: bool) -> Credentials:  # noqa: FBT001 - its only argument

@@ -1,9 +1,10 @@
 """A job over each transport, and what only one of them can do."""
 
 import pytest
+from moto import mock_aws
 
 from local.workers_ai import Fault
-from tests.support.resources import GATEWAY_TOKEN, WAYS
+from tests.support.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings
 
 
@@ -85,3 +86,21 @@ def test_a_worker_without_raw_responses_gets_a_batch_with_a_large_reply_in_piece
     world.settle(minutes=120)
 
     assert all_good(world, 16)
+
+
+def test_a_secret_without_a_value_is_waited_for_and_nothing_is_sent(start, api, monkeypatch):
+    """The stack creates its secret empty; the token is put in it later."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with mock_aws():
+        empty = client("secretsmanager").create_secret(Name="empty")["ARN"]
+        world = start(CLOUDFLARE_API_TOKEN_SECRET_ARN=empty)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+    assert api.accepted == []
+
+    world.secrets.put_secret_value(SecretId=empty, SecretString=TOKEN)
+    world.settle(minutes=10)
+
+    assert all_good(world, 3)

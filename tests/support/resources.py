@@ -144,7 +144,7 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
         "Bucket.Arn": f"arn:aws:s3:::{BUCKET}",
         "Table.Arn": f"arn:aws:dynamodb:::table/{TABLE}",
         "ApiToken.Id": environment["CLOUDFLARE_API_TOKEN_SECRET_ARN"],
-        "GatewayToken.Id": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
+        "AiGatewayTokenSecretArn": environment["AI_GATEWAY_TOKEN_SECRET_ARN"],
         "SharedSecret.Id": environment["WORKER_SECRET_ARN"],
         "SourceBucketName": environment.get("SOURCE_BUCKET_NAME", ""),
         "SourcePrefix": environment.get("SOURCE_PREFIX", ""),
@@ -155,12 +155,11 @@ def permissions_of(environment: dict[str, str]) -> Permissions:
     transport = environment.get("TRANSPORT", "rest")
     conditions = {
         "UsesOwnKey": False,
-        "MakesSecret": True,
-        "MakesGatewaySecret": True,
-        "MakesWorkerSecret": True,
+        "NamesSecret": False,
+        "NamesWorkerSecret": False,
         "SendsToken": transport != "worker",
         "SendsGatewayToken": transport == "gateway",
-        "SendsWorkerSecret": transport == "worker",
+        "UsesWorker": transport == "worker",
         "UsesSource": bool(environment.get("SOURCE_BUCKET_NAME")),
     }
     return Permissions({role: grants(role, names, conditions) for role in ("SubmitRole", "PollRole")}, AWS_ACCOUNT)

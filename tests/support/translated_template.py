@@ -15,22 +15,20 @@ OfType = Callable[[str], dict[str, Any]]
 """Returns the properties of all resources of a type, by logical name."""
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = {"CloudflareApiToken", "AiGatewayToken", "WorkerSecret"}
-"""Parameters that nobody may read again."""
 ROLES = ("SubmitRole", "PollRole", "PollTickRole")
 CHOICES = {
     "MakesSecret": True,
+    "NamesSecret": False,
     "UsesOwnKey": False,
     "ProtectsData": True,
     "SendsToken": True,
-    "SendsWorkerSecret": False,
-    "MakesWorkerSecret": False,
+    "UsesWorker": False,
+    "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
-    "MakesGatewaySecret": False,
     "UsesSource": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
-WORKER = {"SendsToken": False, "SendsWorkerSecret": True}
+WORKER = {"SendsToken": False, "UsesWorker": True}
 """The conditions that differ with `Transport` worker."""
 JOB = "20261121T093000Z-5f3a9c1e"
 NOT_TLS = {"Bool": {"aws:SecureTransport": "false"}, "NotIpAddress": {"aws:SourceIp": "127.0.0.0/8"}}

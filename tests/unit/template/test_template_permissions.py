@@ -171,11 +171,10 @@ def test_submit_does_not_send_to_the_queue_of_uploads():
 
 def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
     for choices, secrets in (
-        ({"MakesSecret": True}, {"<ApiToken.Id>"}),
-        ({"MakesSecret": False}, {"<CloudflareApiTokenSecretArn>"}),
-        (WORKER | {"MakesWorkerSecret": True}, {"<SharedSecret.Id>"}),
-        (WORKER, {"<WorkerSecretArn>"}),
-        ({"SendsGatewayToken": True, "MakesGatewaySecret": True}, {"<ApiToken.Id>", "<GatewayToken.Id>"}),
+        ({}, {"<ApiToken.Id>"}),
+        ({"NamesSecret": True}, {"<CloudflareApiTokenSecretArn>"}),
+        (WORKER, {"<SharedSecret.Id>"}),
+        (WORKER | {"NamesWorkerSecret": True}, {"<WorkerSecretArn>"}),
         ({"SendsGatewayToken": True}, {"<ApiToken.Id>", "<AiGatewayTokenSecretArn>"}),
     ):
         readers = {role: granted_on(role, "secretsmanager:GetSecretValue", **choices) for role in ROLES}

@@ -18,16 +18,54 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(resolved({"key": key})), name
-    assert len(keys) == 20
+    assert len(keys) == 19
 
 
 def test_a_new_version_updates_no_secret(of_type):
-    """An update could write the parameter's old value over one that was changed in Secrets Manager."""
-    assert {name: secret["Description"] for name, secret in of_type("AWS::SecretsManager::Secret").items()} == {
-        "ApiToken": "Cloudflare API token of Dropbatch, bare. A changed value is read at once.",
-        "GatewayToken": "Token of the AI Gateway that Dropbatch calls, bare. A changed value is read at once.",
-        "SharedSecret": "Secret that Dropbatch shares with its Worker, bare. A changed value is read at once.",
+    """An update could generate another value than the one that the Worker has; the token is never in the template."""
+    secrets = {name: dict(secret) for name, secret in of_type("AWS::SecretsManager::Secret").items()}
+    for secret in secrets.values():
+        del secret["KmsKeyId"]
+    assert secrets == {
+        "ApiToken": {"Description": "Cloudflare API token of Dropbatch, bare. A changed value is read at once."},
+        "SharedSecret": {
+            "Description": "Secret that Dropbatch shares with its Worker, bare. A changed value is read at once.",
+            "GenerateSecretString": {"PasswordLength": 48, "ExcludePunctuation": True},
+        },
     }
+
+
+def test_a_secret_exists_only_for_its_transport(template):
+    """Each costs $0.40 a month."""
+    asked = {name: one["Condition"] for name, one in template["Resources"].items() if "::Secret" in one["Type"]}
+    assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
+    for transport, named, made in (
+        ("rest", "", {"MakesSecret"}),
+        ("gateway", "", {"MakesSecret"}),
+        ("worker", "", {"MakesWorkerSecret"}),
+        *((transport, "arn", set()) for transport in ("rest", "gateway", "worker")),
+    ):
+        given = {"Transport": transport, "CloudflareApiTokenSecretArn": named, "WorkerSecretArn": named}
+        assert {name for name in asked.values() if decided(template, name, given)} == made, (transport, named)
+
+
+def decided(template, name, parameters):
+    """What a condition comes to with these parameters."""
+
+    def value(one):
+        ((function, operands),) = one.items()
+        match function:
+            case "Condition":
+                return decided(template, operands, parameters)
+            case "Fn::Not":
+                return not value(operands[0])
+            case "Fn::And":
+                return all(map(value, operands))
+            case "Fn::Equals":
+                return parameters[operands[0]["Ref"]] == operands[1]
+        raise AssertionError(function)
+
+    return value(template["Conditions"][name])
 
 
 def test_bucket_is_private_versioned_encrypted_and_stays(template):

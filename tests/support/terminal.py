@@ -1,0 +1,68 @@
+"""A program in a pseudo-terminal: what it asks, and what a person types."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+def converse(
+    command: Sequence[str],
+    answer: Callable[[str], str | None],
+    folder: Path,
+    environment: Mapping[str, str],
+    seconds: float = 60.0,
+) -> tuple[int, str]:
+    """Run a program in a pseudo-terminal and answer its questions.
+
+    Args:
+        command: program and arguments.
+        answer: gets each line on which the program waits, and returns what is typed before Enter; None: nothing yet.
+        folder: where the program runs.
+        environment: all its variables.
+        seconds: after which the program is killed.
+
+    Returns:
+        The exit code, and everything that the terminal showed.
+
+    Raises:
+        TimeoutError: it has not ended by then; the message is what the terminal showed.
+    """
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(command[0], list(command), dict(environment))
+    shown, answered, ends = "", 0, time.monotonic() + seconds
+    try:
+        while time.monotonic() < ends:
+            if select.select([terminal], [], [], 0.3)[0]:
+                try:
+                    shown += os.read(terminal, 65_536).decode(errors="replace")
+                except OSError:  # The program has closed the terminal.
+                    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+                continue
+            line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown[answered:]).splitlines()[-1:]
+            if line and line[0].strip() and (typed := answer(line[0].strip())) is not None:
+                answered = len(shown)
+                os.write(terminal, f"{typed}\n".encode())
+    except BaseException:
+        _kill(pid)
+        raise
+    finally:
+        os.close(terminal)
+    _kill(pid)
+    raise TimeoutError(shown)
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
