@@ -1,6 +1,6 @@
 """The stack in a real AWS account: find it, decide what its status in CloudFormation requires, delete it.
 
-The answers of the guided deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
+The answers of the first deployment are in samconfig.local.toml, which git ignores; samconfig.toml holds the project's
 defaults and is never written. The token is in neither.
 """
 
@@ -10,10 +10,13 @@ import tomllib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
-from botocore.exceptions import ClientError, NoRegionError, WaiterError
+from botocore.exceptions import ClientError, WaiterError
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = ROOT / "samconfig.toml"
@@ -99,12 +102,10 @@ def session(saved: dict[str, Any]) -> boto3.Session:
 
 
 def find_stack(saved: dict[str, Any]) -> Stack | None:
-    """The stack of the saved name; None if it does not exist or no region is known yet."""
+    """The stack of the saved name; None if it does not exist."""
     try:
         client = session(saved).client("cloudformation")
         (found,) = client.describe_stacks(StackName=saved["stack_name"])["Stacks"]
-    except NoRegionError:
-        return None  # The guided deployment asks for it.
     except ClientError as error:
         if error.response["Error"]["Code"] == "ValidationError":  # CloudFormation's code for "no such stack".
             return None
@@ -160,6 +161,18 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
             f'The stack "{stack.name}" could not be deleted completely:{"".join(failed) or f" {error}"}\n'
             "(A policy that is still attached to a user or role, such as UserPolicy, must be detached first.)"
         ) from error
+
+
+def secret_value(client: SecretsManagerClient, secret: str) -> str:
+    """A secret's value; empty if it has none. A secret that is scheduled for deletion is restored."""
+    try:
+        return client.get_secret_value(SecretId=secret).get("SecretString", "")
+    except client.exceptions.ResourceNotFoundException:
+        return ""
+    except client.exceptions.InvalidRequestException:
+        client.restore_secret(SecretId=secret)
+        print(f"The secret {secret} was scheduled for deletion; it is restored.", flush=True)
+        return client.get_secret_value(SecretId=secret).get("SecretString", "")
 
 
 def confirmed(question: str) -> bool:

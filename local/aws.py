@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import platform
-import re
-import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from local.processes import (
     locked,
     run,
 )
-from local.template import defaults
+from local.template import defaults, parse_parameters, write_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,25 +185,6 @@ def _build(home: Home, lock: int) -> str:
     return current
 
 
-def _parse_parameters(text: str) -> dict[str, str]:
-    """Parse `Name=value Other="a value"`. A word without a name continues the value, as in rate(1 minute).
-
-    Raises:
-        LocalAwsError: the first word has no name.
-    """
-    parameters: dict[str, str] = {}
-    name = ""
-    for word in shlex.split(text):
-        if match := re.match(r"([A-Za-z][A-Za-z0-9]*)=", word):
-            name = match[1]
-            parameters[name] = word[match.end() :]
-        elif name:
-            parameters[name] += f" {word}"
-        else:
-            raise LocalAwsError(f"LOCAL_PARAMETERS must hold Name=value pairs; {word!r} has no name.")
-    return parameters
-
-
 def client(service: str, port: int, config: Config | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
     """A boto3 client of the local AWS on a port."""
     return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
@@ -229,7 +208,8 @@ def put_secret(port: int, logical_id: str, value: str, *, only_if_empty: bool = 
         secrets.put_secret_value(SecretId=name, SecretString=value)
 
 
-def _toml(text: str) -> str:
+def toml(text: str) -> str:
+    """A string of TOML."""
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written like JSON.
 
 
@@ -237,15 +217,14 @@ def _deploy(home: Home, port: int, parameters: dict[str, str], lock: int) -> Non
     print("Deploying the stack (sam deploy) ...", flush=True)
     packages = "dropbatch-packages"
     client("s3", port).create_bucket(Bucket=packages)
-    quoted = " ".join(f'{name}="{value}"' for name, value in parameters.items())
     settings = {
-        "stack_name": _toml(STACK_NAME),
-        "region": _toml(REGION),
-        "s3_bucket": _toml(packages),
-        "capabilities": _toml("CAPABILITY_IAM"),
+        "stack_name": toml(STACK_NAME),
+        "region": toml(REGION),
+        "s3_bucket": toml(packages),
+        "capabilities": toml("CAPABILITY_IAM"),
         "confirm_changeset": "false",
         "fail_on_empty_changeset": "false",
-        "parameter_overrides": _toml(quoted),
+        "parameter_overrides": toml(write_parameters(parameters)),
     }
     config = home.state / "samconfig.toml"
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
@@ -275,12 +254,16 @@ def _machine_architecture() -> str:
 
 
 def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]:
+    try:
+        given = parse_parameters(environment.get("LOCAL_PARAMETERS", ""))
+    except ValueError as error:
+        raise LocalAwsError(f"LOCAL_PARAMETERS: {error}") from error
     return {
         **defaults(),  # explicitly: CloudFormation would keep the values of an earlier deployment
         "CloudflareAccountId": LOCAL_ACCOUNT,
         "WorkersAiBaseUrl": base_url,
         "Architecture": _machine_architecture(),
-        **_parse_parameters(environment.get("LOCAL_PARAMETERS", "")),
+        **given,
     }
 
 

@@ -1,23 +1,25 @@
 """`make deploy`: the stack on a real AWS account.
 
-It builds the functions, runs `sam deploy` (guided the first time), and checks the Cloudflare token with one free call.
-The first step depends only on the stack's status in CloudFormation: a first deployment that failed or was declined can
-be repeated. The check reads the token from the stack's secret, which the functions use too. The token is not printed.
+The first time it asks a few questions (`local.answers`) and shows what it will create (`local.plan`). It builds the
+functions, runs `sam deploy`, puts the Cloudflare token in the stack's secret, checks it with one free call, and runs
+the smoke job (`local.smoke_job`). The first step depends only on the stack's status in CloudFormation: a first
+deployment that failed or was declined can be repeated. The token is printed nowhere and passed to no other program.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+import dropbatch.stack
+from dropbatch.errors import CommandError
+from local import answers, deploy_worker, plan, smoke_job
 from local.account_stack import (
     ANSWERS,
-    DEFAULTS,
     NEVER_RAN,
     ROOT,
     DeployError,
@@ -30,27 +32,21 @@ from local.account_stack import (
     not_now,
     physical_ids,
     saved_answers,
+    secret_value,
     session,
 )
+from local.processes import LocalAwsError
 from local.token_check import check_token, check_worker
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SAM = ROOT / ".local/sam/bin/sam"
-ANSWERS_HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
-version = 0.1
-
-"""
 
 
-def _architecture(saved: dict[str, Any]) -> str:
-    """The processor in the saved answers; the template's default is arm64."""
-    overrides = saved.get("parameter_overrides", "")
-    text = overrides if isinstance(overrides, str) else " ".join(overrides)
-    chosen = re.search(r'Architecture"?="?(arm64|x86_64)', text)
-    return chosen[1] if chosen else "arm64"
-
-
-def _sam(*arguments: str, **environment: str) -> None:
-    subprocess.run([SAM, *arguments], cwd=ROOT, env={**os.environ, **environment}, check=True)
+def _sam(*arguments: str, **more: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != answers.TOKEN}
+    subprocess.run([SAM, *arguments], cwd=ROOT, env={**environment, **more}, check=True)
 
 
 def _recreate(saved: dict[str, Any], stack: Stack) -> None:
@@ -85,50 +81,117 @@ def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
     print(f"Deleted the empty table {table}, which the failed deployment had left behind.")
 
 
-def deploy() -> tuple[dict[str, Any], Stack]:
-    """Build and deploy; return the saved answers and the deployed stack.
+def _limit(saved: dict[str, Any], *, reserve: bool) -> str:
+    """What the account's Lambda concurrency limit means for the stack.
+
+    Raises:
+        DeployError: the stack cannot be deployed under this limit.
+    """
+    client = session(saved).client("lambda")
+    try:
+        found = client.get_account_settings()["AccountLimit"]
+    except ClientError as error:
+        return f"Lambda: the account's concurrency limit could not be read ({error.response['Error']['Code']})."
+    limit = plan.Limit(found["ConcurrentExecutions"], found["UnreservedConcurrentExecutions"])
+    possible, meaning = plan.about_limit(limit, client.meta.region_name, reserve=reserve)
+    if not possible:
+        raise DeployError(meaning)
+    return meaning
+
+
+def _prepare(given: Mapping[str, str], saved: dict[str, Any]) -> answers.Answers:
+    """Ask what is not given, show what will be created, and save the answers.
+
+    Raises:
+        DeployError: an answer is missing or wrong, or the user declined.
+    """
+    if sys.stdin.isatty():
+        print("The first deployment of this stack. Everything that is not asked has a default.\n", flush=True)
+    chosen = answers.ask(given, saved)
+    account = session(saved).client("sts").get_caller_identity()["Account"]
+    limit = _limit(saved, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
+    print(plan.describe(chosen, account, limit), flush=True)
+    if sys.stdin.isatty() and not confirmed("Create it?"):
+        raise DeployError("Nothing was created and nothing is billed.")
+    if chosen.parameters.get("Transport") == "worker" and not chosen.parameters.get("WorkerUrl"):
+        url = deploy_worker.deploy_code(
+            deploy_worker.worker_name(chosen.stack_name, chosen.region), chosen.parameters["CloudflareAccountId"]
+        )
+        chosen.parameters["WorkerUrl"] = url
+    answers.save(chosen)
+    return chosen
+
+
+def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
+    """Build and deploy; return the saved answers and the deployed stack, whose secret has its token.
+
+    Args:
+        given: the variables that answer questions.
 
     Raises:
         DeployError: no stack is deployed.
         CalledProcessError: the SAM CLI failed and printed why.
     """
-    saved = saved_answers()
+    saved = _named(given)
     stack = find_stack(saved)
     step = next_step(stack)
     if stack and step in {Step.WAIT, Step.REPAIR}:
         raise not_now(stack)
-    if stack and step is Step.RECREATE:
-        _recreate(saved, stack)
-        stack = None
-    updates = stack is not None and step is Step.UPDATE
-    built = _architecture(saved)
-    if stack and updates and "parameter_overrides" not in saved:
-        built = stack.parameters.get("Architecture", built)  # Deployed from elsewhere: its parameters stay as they are.
-    _sam("build", DROPBATCH_BUILD=built)
-    if updates:
-        _deploy_with_answers()
+    token = ""
+    if stack and step is Step.UPDATE:
+        chosen = _changed(given, saved, stack)
     else:
-        if not ANSWERS.exists():
-            ANSWERS.write_text(ANSWERS_HEADER + DEFAULTS.read_text().partition("\n\n")[2])
-        print(
-            f"\nThe first deployment: a few questions. The answers are saved in {ANSWERS.name}, which git ignores; the "
-            "token is not among them.\n"
-        )
-        _sam("deploy", "--guided", "--config-file", str(ANSWERS))
+        prepared = _prepare(given, saved)
+        token, chosen = prepared.token, prepared.parameters
+        saved = saved_answers()
+        if stack and step is Step.RECREATE:
+            _recreate(saved, stack)
+    _sam("build", DROPBATCH_BUILD=os.environ.get("DROPBATCH_BUILD") or chosen.get("Architecture", "arm64"))
+    _sam("deploy", "--no-fail-on-empty-changeset", "--config-file", str(ANSWERS))
+    stack = _deployed(saved, find_stack(saved))
+    _put_token(given, saved, stack, token)
+    return saved, stack
+
+
+def _named(given: Mapping[str, str]) -> dict[str, Any]:
+    """The saved answers; where none are saved, the project's defaults with the stack's name and region.
+
+    Raises:
+        DeployError: no region is known.
+    """
     saved = saved_answers()
-    stack = find_stack(saved)
-    if stack and next_step(stack) is Step.UPDATE and (wanted := stack.parameters.get("Architecture", built)) != built:
-        print(f"\nThe functions run on {wanted} but were built for {built}: building and deploying again.\n")
-        _sam("build", DROPBATCH_BUILD=wanted)
-        _deploy_with_answers()
-        stack = find_stack(saved)
-    return saved, _deployed(saved, stack)
+    if "region" in saved:
+        return saved
+    name = given.get("STACK_NAME") or saved["stack_name"]
+    return {**saved, "stack_name": name, "region": answers.ask_region(given, saved)}
 
 
-def _deploy_with_answers() -> None:
-    """`sam deploy` without questions; parameters without an answer keep their values."""
-    config = ("--config-file", str(ANSWERS)) if ANSWERS.exists() else ()
-    _sam("deploy", "--no-fail-on-empty-changeset", *config)
+def _changed(given: Mapping[str, str], saved: dict[str, Any], stack: Stack) -> dict[str, str]:
+    """The parameters of a stack that is updated, after saving those that are given; the others keep their values."""
+    more = answers.given_parameters(given)
+    kept = answers.parameters_of(saved)
+    parameters = {**stack.parameters, **kept, **more}
+    print(_limit(saved, reserve=parameters.get("ReserveConcurrency") == "yes"), flush=True)
+    if more or not ANSWERS.exists():
+        answers.save(answers.Answers(stack.name, saved["region"], kept | more))
+    return parameters
+
+
+def _put_token(given: Mapping[str, str], saved: dict[str, Any], stack: Stack, token: str) -> None:
+    """Put the token in the stack's secret, unless it has one already and none was just given.
+
+    Raises:
+        DeployError: the secret has no token, and none is given.
+    """
+    secret = stack.outputs.get("ApiTokenSecretArn")
+    if not secret:
+        return  # The stack needs no token, or has a secret of the user's own.
+    client = session(saved).client("secretsmanager")
+    kept = secret_value(client, secret)
+    if not token and not kept:
+        token = answers.ask_token(given)
+    if token and token != kept:
+        client.put_secret_value(SecretId=secret, SecretString=token)
 
 
 def _deployed(saved: dict[str, Any], stack: Stack | None) -> Stack:
@@ -158,40 +221,48 @@ def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, s
     function = account.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
     settings: dict[str, str] = function["Environment"]["Variables"]
     name = "WORKER_SECRET_ARN" if settings["TRANSPORT"] == "worker" else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
-    secret = account.client("secretsmanager").get_secret_value(SecretId=settings[name])
-    return settings, secret.get("SecretString", "")
+    return settings, secret_value(account.client("secretsmanager"), settings[name])
 
 
-def _what_is_wrong(settings: dict[str, str], token: str) -> str:
+def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
     """What the free call finds wrong with the token or the Worker's secret; empty if nothing is."""
-    if settings["TRANSPORT"] == "worker":
-        return check_worker(settings["WORKER_URL"].rstrip("/"), token)
-    return check_token(settings["WORKERS_AI_BASE_URL"].rstrip("/"), settings["CLOUDFLARE_ACCOUNT_ID"], token)
+    if settings["TRANSPORT"] != "worker":
+        return check_token(settings["WORKERS_AI_BASE_URL"].rstrip("/"), settings["CLOUDFLARE_ACCOUNT_ID"], token)
+    url = settings["WORKER_URL"].rstrip("/")
+    if not check_worker(url, token):
+        return ""
+    print("Giving the Worker the stack's secret ...", flush=True)
+    name = deploy_worker.worker_name(stack.name, stack.id.split(":")[3])
+    deploy_worker.give_secret(name, settings["CLOUDFLARE_ACCOUNT_ID"], token)
+    return deploy_worker.wait_until_accepted(url, token)
 
 
-def closing_words(settings: dict[str, str], unconfirmed_email: str) -> str:
+def closing_words(settings: dict[str, str], unconfirmed_email: str, *, smoke: bool) -> str:
     """The closing text: what the check proved, what it did not, and what to do next.
 
     Args:
         settings: the submit function's environment.
         unconfirmed_email: the address whose subscription is not confirmed yet; empty if none.
+        smoke: whether a smoke job follows, which proves more.
     """
-    bucket = settings["BUCKET_NAME"]
+    account = settings["CLOUDFLARE_ACCOUNT_ID"]
+    checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
+{account}."""
+    if settings["TRANSPORT"] == "worker":
+        checked = "Checked with one free call: the Worker accepts the shared secret."
+    elif not smoke:
+        checked += """ Not checked: that it may run models (permission "Workers AI - Edit"). Only a
+submit would show that, and it is billed. If it may not, status.json of the first job waits for token_refused."""
     email = f"""
 Confirm the alarms' subscription: AWS has sent an email to {unconfirmed_email}. Nothing else is sent there
 until you open its link "Confirm subscription".
 """
-    checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
-{settings["CLOUDFLARE_ACCOUNT_ID"]}. Not checked: that it may run models (permission "Workers AI - Edit"). Only a submit
-would show that, and it is billed. If it may not, status.json of the first job has token_refused in waiting_for."""
-    if settings["TRANSPORT"] == "worker":
-        checked = "Checked with one free call: the Worker accepts the shared secret."
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
 Drop a file:
-  aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
-The answers appear under s3://{bucket}/results/."""
+  aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
+The answers appear under s3://{settings["BUCKET_NAME"]}/results/."""
 
 
 def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
@@ -208,22 +279,35 @@ def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
 
 
 def _deploy_and_check() -> None:
-    saved, stack = deploy()
+    given = answers.variables(os.environ)
+    saved, stack = deploy(given)
     try:
         settings, token = _deployed_settings(saved, stack)
         unconfirmed = _unconfirmed_email(saved, stack)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"The stack is up, but its token could not be read to check it: {error}") from error
-    if wrong := _what_is_wrong(settings, token):
-        raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
-    print(closing_words(settings, unconfirmed))
+    while wrong := _what_is_wrong(stack, settings, token):
+        other = given.get(answers.TOKEN, "") not in {"", token}
+        if "ApiTokenSecretArn" not in stack.outputs or not (other or sys.stdin.isatty()):
+            raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
+        print(wrong, file=sys.stderr)
+        token = answers.ask_token(given if other else {})
+        _put_token(given, saved, stack, token)
+    smoke = given.get("SMOKE", "yes") != "no"
+    print(closing_words(settings, unconfirmed, smoke=smoke), flush=True)
+    if smoke:
+        made = dropbatch.stack.Stack(stack.name, stack.outputs["BucketName"], stack.outputs, session(saved).client)
+        print(smoke_job.run(made), flush=True)
 
 
 def main() -> int:
     """Deploy and check; return the exit code."""
     try:
         _deploy_and_check()
-    except DeployError as error:
+    except KeyboardInterrupt:
+        print("\nInterrupted. Run make deploy again to go on.", file=sys.stderr)
+        return 130
+    except (DeployError, LocalAwsError, CommandError) as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError) as error:

@@ -1,113 +1,179 @@
-"""`make deploy-worker`: deploy the Worker of `worker/` to a Cloudflare account, with its shared secret on both sides.
+"""`make deploy-worker`: deploy the Worker of `worker/` to a Cloudflare account, with the secret that its stack has.
 
-The secret is generated here, stored in AWS Secrets Manager, and passed to the Worker through wrangler's standard input.
-It is never printed and never on disk. Another run deploys the current Worker with the same secret.
+The stack generates the secret; it reaches the Worker through wrangler's standard input. It is never printed and never
+on disk. The Worker is named after its stack, so that each stack has its own.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 from botocore.exceptions import BotoCoreError, ClientError
 
 from local import worker
-from local.account_stack import DeployError, saved_answers, session
+from local.account_stack import (
+    DeployError,
+    Step,
+    find_stack,
+    next_step,
+    saved_answers,
+    secret_value,
+    session,
+)
 from local.processes import LocalAwsError
 from local.token_check import check_worker
 
-if TYPE_CHECKING:
-    from mypy_boto3_secretsmanager import SecretsManagerClient
-
-ADDRESS = re.compile(r"https://[a-z0-9.-]+\.workers\.dev")
+MAX_NAME = 63
+"""Characters: a Worker's name is a part of its host's name."""
 CHECK_TRIES, CHECK_SECONDS = 10, 3.0
 """A new Worker, or a new secret, takes some seconds to take effect everywhere."""
+WHAT_WRANGLER_NEEDS = """wrangler failed; its own message is above. It needs
+- a login: run npx wrangler login in the folder worker/. Without a browser, set CLOUDFLARE_API_TOKEN to a token with the
+  permission "Workers Scripts - Edit" (a token for Workers AI alone is refused; unset that one);
+- the account, if it can see several: set CLOUDFLARE_ACCOUNT_ID;
+- a workers.dev subdomain of that account: the page "Workers & Pages" of Cloudflare's dashboard creates one."""
 
 
-def shared_secret(client: SecretsManagerClient, name: str) -> tuple[str, str]:
-    """ARN and value of the shared secret, which is created if it does not exist."""
-    try:
-        found = client.get_secret_value(SecretId=name)
-    except client.exceptions.ResourceNotFoundException:
-        value = secrets.token_urlsafe(32)
-        description = "Secret that Dropbatch shares with its Worker, bare."
-        return client.create_secret(Name=name, Description=description, SecretString=value)["ARN"], value
-    return found["ARN"], found["SecretString"]
+def worker_name(stack_name: str, region: str) -> str:
+    """The name of a stack's Worker: lower-case letters, digits and hyphens."""
+    name = f"{stack_name}-{region}".lower()
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _wrangler(*arguments: str, given: str = "") -> str:
-    """Run wrangler in worker/; return what it printed.
+def _wrangler(*arguments: str, account: str, given: str | None = None, report: Path | None = None) -> None:
+    """Run wrangler in worker/. A person sees its own output, and answers its own questions.
+
+    Args:
+        arguments: of wrangler.
+        account: Cloudflare's account id; empty: wrangler finds it.
+        given: its standard input; None: this program's.
+        report: where it writes what it did, as JSON Lines.
 
     Raises:
         DeployError: it failed, and has printed why.
     """
+    environment = dict(os.environ)
+    if account:
+        environment["CLOUDFLARE_ACCOUNT_ID"] = account
+    if report:
+        environment["WRANGLER_OUTPUT_FILE_PATH"] = str(report)
     command = [shutil.which("npx") or "npx", "--no-install", "wrangler", *arguments]
-    lines = []
-    with subprocess.Popen(
-        command, cwd=worker.WORKER, stdin=subprocess.PIPE if given else None, stdout=subprocess.PIPE, text=True
-    ) as process:
-        if given and process.stdin:
-            process.stdin.write(given)
-            process.stdin.close()
-        for line in process.stdout or ():
-            sys.stdout.write(line)
-            lines.append(line)
-    if process.returncode:
-        raise DeployError("wrangler failed; see above. It needs a login: run npx wrangler login in the folder worker/.")
-    return "".join(lines)
+    done = subprocess.run(command, cwd=worker.WORKER, env=environment, input=given, text=True, check=False)
+    if done.returncode:
+        raise DeployError(WHAT_WRANGLER_NEEDS)
 
 
-def address_in(output: str) -> str:
-    """The Worker's address in the output of `wrangler deploy`; empty if there is none."""
-    found = ADDRESS.search(output)
-    return found[0] if found else ""
+def address_in(report: str) -> str:
+    """The Worker's address in what `wrangler deploy` reports; empty if there is none."""
+    for line in report.splitlines():
+        entry = json.loads(line)
+        if entry.get("type") == "deploy":
+            for target in entry.get("targets") or ():
+                if re.fullmatch(r"https://[a-z0-9.-]+", target):
+                    return str(target)
+    return ""
 
 
-def deploy_worker() -> tuple[str, str]:
-    """Deploy the Worker and give it its secret; return its address and the secret's ARN.
+def deploy_code(name: str, account: str) -> str:
+    """Deploy the Worker; return its address. Until it has a secret, it rejects every call.
+
+    Args:
+        name: the Worker's.
+        account: Cloudflare's account id; empty: wrangler finds it.
 
     Raises:
         DeployError: what failed.
         LocalAwsError: Node.js is missing.
     """
     worker.install()
-    saved = saved_answers()
-    client = session(saved).client("secretsmanager")
-    arn, value = shared_secret(client, f"{saved['stack_name']}/worker")
-    address = address_in(_wrangler("deploy"))
-    _wrangler("secret", "put", "SHARED_SECRET", given=value)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.jsonl"
+        _wrangler("deploy", "--name", name, account=account, report=report)
+        address = address_in(report.read_text("utf-8") if report.exists() else "")
     if not address:
         raise DeployError(
-            "The Worker is deployed, but wrangler printed no workers.dev address. Cloudflare's dashboard shows it."
+            f"The Worker {name} is deployed, but wrangler reports no address: is its workers.dev route off? "
+            'The page "Workers & Pages" of Cloudflare\'s dashboard shows it.'
         )
+    return address
+
+
+def give_secret(name: str, account: str, value: str) -> None:
+    """Give the Worker its secret.
+
+    Raises:
+        DeployError: what failed.
+        LocalAwsError: Node.js is missing.
+    """
+    worker.install()
+    _wrangler("secret", "put", "SHARED_SECRET", "--name", name, account=account, given=value)
+
+
+def wait_until_accepted(address: str, value: str) -> str:
+    """Wait until the Worker accepts the secret; return what is wrong if it does not, else nothing."""
+    wrong = ""
     for tried in range(CHECK_TRIES):
         if not (wrong := check_worker(address, value)):
-            return address, arn
+            return ""
         time.sleep(CHECK_SECONDS if tried < CHECK_TRIES - 1 else 0)
-    raise DeployError(f"The Worker is deployed, but its check failed. {wrong}")
+    return wrong
+
+
+def deploy_worker() -> str:
+    """Deploy the Worker of the stack, and give it the stack's secret if the stack uses it; return what to say.
+
+    Raises:
+        DeployError: what failed.
+        LocalAwsError: Node.js is missing.
+    """
+    saved = saved_answers()
+    aws = session(saved)
+    stack = find_stack(saved)
+    account = stack.parameters.get("CloudflareAccountId", "") if stack else os.environ.get("CLOUDFLARE_ACCOUNT_ID", "")
+    name = worker_name(saved["stack_name"], aws.region_name or "")
+    address = deploy_code(name, account)
+    if stack is None or next_step(stack) is not Step.UPDATE or stack.parameters.get("Transport") != "worker":
+        return (
+            f'The Worker {name} is up. To use it:\n  make deploy PARAMETERS="Transport=worker WorkerUrl={address}"\n'
+            "which also gives it the stack's secret. Until then it rejects every call."
+        )
+    function = aws.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    settings = function["Environment"]["Variables"]
+    value = secret_value(aws.client("secretsmanager"), settings["WORKER_SECRET_ARN"])
+    give_secret(name, account, value)
+    if settings["WORKER_URL"].rstrip("/") != address:
+        return (
+            f"The Worker {name} is up and has the stack's secret, but the stack calls {settings['WORKER_URL']}. To use "
+            f'this one:\n  make deploy PARAMETERS="WorkerUrl={address}"'
+        )
+    if wrong := wait_until_accepted(address, value):
+        raise DeployError(f"The Worker is deployed, but its check failed. {wrong}")
+    return f"The Worker {name} is up at {address} and accepts the stack's secret."
 
 
 def main() -> int:
     """Deploy; return the exit code."""
     try:
-        address, arn = deploy_worker()
+        said = deploy_worker()
     except (DeployError, LocalAwsError) as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError, httpx.HTTPError) as error:
         print(f"AWS rejected a call or could not be reached: {error}", file=sys.stderr)
         return 1
-    print(f"""
-The Worker is up and accepts the secret. Set these parameters of the stack with make deploy:
-  Transport        worker
-  WorkerUrl        {address}
-  WorkerSecretArn  {arn}""")
+    print(f"\n{said}")
     return 0
 
 

@@ -19,6 +19,7 @@ from local.account_stack import (
     physical_ids,
     saved_answers,
 )
+from local.deploy_worker import worker_name
 
 
 def destroy() -> None:
@@ -75,9 +76,8 @@ def what_stays(stack: Stack, names: dict[str, str]) -> str:
         ]
     if stack.parameters.get("Transport") == "worker":
         lines += [
-            "- the Worker at Cloudflare, and the secret that make deploy-worker created. To remove them:",
-            "    (cd worker && npx wrangler delete)",
-            f"    aws secretsmanager delete-secret --region {region} --secret-id {stack.name}/worker",
+            "- the Worker at Cloudflare. To remove it:",
+            f"    (cd worker && npx wrangler delete --name {worker_name(stack.name, region)})",
         ]
     lines += [
         "- packages of the functions in the SAM CLI's own bucket (stack aws-sam-cli-managed-default), which other SAM",

@@ -1,5 +1,7 @@
 """`template.yaml` as data: test resources, local deployments and cost figures are derived from what is deployed."""
 
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,30 @@ def defaults() -> dict[str, str]:
 def default(parameter: str) -> str:
     """One parameter's default."""
     return defaults()[parameter]
+
+
+def parse_parameters(text: str) -> dict[str, str]:
+    """Parse `Name=value Other="a value"`. A word without a name continues the value, as in rate(1 minute).
+
+    Raises:
+        ValueError: the first word has no name.
+    """
+    parameters: dict[str, str] = {}
+    name = ""
+    for word in shlex.split(text):
+        if match := re.match(r"([A-Za-z][A-Za-z0-9]*)=", word):
+            name = match[1]
+            parameters[name] = word[match.end() :]
+        elif name:
+            parameters[name] += f" {word}"
+        else:
+            raise ValueError(f"parameters are written as Name=value; {word!r} has no name.")
+    return parameters
+
+
+def write_parameters(parameters: dict[str, str]) -> str:
+    """Write parameters as `sam deploy` reads them: the reverse of `parse_parameters`."""
+    return " ".join(f'{name}="{value}"' for name, value in parameters.items())
 
 
 def powertools_variables() -> dict[str, str]:

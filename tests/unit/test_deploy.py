@@ -6,10 +6,16 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from local import account_stack, deploy, destroy
+from local import account_stack, answers, deploy, destroy
 from local.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
+DEPLOYED = ("deploy", "--no-fail-on-empty-changeset")
+GIVEN = {
+    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    "CLOUDFLARE_API_TOKEN": "the-token",
+    "AWS_REGION": "eu-west-1",
+}
 ANSWERED = '[default.global.parameters]\nstack_name = "dropbatch"\n[default.deploy.parameters]\nresolve_s3 = true\n'
 
 
@@ -46,7 +52,7 @@ def test_no_stack_is_created_and_an_unknown_status_is_left_to_a_person():
 
 
 class Account:
-    """An AWS account with at most one stack, and a SAM CLI that is only noted."""
+    """An AWS account with at most one stack, a user who answers all questions, and a SAM CLI that is only noted."""
 
     def __init__(self, monkeypatch, tmp_path):
         self.stack = None
@@ -55,9 +61,11 @@ class Account:
         self.deleted = []
         self.says_yes = True
         self.questions = []
+        self.tokens = []
         (tmp_path / "samconfig.toml").write_text("# The project's.\nversion = 0.1\n\n" + ANSWERED)
-        for module in (account_stack, deploy):
+        for module in (account_stack, answers):
             monkeypatch.setattr(module, "DEFAULTS", tmp_path / "samconfig.toml")
+        for module in (account_stack, answers, deploy):
             monkeypatch.setattr(module, "ANSWERS", tmp_path / "samconfig.local.toml")
         for module in (deploy, destroy):
             monkeypatch.setattr(module, "find_stack", lambda saved: self.stack)
@@ -65,6 +73,9 @@ class Account:
             monkeypatch.setattr(module, "delete", self._delete)
             monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
+        monkeypatch.setattr(deploy, "_limit", lambda saved, **_: "Lambda: enough.")
+        monkeypatch.setattr(deploy, "session", lambda saved: Caller())
+        monkeypatch.setattr(deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token))
         self.folder = tmp_path
 
     def _confirmed(self, question):
@@ -81,8 +92,18 @@ class Account:
             self.stack = self.after_deploy
 
     @property
-    def asked_the_questions(self):
-        return ("deploy", "--guided") in self.sam_calls
+    def created(self):
+        return self.sam_calls == [("build", "arm64"), DEPLOYED] and self.tokens == [GIVEN["CLOUDFLARE_API_TOKEN"]]
+
+
+class Caller:
+    """STS, as far as the account of the credentials."""
+
+    def client(self, service):
+        return self
+
+    def get_caller_identity(self):
+        return {"Account": "111122223333"}
 
 
 @pytest.fixture
@@ -91,31 +112,31 @@ def account(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("status", [None, "REVIEW_IN_PROGRESS"])
-def test_first_deployment_asks_the_questions_and_deletes_nothing(account, status):
+def test_first_deployment_creates_and_deletes_nothing(account, status):
     account.stack = stack_in(status) if status else None
 
-    _, stack = deploy.deploy()
+    _, stack = deploy.deploy(GIVEN)
 
     assert stack.status == "CREATE_COMPLETE"
-    assert account.asked_the_questions
+    assert account.created
     assert account.deleted == []
 
 
 @pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
-def test_a_stack_that_cannot_be_updated_is_deleted_if_the_user_agrees_and_the_questions_are_repeated(account, status):
+def test_a_stack_that_cannot_be_updated_is_deleted_if_the_user_agrees(account, status):
     account.stack = stack_in(status)
 
-    deploy.deploy()
+    deploy.deploy(GIVEN)
 
     assert account.deleted == [status]
-    assert account.asked_the_questions
+    assert account.created
 
 
 def test_without_agreement_nothing_is_deleted_built_or_deployed(account):
     account.stack, account.says_yes = stack_in("ROLLBACK_COMPLETE"), False
 
     with pytest.raises(DeployError, match="Nothing was changed"):
-        deploy.deploy()
+        deploy.deploy(GIVEN)
 
     assert account.deleted == account.sam_calls == []
 
@@ -124,9 +145,10 @@ def test_without_agreement_nothing_is_deleted_built_or_deployed(account):
 def test_a_usable_stack_is_updated_without_questions(account, status):
     account.stack = stack_in(status, Architecture="arm64")
 
-    deploy.deploy()
+    deploy.deploy({"AWS_REGION": "eu-west-1"})
 
-    assert account.sam_calls == [("build", "arm64"), ("deploy", "--no-fail-on-empty-changeset")]
+    assert account.sam_calls == [("build", "arm64"), DEPLOYED]
+    assert "parameter_overrides" not in (account.folder / "samconfig.local.toml").read_text(), "they keep their values"
 
 
 @pytest.mark.parametrize("status", ["UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_ROLLBACK_FAILED"])
@@ -134,13 +156,14 @@ def test_a_stack_that_is_being_changed_or_is_broken_is_left_alone_with_a_sentenc
     account.stack = stack_in(status)
 
     with pytest.raises(DeployError, match=status):
-        deploy.deploy()
+        deploy.deploy(GIVEN)
 
     assert account.sam_calls == []
 
 
-def test_declining_the_change_set_ends_with_a_sentence(account, capsys):
+def test_declining_the_change_set_ends_with_a_sentence(account, capsys, monkeypatch):
     account.after_deploy = stack_in("REVIEW_IN_PROGRESS")
+    monkeypatch.setattr(deploy.os, "environ", GIVEN)
 
     assert deploy.main() == 1
 
@@ -151,7 +174,7 @@ def test_declining_without_a_stack_left_ends_with_a_sentence(account):
     account.after_deploy = None
 
     with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
-        deploy.deploy()
+        deploy.deploy(GIVEN)
 
 
 def test_a_failure_of_the_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
@@ -159,41 +182,49 @@ def test_a_failure_of_the_sam_cli_is_its_exit_code(account, monkeypatch, capsys)
         raise subprocess.CalledProcessError(3, "sam")
 
     monkeypatch.setattr(deploy, "_sam", fail)
+    monkeypatch.setattr(deploy.os, "environ", GIVEN)
 
     assert deploy.main() == 3
     assert "run make deploy again" in capsys.readouterr().err
 
 
-def test_answers_go_to_a_file_of_their_own(account):
+def test_answers_go_to_a_file_of_their_own_without_the_token(account):
     before = (account.folder / "samconfig.toml").read_text()
 
-    deploy.deploy()
+    deploy.deploy(GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "STACK_NAME": "second"})
 
     assert (account.folder / "samconfig.toml").read_text() == before
-    answers = (account.folder / "samconfig.local.toml").read_text()
-    assert answers.endswith(ANSWERED)
-    assert "The project's" not in answers
+    text = (account.folder / "samconfig.local.toml").read_text()
+    assert "The project's" not in text
+    assert "the-token" not in text
+    saved = account_stack.saved_answers()
+    assert (saved["stack_name"], saved["region"], saved["resolve_s3"]) == ("second", "eu-west-1", True)
+    assert answers.parameters_of(saved) == {
+        "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
+        "NotificationEmail": "team@example.org",
+    }
     ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
     assert "samconfig.local.toml" in ignored
 
 
-def test_functions_are_packed_again_for_the_processor_that_was_answered(account):
-    account.after_deploy = stack_in("CREATE_COMPLETE", Architecture="x86_64")
+def test_functions_are_packed_for_the_processor_that_was_given(account):
+    deploy.deploy(GIVEN | {"PARAMETERS": "Architecture=x86_64"})
+    assert account.sam_calls == [("build", "x86_64"), DEPLOYED]
 
-    deploy.deploy()
 
-    assert account.sam_calls == [
-        ("build", "arm64"),
-        ("deploy", "--guided"),
-        ("build", "x86_64"),
-        ("deploy", "--no-fail-on-empty-changeset"),
-    ]
+def test_a_parameter_that_is_given_later_is_saved_beside_the_others(account):
+    deploy.deploy(GIVEN)
+    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG", "CLOUDFLARE_ACCOUNT_ID": "f" * 32})
+    assert answers.parameters_of(account_stack.saved_answers()) == {
+        "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
+        "LogLevel": "DEBUG",
+    }
 
 
 def test_an_update_without_answers_is_packed_for_the_stacks_own_processor(account):
     account.stack = account.after_deploy = stack_in("UPDATE_COMPLETE", Architecture="x86_64")
 
-    deploy.deploy()
+    deploy.deploy({"AWS_REGION": "eu-west-1"})
 
     assert account.sam_calls[0] == ("build", "x86_64")
 
@@ -232,23 +263,26 @@ SETTINGS = {
 
 
 def test_closing_words_say_what_the_check_proved_and_what_not():
-    said = deploy.closing_words(SETTINGS, "")
+    said = deploy.closing_words(SETTINGS, "", smoke=False)
 
     assert "may read Workers AI" in said
     assert "Not checked" in said
     assert "Workers AI - Edit" in said
     assert "Confirm" not in said
+    assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), "the smoke job checks it"
 
 
 def test_closing_words_of_a_worker_say_that_it_takes_the_secret():
-    said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "")
+    said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "", smoke=False)
     assert "the Worker accepts the shared secret" in said
     assert "Workers AI - Edit" not in said
 
 
 def test_closing_words_name_the_address_that_must_confirm():
-    assert 'until you open its link "Confirm subscription"' in deploy.closing_words(SETTINGS, "team@example.org")
-    assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org")
+    assert 'until you open its link "Confirm subscription"' in deploy.closing_words(
+        SETTINGS, "team@example.org", smoke=True
+    )
+    assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org", smoke=True)
 
 
 class Topic:
@@ -294,8 +328,7 @@ def test_destroy_says_what_stays_with_the_commands_that_remove_it():
 def test_destroy_names_the_worker_where_there_is_one():
     assert "wrangler" not in destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="rest"), {})
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {})
-    assert "npx wrangler delete" in said
-    assert "--secret-id dropbatch/worker" in said
+    assert "npx wrangler delete --name dropbatch-eu-west-1" in said
 
 
 def test_destroy_names_no_secret_that_is_the_users_own():

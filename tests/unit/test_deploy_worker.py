@@ -1,5 +1,6 @@
-"""`make deploy-worker`: the secret reaches both places and nothing else, and running it again changes nothing."""
+"""`make deploy-worker`: a Worker of each stack, which gets the stack's secret and nothing else does."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -7,77 +8,148 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from local import deploy_worker, worker
-from local.account_stack import DeployError
+from local import account_stack, deploy_worker, worker
+from local.account_stack import Stack
+from local.deploy_worker import address_in, worker_name
 from local.processes import LocalAwsError
 
-URL = "https://dropbatch.team.workers.dev"
+HOST = "dropbatch-eu-west-1.team.workers.dev"
+ACCOUNT = "0123456789abcdef0123456789abcdef"
 NPX = """#!/bin/sh
-echo "$@" >> {folder}/calls
-if [ "$4" = put ]; then cat > {folder}/secret; else echo "Deployed dropbatch triggers"; echo "  {url}"; exit {code}; fi
+echo "$CLOUDFLARE_ACCOUNT_ID $@" >> {folder}/calls
+echo "wrangler's own words"
+if [ "$4" = put ]; then cat > {folder}/secret; exit {code}; fi
+echo '{{"type": "wrangler-session"}}' >> "$WRANGLER_OUTPUT_FILE_PATH"
+echo '{{"type": "deploy", "targets": {targets}}}' >> "$WRANGLER_OUTPUT_FILE_PATH"
+exit {code}
 """
+REPORT = [{"type": "wrangler-session"}, {"type": "deploy", "targets": [f"https://{HOST}"]}]
 
 
 @pytest.fixture
 def cloudflare(monkeypatch, tmp_path):
-    """A wrangler that notes what it is called with, an AWS account, and a Worker whose check is good."""
+    """A wrangler that notes what it is called with, an AWS account with a stack, and a Worker whose check is good."""
+    stack = Stack(
+        "dropbatch",
+        "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a",
+        "UPDATE_COMPLETE",
+        {"Transport": "worker", "CloudflareAccountId": ACCOUNT},
+        {"SubmitFunctionName": "submit"},
+    )
+    made = SimpleNamespace(stack=stack, folder=tmp_path, url=f"https://{HOST}")
 
-    def begin(*, code=0, url=URL):
+    def begin(*, code=0, targets=(f"https://{HOST}",)):
         npx = tmp_path / "npx"
-        npx.write_text(NPX.format(folder=tmp_path, url=url, code=code))
+        npx.write_text(NPX.format(folder=tmp_path, targets=json.dumps(targets), code=code))
         npx.chmod(0o755)
 
     begin()
+    made.begin = begin
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setattr(worker, "install", lambda: None)
     monkeypatch.setattr(worker, "WORKER", tmp_path)
+    monkeypatch.setattr(deploy_worker, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(deploy_worker, "saved_answers", lambda: {"stack_name": "dropbatch"})
-    monkeypatch.setattr(deploy_worker, "session", lambda saved: boto3.Session(region_name="eu-west-1"))
+    monkeypatch.setattr(deploy_worker, "find_stack", lambda saved: made.stack)
     monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "")
     with mock_aws():
-        client = boto3.client("secretsmanager", "eu-west-1")
-        yield SimpleNamespace(begin=begin, folder=tmp_path, secrets=client)
+        made.secrets = boto3.client("secretsmanager", "eu-west-1")
+        made.arn = made.secrets.create_secret(Name="SharedSecret-1", SecretString="of-the-stack")["ARN"]
+        real = boto3.Session(region_name="eu-west-1")
+
+        class Functions:
+            def get_function_configuration(self, FunctionName):  # noqa: N803 - boto3's name
+                return {"Environment": {"Variables": {"WORKER_SECRET_ARN": made.arn, "WORKER_URL": made.url}}}
+
+        clients = {"lambda": Functions(), "secretsmanager": made.secrets}
+        monkeypatch.setattr(
+            deploy_worker,
+            "session",
+            lambda saved: SimpleNamespace(region_name=real.region_name, client=clients.__getitem__),
+        )
+        yield made
 
 
-def test_the_secret_is_in_secrets_manager_and_in_the_worker_and_is_not_printed(cloudflare, capfd):
+def calls(cloudflare):
+    return (cloudflare.folder / "calls").read_text().splitlines()
+
+
+def test_the_worker_is_the_stacks_own_and_gets_the_stacks_secret_which_is_not_printed(cloudflare, capfd):
     assert deploy_worker.main() == 0
-    kept = cloudflare.secrets.get_secret_value(SecretId="dropbatch/worker")
-    given = (cloudflare.folder / "secret").read_text()
-    assert given == kept["SecretString"]
-    assert len(given) >= 40
+    assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
     printed = "".join(capfd.readouterr())
-    assert given not in printed
-    assert f"WorkerUrl        {URL}" in printed
-    assert f"WorkerSecretArn  {kept['ARN']}" in printed
-    calls = (cloudflare.folder / "calls").read_text().splitlines()
-    assert calls == ["--no-install wrangler deploy", "--no-install wrangler secret put SHARED_SECRET"]
+    assert "of-the-stack" not in printed
+    assert "wrangler's own words" in printed
+    assert calls(cloudflare) == [
+        f"{ACCOUNT} --no-install wrangler deploy --name dropbatch-eu-west-1",
+        f"{ACCOUNT} --no-install wrangler secret put SHARED_SECRET --name dropbatch-eu-west-1",
+    ]
 
 
-def test_a_second_deployment_keeps_the_secret(cloudflare):
-    first = deploy_worker.deploy_worker()
-    secret = (cloudflare.folder / "secret").read_text()
-    assert deploy_worker.deploy_worker() == first
-    assert (cloudflare.folder / "secret").read_text() == secret
+def test_two_stacks_have_two_workers():
+    names = [
+        worker_name("dropbatch", "eu-west-1"),
+        worker_name("dropbatch", "us-east-1"),
+        worker_name("B", "eu-west-1"),
+    ]
+    assert names == ["dropbatch-eu-west-1", "dropbatch-us-east-1", "b-eu-west-1"]
+    long = [worker_name("a" * 100 + end, "eu-west-1") for end in "xy"]
+    assert len(set(long)) == 2
+    assert {len(name) for name in long} == {63}
 
 
-def test_a_wrangler_that_fails_ends_it_before_the_secret_is_given(cloudflare, capsys):
+@pytest.mark.parametrize("transport", ["rest", None])
+def test_without_a_stack_that_uses_it_the_next_step_is_named_and_no_secret_is_given(cloudflare, capsys, transport):
+    cloudflare.stack = transport and Stack("dropbatch", "", "CREATE_COMPLETE", {"Transport": transport}, {})
+    assert deploy_worker.main() == 0
+    assert not (cloudflare.folder / "secret").exists()
+    assert f'make deploy PARAMETERS="Transport=worker WorkerUrl=https://{HOST}"' in capsys.readouterr().out
+
+
+def test_a_stack_that_calls_another_address_is_told(cloudflare, capsys):
+    cloudflare.url = "https://old.example.com"
+    assert deploy_worker.main() == 0
+    assert f'make deploy PARAMETERS="WorkerUrl=https://{HOST}"' in capsys.readouterr().out
+
+
+def test_a_secret_that_was_deleted_is_restored(cloudflare, capsys):
+    cloudflare.secrets.delete_secret(SecretId=cloudflare.arn)
+    assert deploy_worker.main() == 0
+    assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
+    assert "restored" in capsys.readouterr().out
+    assert "DeletedDate" not in cloudflare.secrets.describe_secret(SecretId=cloudflare.arn)
+
+
+def test_a_secret_without_a_value_has_none(cloudflare):
+    empty = cloudflare.secrets.create_secret(Name="ApiToken-1")["ARN"]
+    assert account_stack.secret_value(cloudflare.secrets, empty) == ""
+
+
+def test_a_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
     cloudflare.begin(code=1)
     assert deploy_worker.main() == 1
     assert not (cloudflare.folder / "secret").exists()
-    assert "wrangler login" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    for words in ("npx wrangler login", "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "workers.dev subdomain"):
+        assert words in said
 
 
-def test_a_worker_without_an_address_or_with_a_failing_check_is_reported(cloudflare, monkeypatch):
-    cloudflare.begin(url="no address")
-    with pytest.raises(DeployError, match="no workers"):
-        deploy_worker.deploy_worker()
+def test_a_worker_without_an_address_or_with_a_failing_check_is_reported(cloudflare, monkeypatch, capsys):
+    cloudflare.begin(targets=())
+    assert deploy_worker.main() == 1
+    assert "no address" in capsys.readouterr().err
     cloudflare.begin()
-    monkeypatch.setattr(deploy_worker, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "It is not there.")
-    with pytest.raises(DeployError, match="It is not there"):
-        deploy_worker.deploy_worker()
+    assert deploy_worker.main() == 1
+    assert "It is not there" in capsys.readouterr().err
+
+
+def test_the_address_is_read_from_wranglers_report():
+    lines = "\n".join(json.dumps(entry) for entry in REPORT)
+    assert address_in(lines) == f"https://{HOST}"
+    assert address_in("") == ""
 
 
 def test_without_node_it_says_what_is_missing(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from local import aws, processes
 from local.processes import Service
+from local.template import parse_parameters
 
 
 @pytest.mark.parametrize(
@@ -31,12 +32,12 @@ from local.processes import Service
     ],
 )
 def test_parameters_are_read_with_quotes_or_without(text, parameters):
-    assert aws._parse_parameters(text) == parameters
+    assert parse_parameters(text) == parameters
 
 
 def test_a_word_without_a_parameters_name_is_an_error():
-    with pytest.raises(aws.LocalAwsError, match="seven"):
-        aws._parse_parameters("seven")
+    with pytest.raises(aws.LocalAwsError, match=r"LOCAL_PARAMETERS: .*'seven'"):
+        aws._parameters({"LOCAL_PARAMETERS": "seven"}, "http://127.0.0.1:1")
 
 
 def test_defaults_are_passed_so_that_a_value_of_an_earlier_deployment_does_not_stay():

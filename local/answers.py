@@ -1,0 +1,231 @@
+"""What `make deploy` needs to know: from variables, from a file of them, or from a person at the terminal.
+
+The API token is never among what is saved. The rest is in samconfig.local.toml, where `sam deploy` reads it too.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+
+from local.account_stack import ANSWERS, DEFAULTS, DeployError
+from local.aws import toml
+from local.template import parse_parameters, template, write_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
+version = 0.1
+
+"""
+REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a first deployment needs.
+
+    Attributes:
+        stack_name: in CloudFormation.
+        region: of AWS.
+        parameters: of the template; those not named have their defaults.
+        token: the API token; empty if the stack needs none, or has it already.
+    """
+
+    stack_name: str
+    region: str
+    parameters: dict[str, str]
+    token: str = field(default="", repr=False)
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, and below it the file of `NAME=value` lines that its variable ANSWERS names.
+
+    Raises:
+        DeployError: the file cannot be read, or a line is something else.
+    """
+    if not (name := environment.get("ANSWERS", "")):
+        return dict(environment)
+    try:
+        lines = Path(name).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeployError(f"ANSWERS: {name} cannot be read: {error}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        variable, separator, value = line.strip().removeprefix("export ").partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not separator or not variable.isidentifier():
+            raise DeployError(f"{name}, line {number}: write it as NAME=value.")  # Its content may be a token.
+        found[variable] = value.strip().strip("\"'")
+    return found | dict(environment)
+
+
+def parameters_of(saved: Mapping[str, Any]) -> dict[str, str]:
+    """The template's parameters in saved answers, in each form that the SAM CLI reads."""
+    overrides = saved.get("parameter_overrides", "")
+    if isinstance(overrides, dict):
+        return {name: str(value) for name, value in overrides.items()}
+    return parse_parameters(overrides if isinstance(overrides, str) else " ".join(overrides))
+
+
+def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
+    """The template's parameters in the variable PARAMETERS.
+
+    Raises:
+        DeployError: the template has no such parameter, or does not accept a value.
+    """
+    try:
+        parameters = parse_parameters(given.get("PARAMETERS", ""))
+    except ValueError as error:
+        raise DeployError(f"PARAMETERS: {error}") from error
+    for name, value in parameters.items():
+        if name not in template()["Parameters"]:
+            raise DeployError(f"The template has no parameter {name}; docs/configuration.md lists all.")
+        if wrong := _wrong(name, value):
+            raise DeployError(f"{name} {wrong}")
+    return parameters
+
+
+def needs_token(parameters: Mapping[str, str]) -> bool:
+    """Whether the stack sends a token that is in its own secret."""
+    return parameters.get("Transport") != "worker" and not parameters.get("CloudflareApiTokenSecretArn")
+
+
+def _wrong(parameter: str, value: str) -> str:
+    """What is wrong with a parameter's value; empty if nothing is."""
+    about = template()["Parameters"][parameter]
+    if "AllowedPattern" in about and not re.search(about["AllowedPattern"], value):
+        return str(about["ConstraintDescription"])
+    if "AllowedValues" in about and value not in about["AllowedValues"]:
+        return f"must be one of {', '.join(about['AllowedValues'])}."
+    return ""
+
+
+def _wrong_token(token: str) -> str:
+    """What is wrong with the form of a token; empty if nothing is."""
+    good = token and token.isascii() and token.isprintable() and " " not in token
+    return "" if good else "must be the token alone, without spaces or line ends."
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One question.
+
+    Attributes:
+        text: for a person.
+        names: the variables that answer it, the first one first.
+        default: what Enter means; empty: it must be answered, unless it is optional.
+        wrong: returns what is wrong with an answer.
+        optional: whether it may stay empty.
+        secret: whether the answer is not shown.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    default: str
+    wrong: Callable[[str], str]
+    optional: bool = False
+    secret: bool = False
+
+    def answer(self, given: Mapping[str, str]) -> str:
+        """The answer, from a variable or from the terminal.
+
+        Raises:
+            DeployError: there is none, or the variable's value is wrong.
+        """
+        for name in self.names:
+            if value := given.get(name, "").strip():
+                if wrong := self.wrong(value):
+                    raise DeployError(f"{name} {wrong}")
+                return value
+        if not sys.stdin.isatty():
+            if self.default or self.optional:
+                return self.default
+            raise DeployError(f"There is no terminal to ask on: set {self.names[0]} ({self.text}).")
+        return self._ask()
+
+    def _ask(self) -> str:
+        hint = f" [{self.default}]" if self.default else " (Enter: none)" if self.optional else ""
+        while True:
+            try:
+                read = getpass.getpass if self.secret else input
+                value = read(f"  {self.text}{hint}: ").strip() or self.default
+            except EOFError:
+                raise DeployError("\nNo answer was given.") from None
+            wrong = self.wrong(value)
+            if not value:
+                wrong = "" if self.optional else "is needed."
+            if not wrong:
+                return value
+            print(f"  It {wrong}")
+
+
+def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
+    """Everything that a first deployment needs; what no variable answers is asked.
+
+    Args:
+        given: `variables`.
+        saved: the stack's name and region; answers of an earlier attempt become defaults.
+
+    Raises:
+        DeployError: an answer is missing or wrong.
+    """
+    before = parameters_of(saved)
+    parameters = before | given_parameters(given)
+    account = _Question(
+        "Cloudflare account id, 32 hexadecimal digits",
+        (ACCOUNT,),
+        parameters.get("CloudflareAccountId", ""),
+        lambda value: _wrong("CloudflareAccountId", value),
+    ).answer(given)
+    token = ask_token(given) if needs_token(parameters) else ""
+    email = _Question(
+        "E-mail address for alarms",
+        (EMAIL,),
+        parameters.get("NotificationEmail", ""),
+        lambda value: _wrong("NotificationEmail", value),
+        optional=True,
+    ).answer(given)
+    parameters |= {"CloudflareAccountId": account} | ({"NotificationEmail": email} if email else {})
+    return Answers(saved["stack_name"], saved["region"], parameters, token)
+
+
+def ask_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
+    """The AWS region; the one that is configured for the AWS CLI is the default.
+
+    Raises:
+        DeployError: there is none, or it is none.
+    """
+    configured = boto3.Session(profile_name=saved.get("profile")).region_name or ""
+    return _Question(
+        "AWS region", REGIONS, configured, lambda value: "" if re.match(REGION, value) else "must be a region's name."
+    ).answer(given)
+
+
+def ask_token(given: Mapping[str, str]) -> str:
+    """The API token.
+
+    Raises:
+        DeployError: there is none, or it has a wrong form.
+    """
+    text = "Cloudflare API token (Workers AI - Read and Edit), not shown"
+    return _Question(text, (TOKEN,), "", _wrong_token, secret=True).answer(given)
+
+
+def save(answers: Answers) -> None:
+    """Write samconfig.local.toml: the project's defaults and the answers, without the token."""
+    text = DEFAULTS.read_text("utf-8").partition("\n\n")[2]
+    text = re.sub(r"^stack_name = .*$", f"stack_name = {toml(answers.stack_name)}", text, flags=re.MULTILINE)
+    more = {"region": answers.region, "parameter_overrides": write_parameters(answers.parameters)}
+    lines = "".join(f"{name} = {toml(value)}\n" for name, value in more.items() if value)  # In [default.deploy].
+    ANSWERS.write_text(f"{HEADER}{text.rstrip()}\n{lines}", "utf-8")

@@ -1,0 +1,116 @@
+"""What a deployment will create, what that costs, and what the account's Lambda concurrency limit means for it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from local.account_stack import ROOT
+from local.template import template
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from local.answers import Answers
+
+UNRESERVED = 100
+"""Lambda leaves at least as many concurrent executions of an account unreserved."""
+KINDS = {
+    "AWS::S3::Bucket": "bucket",
+    "AWS::DynamoDB::Table": "table",
+    "AWS::SQS::Queue": "queue",
+    "AWS::Serverless::Function": "function",
+    "AWS::SecretsManager::Secret": "secret",
+    "AWS::CloudWatch::Alarm": "alarm",
+    "AWS::CloudWatch::Dashboard": "dashboard",
+}
+"""The resources that a person knows by name, in the order in which they are listed."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The account's limit of functions that run at once, in one region.
+
+    Attributes:
+        total: for all functions of the account.
+        unreserved: what no function has reserved.
+    """
+
+    total: int
+    unreserved: int
+
+
+def resources(parameters: Mapping[str, str]) -> str:
+    """The kinds of resources that a stack with these parameters has, counted."""
+    has_secret = not parameters.get("WorkerSecretArn" if _uses_worker(parameters) else "CloudflareApiTokenSecretArn")
+    counted = Counter(one["Type"] for one in template()["Resources"].values() if "Condition" not in one)
+    counted |= Counter({"AWS::SecretsManager::Secret": int(has_secret)})
+    named = [f"{counted[kind]} {word}{'s' * (counted[kind] > 1)}" for kind, word in KINDS.items() if counted[kind]]
+    return f"{', '.join(named)}, with their roles, policies and logs"
+
+
+def _uses_worker(parameters: Mapping[str, str]) -> bool:
+    return parameters.get("Transport") == "worker"
+
+
+def idle_dollars() -> str:
+    """What an idle stack costs a month, as docs/cost.md says."""
+    (found,) = re.findall(r"\*\*(\$[\d.]+)\*\* a month", (ROOT / "docs/cost.md").read_text("utf-8"))
+    return str(found)
+
+
+def concurrency(*, reserve: bool) -> tuple[int, int]:
+    """How many functions the stack runs at once at most (those of its queues, and a tick), and how many it reserves."""
+    used, reserved = 1, 0  # The tick.
+    for one in template()["Resources"].values():
+        if one["Type"] != "AWS::Serverless::Function":
+            continue
+        about = one["Properties"]
+        reserved += _chosen(about.get("ReservedConcurrentExecutions", 0), reserve=True)
+        for event in about["Events"].values():
+            scaling = event["Properties"].get("ScalingConfig", {})
+            used += _chosen(scaling.get("MaximumConcurrency", 1), reserve=reserve)
+    return used, reserved
+
+
+def _chosen(value: Any, *, reserve: bool) -> int:  # noqa: ANN401 - a part of the template
+    if isinstance(value, dict):
+        _, yes, no = value["Fn::If"]
+        return int(yes if reserve else no)
+    return int(value)
+
+
+def about_limit(limit: Limit, region: str, *, reserve: bool) -> tuple[bool, str]:
+    """Whether a stack can be deployed under this limit, and what the limit means for it."""
+    used, reserved = concurrency(reserve=reserve)
+    raising = (
+        "AWS raises it for free on request:\n"
+        "  aws service-quotas request-service-quota-increase --service-code lambda --quota-code L-B99A9384 "
+        f"--desired-value 1000 --region {region}"
+    )
+    if reserve and limit.unreserved - reserved < UNRESERVED:
+        return False, (
+            f"ReserveConcurrency reserves {reserved} concurrent executions, and Lambda keeps {UNRESERVED} unreserved: "
+            f"this account has {limit.unreserved} left of {limit.total}. "
+            f"Leave it at no, or raise the limit first. {raising}"
+        )
+    if limit.unreserved < used:
+        return True, (
+            f"Lambda: this account may run {limit.unreserved} functions at once, and this stack alone up to {used}. "
+            f"Under load it and the account's other functions are then throttled, and jobs take longer. {raising}"
+        )
+    return True, f"Lambda: this account may run {limit.unreserved:,} functions at once, this stack up to {used}."
+
+
+def describe(answers: Answers, account: str, limit: str) -> str:
+    """What is shown before a first deployment."""
+    token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""
+    return f"""
+This creates the stack "{answers.stack_name}" in {answers.region}, AWS account {account}:
+  {resources(answers.parameters)}.
+AWS bills about {idle_dollars()} a month while it is idle (an account has 10 alarms and 3 dashboards free),
+and about $0.03 for a job of a million records (docs/cost.md). Cloudflare bills the tokens that models use.
+{token}{limit}
+"""

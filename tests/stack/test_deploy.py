@@ -1,0 +1,87 @@
+"""`make deploy` in a pseudo-terminal, on the local AWS."""
+
+import os
+
+import pytest
+
+from local import aws
+from local.processes import ROOT, bare_environment
+from tests.support.terminal import converse
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+HOME = aws.Home(ROOT / ".local/test-deploy")
+ANSWERS = {
+    "AWS region": "us-east-1",
+    "Cloudflare account id": aws.LOCAL_ACCOUNT,
+    "Cloudflare API token": aws.LOCAL_TOKEN,
+    "E-mail address": "",
+    "Create it?": "y",
+}
+
+
+@pytest.fixture
+def environment():
+    """A local AWS and a local Workers AI without a stack, and the settings that lead `make deploy` there."""
+    aws.down(HOME)
+    HOME.logs.mkdir(parents=True, exist_ok=True)
+    port = aws.free_port()
+    try:
+        aws._start_services(HOME, port, "", with_workers_ai=True)
+        api = f"WorkersAiBaseUrl=http://127.0.0.1:{port + 1}/client/v4"
+        yield {
+            **bare_environment(),
+            **aws.CREDENTIALS,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "DROPBATCH_BUILD": "local",
+            "PARAMETERS": f"{api} Architecture={aws._machine_architecture()}",
+            "PYTHONPATH": str(ROOT),
+            "SAM_CLI_POLL_DELAY": "0.2",
+            "SAM_CLI_TELEMETRY": "0",
+        }
+    finally:
+        aws.down(HOME)
+
+
+DEPLOY = """
+import sys
+from pathlib import Path
+from local import account_stack, answers, deploy
+
+for module in (account_stack, answers, deploy):
+    module.ANSWERS = Path(sys.argv[1])
+sys.exit(deploy.main())
+"""
+
+
+def test_a_person_answers_the_questions_and_sees_a_job_end(environment, tmp_path):
+    asked = []
+
+    def answer(line):
+        for question, typed in ANSWERS.items():
+            if line.startswith(question):
+                asked.append(question)
+                return typed
+        return None
+
+    del environment["AWS_DEFAULT_REGION"]
+    saved = tmp_path / "answers.toml"
+    command = [str(ROOT / ".local/sam/bin/python"), "-c", DEPLOY, str(saved)]
+
+    code, shown = converse(command, answer, ROOT, environment, seconds=240)
+
+    assert code == 0, shown
+    assert asked == list(ANSWERS)
+    assert aws.LOCAL_TOKEN not in shown, "the terminal shows no token"
+    assert aws.LOCAL_TOKEN not in saved.read_text()
+    for words in ("This creates the stack", "a month while it is idle", "Lambda: this account", "the token is valid"):
+        assert words in shown
+    assert "its bad line is in retry.jsonl" in shown
+
+    code, shown = converse(command, answer, ROOT, {**environment, "SMOKE": "no"}, seconds=240)
+
+    assert code == 0, shown
+    assert asked == list(ANSWERS), "an update asks nothing"
+    assert "smoke job:" not in shown

@@ -1,0 +1,108 @@
+"""What `make deploy` asks, and takes from variables and files."""
+
+import re
+
+import pytest
+
+from local import answers, plan
+from local.account_stack import DeployError
+from local.plan import Limit, about_limit
+from local.template import properties
+
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}
+SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
+SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf-AbCdEf"
+
+
+def test_variables_answer_everything():
+    found = answers.ask(GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "PARAMETERS": "LogLevel=DEBUG"}, SAVED)
+    assert found.parameters == {
+        "CloudflareAccountId": ACCOUNT,
+        "NotificationEmail": "team@example.org",
+        "LogLevel": "DEBUG",
+    }
+    assert found.token == "the-token"
+    assert "the-token" not in repr(found)
+
+
+@pytest.mark.parametrize("parameters", ["Transport=worker", f"CloudflareApiTokenSecretArn={SECRET}"])
+def test_no_token_is_asked_where_none_is_needed(parameters):
+    assert answers.ask({"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "PARAMETERS": parameters}, SAVED).token == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "CLOUDFLARE_ACCOUNT_ID"),
+        ({"CLOUDFLARE_ACCOUNT_ID": ACCOUNT}, "CLOUDFLARE_API_TOKEN"),
+        (GIVEN | {"CLOUDFLARE_ACCOUNT_ID": "mine"}, "CLOUDFLARE_ACCOUNT_ID must be"),
+        (GIVEN | {"CLOUDFLARE_API_TOKEN": "two words"}, "CLOUDFLARE_API_TOKEN must be the token alone"),
+        (GIVEN | {"NOTIFICATION_EMAIL": "team"}, "NOTIFICATION_EMAIL must be"),
+        (GIVEN | {"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
+        (GIVEN | {"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
+        (GIVEN | {"PARAMETERS": "LOUD"}, "PARAMETERS: .*LOUD"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named_by_its_variable(given, named):
+    with pytest.raises(DeployError, match=named) as found:
+        answers.ask(given, SAVED)
+    assert "two words" not in str(found.value)
+
+
+def test_a_file_holds_variables_and_the_environment_comes_first(tmp_path):
+    file = tmp_path / "deploy.env"
+    file.write_text('# mine\n\nexport CLOUDFLARE_API_TOKEN="from-file"\nSTACK_NAME=second\n')
+    found = answers.variables({"ANSWERS": str(file), "STACK_NAME": "third"})
+    assert (found["CLOUDFLARE_API_TOKEN"], found["STACK_NAME"]) == ("from-file", "third")
+
+
+def test_a_line_that_is_no_variable_is_not_quoted(tmp_path):
+    file = tmp_path / "deploy.env"
+    file.write_text("SMOKE=no\nthe-token\n")
+    with pytest.raises(DeployError, match=r"deploy\.env, line 2") as found:
+        answers.variables({"ANSWERS": str(file)})
+    assert "the-token" not in str(found.value)
+    with pytest.raises(DeployError, match="cannot be read"):
+        answers.variables({"ANSWERS": str(tmp_path / "none.env")})
+
+
+def test_the_plan_names_the_account_the_resources_and_the_costs():
+    text = plan.describe(answers.ask(GIVEN, SAVED), "111122223333", "Lambda: enough.")
+    for words in (
+        "eu-west-1, AWS account 111122223333",
+        "1 bucket, 1 table",
+        "2 functions, 1 secret",
+        "Lambda: enough.",
+    ):
+        assert words in text
+    assert re.search(r"about \$\d+\.\d\d a month", text)
+    assert "the-token" not in text
+
+
+def test_no_secret_is_counted_where_none_is_made():
+    assert "secret" not in plan.resources({"CloudflareApiTokenSecretArn": SECRET})
+    assert "1 secret" in plan.resources({"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET})
+
+
+def test_a_new_account_hears_that_its_limit_is_low_and_how_to_raise_it():
+    used, _ = plan.concurrency(reserve=False)
+    possible, said = about_limit(Limit(10, 10), "eu-west-1", reserve=False)
+    assert possible
+    assert f"may run 10 functions at once, and this stack alone up to {used}" in said
+    assert "--quota-code L-B99A9384" in said
+    assert "request-service-quota-increase" not in about_limit(Limit(1000, 1000), "eu-west-1", reserve=False)[1]
+
+
+def test_concurrency_that_cannot_be_reserved_is_refused_before_anything_is_created():
+    _, reserved = plan.concurrency(reserve=True)
+    assert reserved == sum(
+        properties(name)["ReservedConcurrentExecutions"]["Fn::If"][1] for name in ("SubmitFunction", "PollFunction")
+    )
+    assert not about_limit(Limit(10, 10), "eu-west-1", reserve=True)[0]
+    assert not about_limit(Limit(1000, 99 + reserved), "eu-west-1", reserve=True)[0]
+    assert about_limit(Limit(1000, 100 + reserved), "eu-west-1", reserve=True)[0]
+
+
+def test_a_number_that_depends_on_reserving_is_the_chosen_one():
+    assert [plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)] == [8, 2]
