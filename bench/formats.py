@@ -53,7 +53,7 @@ record passes through as bytes; a record in another format is decoded and encode
 """
 
 
-def cuts(format_: str, content: bytes) -> Iterator[Cut]:
+def cuts(format_: str, content: bytes) -> Iterator[Cut | Checkpoint]:
     """The batches of an upload."""
     form = "rows" if format_ in HEADERS else "jsonl"
     plan = SplitPlan(MODEL, 5_000, 9_500_000, "a", form, "plain", 0, 500, format_, 0, format_ != "native")
@@ -66,7 +66,7 @@ def cuts(format_: str, content: bytes) -> Iterator[Cut]:
 
 def count(format_: str, content: bytes) -> int:
     """Number of records of an upload that can be sent."""
-    return sum(one.sendable for one in cuts(format_, content))
+    return sum(one.sendable for one in cuts(format_, content) if isinstance(one, Cut))
 
 
 def lines(format_: str, one: Cut, reply: bytes) -> int:
@@ -89,6 +89,7 @@ def main(records: int = 20_000, rounds: int = 5) -> None:
         content = "".join(f"{record(number)}\n" for number in range(records)).encode()
         reading[name] = partial(count, name, content)
         one = next(cuts(name, content))
+        assert isinstance(one, Cut)
         result = {"response": "It does.", "usage": {"prompt_tokens": 250, "completion_tokens": 4, "total_tokens": 254}}
         items = [{"id": place, "success": True, "result": result} for place in range(one.sendable)]
         joining[name] = partial(lines, name, one, json.dumps({"responses": items}).encode())

@@ -23,7 +23,7 @@ from filesplit.split import Split
 
 from bench.inputs import MODEL
 from functions.poll.collect import StoredReply, collect
-from functions.submit.records.cut import cut
+from functions.submit.records.cut import Cut, cut
 from functions.submit.records.stream import RANGE_BYTES
 from shared.models import Batch, BatchState, Checkpoint, Job, JobState, SplitPlan, Upload
 from shared.observability import metrics
@@ -69,6 +69,7 @@ def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
         stream = _rejoined(head[place.offset :], stream)
     batches = 0
     for piece in cut(plan, place, 0, stream):
+        assert isinstance(piece, Cut)
         assert piece.staged.metadata()
         output.write(piece.body + encode_index(piece.rows))
         batches += 1

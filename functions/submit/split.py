@@ -2,8 +2,9 @@
 
 For each batch it writes the staged object first (write-once), creates the item second, and sends the message third. If
 a run dies between these steps, the next one completes them: it finds the object, and the item's `due_at` replaces the
-message. There is no other checkpoint: split resumes after the last batch item. So items are created in order, while the
-objects of several batches are put at the same time (`functions.submit.stage_batches`).
+message. Split resumes after the last batch item. So items are created in order, while the objects of several batches
+are put at the same time (`functions.submit.stage_batches`). Where only blank lines follow the last batch, for 16 MB or
+more, the job's item holds a place among them, so that no turn reads them again.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
             job = plan(services, job, remaining)
             job, place, is_read = _stage(services, job, remaining)
             if not is_read and not job.cancelled:
-                services.ledger.release_job(job, services.now())
+                services.ledger.release_job(job, services.now(), blank_until=place)
                 return
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
@@ -141,6 +142,12 @@ def _checkpoint(services: Services, job: Job) -> Checkpoint:
     return _end_of(last)
 
 
+def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
+    """The place after the blank lines that follow a batch's end, as far as they were read already."""
+    until = job.blank_until
+    return until if until and until.record == place.record and until.offset > place.offset else place
+
+
 def _end_of(batch: Batch) -> Checkpoint:
     if batch.end is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} has no end")
@@ -158,7 +165,7 @@ class Turn:
     Attributes:
         ends: Unix seconds.
         begun: where it began.
-        place: end of the last batch cut.
+        place: end of the last batch cut, or of the blank lines after it.
         barren: unpacked bytes read since then.
         bytes_read: stored bytes of the upload that have been read.
         finished: whether the upload was read to its end.
@@ -185,14 +192,19 @@ class Turn:
                 raise _gap_error(self.job)
             yield block
 
-    def cuts(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
-        """The cuts up to the turn's end; at least one."""
+    def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
+        """The cuts up to the turn's end; at least one. Blank lines count as one, except in an archive."""
         self.finished = False
         try:
             for one in cuts:
+                if isinstance(one, Checkpoint):
+                    if self.job.plan.packing != "plain":
+                        continue  # each turn unpacks everything before again, blank or not
+                    self.place = one
+                else:
+                    self.place = one.end
+                    _check_model(self.job.plan.model)
                 self.barren = 0
-                self.place = one.end
-                _check_model(self.job.plan.model)
                 yield one
                 if self.services.now() > self.ends:
                     return
@@ -215,7 +227,8 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
     last = services.ledger.last_batch(job.job_id)
     number = int(last.number[:8]) + 1 if last else 0
     before = batches_before(services, last)
-    begun = place = _checkpoint(services, job)
+    place = _checkpoint(services, job)
+    begun = read_to = _after_blank_lines(job, place)
     status_at = services.now()
     outbox = Outbox(services)
     reader = reader_for(services, job)
@@ -227,27 +240,31 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
             stack.callback(pool.shutdown, cancel_futures=True)
         while True:
             blocks = read_decompressed(
-                services.store, job.upload, job.plan, place.offset, check, reading, turn.note_read
+                services.store, job.upload, job.plan, read_to.offset, check, reading, turn.note_read
             )
-            cuts = turn.cuts(cut_upload(job, place, number, turn.blocks(blocks), reader))
+            cuts = turn.cuts(cut_upload(job, read_to, number, turn.blocks(blocks), reader))
             try:
                 for candidate in put_ahead(services.store, threads, job.job_id, number, place, cuts):
-                    if place != begun and services.now() >= kept_at + RENEW_EVERY_SECONDS:
+                    if read_to != begun and services.now() >= kept_at + RENEW_EVERY_SECONDS:
                         kept_at = services.now()
-                        job = _renew_lease(services, job, kept_at, max(job.bytes_read, turn.bytes_read))
+                        job = _renew_lease(services, job, kept_at, max(job.bytes_read, turn.bytes_read), read_to)
                         status_at = _write_status(services, job, status_at)
                         if job.cancelled:
                             outbox.send()
-                            return job, place, False
+                            return job, read_to, False
+                    if isinstance(candidate, Checkpoint):
+                        read_to = candidate
+                        continue
                     known = create_batch(services, job, candidate, before, outbox)
-                    place = _end_of(known)
+                    place = read_to = _end_of(known)
                     number += 1
                     before.add(known)
                     if place != candidate.end:
+                        read_to = _after_blank_lines(job, place)
                         break  # the stored batch ends elsewhere: continue from its end
                 else:
                     outbox.send()
-                    return job, place, turn.finished
+                    return job, read_to, turn.finished
             except (UploadError, StorageError):
                 outbox.send()
                 raise
@@ -255,7 +272,7 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
 
 def cut_upload(
     job: Job, place: Checkpoint, number: int, blocks: Iterator[bytes], reader: Reader | None
-) -> Iterator[Cut]:
+) -> Iterator[Cut | Checkpoint]:
     """An upload's batches from a place on: `cut`, or `cut_converted` with the format's reader."""
     if reader is None:
         return cut(job.plan, place, number, blocks)
@@ -263,10 +280,10 @@ def cut_upload(
 
 
 def check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[], float], *, skipping: bool) -> None:
-    """Check the time; called for each piece of an archive, which may yield nothing for a long time.
+    """Check the time; called for each block, and for each piece of an archive, which may yield nothing for a long time.
 
     Raises:
-        TurnOverError: the time is over, and there are batches to continue from.
+        TurnOverError: the time is over, and there is a place to continue from.
         StorageError: there is not enough time for the turn's first batch.
         UploadError: there was not enough time in several turns in a row.
     """
@@ -276,9 +293,9 @@ def check_turn(services: Services, job: Job, turn: Turn, remaining: Callable[[],
         raise TurnOverError
 
 
-def _renew_lease(services: Services, job: Job, now: float, bytes_read: int) -> Job:
+def _renew_lease(services: Services, job: Job, now: float, bytes_read: int, read_to: Checkpoint) -> Job:
     until = now + LEASE_RENEWAL_SECONDS
-    changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
+    changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read, "blank_until": read_to}
     kept = services.ledger.update_leased_job(job, changes)
     if kept is None:
         raise LeaseLostError(job.job_id)
@@ -299,7 +316,7 @@ def _status(job: Job) -> dict[str, Any]:
 
 
 def _gap_error(job: Job) -> UploadError:
-    """Blank lines or one endless line, perhaps compressed a thousandfold: each turn would read them again, forever."""
+    """One endless line, or blank lines compressed a thousandfold: each turn would read them again, forever."""
     return UploadError(
         "unknown_format" if job.plan.packing == "plain" else "broken_archive",
         f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a batch. "
@@ -308,7 +325,7 @@ def _gap_error(job: Job) -> UploadError:
 
 
 def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wanted: float) -> None:
-    """Check that a turn's first batch has time; called while an archive is unpacked before it.
+    """Check that a turn's first batch has time; called while what is before its end is read.
 
     Args:
         job: as leased.
@@ -322,7 +339,7 @@ def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wan
     """
     if remaining() > wanted:
         return
-    if job.claims < SKIP_TRIES:
+    if job.claims < SKIP_TRIES or job.plan.packing == "plain":  # What is not packed is not read again: S3 was slow.
         raise StorageError(f"job {job.job_id}: no time left after {place.offset} unpacked bytes")
     raise UploadError(
         "broken_archive",

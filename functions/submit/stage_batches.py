@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from shared import s3_keys as keys
 from shared.errors import StorageError, UploadError
+from shared.models import Checkpoint
 from shared.staged_batch import StagedInfo, encode_index
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from functions.submit.records.cut import Cut
     from shared.aws.object_store import ObjectStore
-    from shared.models import Checkpoint
 
 MAX_PUTS = 8
 """Objects put at the same time."""
@@ -57,9 +57,11 @@ class StagedAhead:
 
 
 def put_ahead(
-    store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut]
-) -> Iterator[StagedAhead]:
+    store: ObjectStore, threads: Executor, job_id: str, number: int, begin: Checkpoint, cuts: Iterator[Cut | Checkpoint]
+) -> Iterator[StagedAhead | Checkpoint]:
     """Put the objects of batches, several at the same time; yield the batches in order, once their objects are stored.
+
+    Places up to which only blank lines follow a batch are yielded after it.
 
     Args:
         store: the object store.
@@ -67,14 +69,14 @@ def put_ahead(
             not wait for threads.
         job_id: the job.
         number: of the first batch.
-        begin: where it begins.
-        cuts: the batches.
+        begin: where it begins: the end of the batch before it.
+        cuts: the batches, and places between them.
 
     Raises:
         UploadError: as `cuts` raised it, after the batches before it.
         StorageError: as `cuts` raised it, likewise.
     """
-    waiting: deque[StagedAhead] = deque()
+    waiting: deque[StagedAhead | Checkpoint] = deque()
     problem: Exception | None = None
     while True:
         try:
@@ -83,13 +85,17 @@ def put_ahead(
             problem, cut = error, None
         if cut is None:
             break
-        key, ours = keys.staged(job_id, f"{number:08d}"), replace(cut.staged, begin=begin)
-        body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
-        found = threads.submit(_put, store, key, body, ours)
-        waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
-        number, begin = number + 1, cut.end
-        del cut, body  # keep in memory only what `waiting` counts
-        while waiting and (waiting[0].found.done() or _is_full(waiting)):
+        if isinstance(cut, Checkpoint):
+            waiting.append(cut)
+        else:
+            key, ours = keys.staged(job_id, f"{number:08d}"), replace(cut.staged, begin=begin)
+            body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
+            found = threads.submit(_put, store, key, body, ours)
+            waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
+            number, begin = number + 1, cut.end
+            del body
+        del cut  # keep in memory only what `waiting` counts
+        while waiting and (_is_stored(waiting[0]) or _is_full(waiting)):
             yield waiting.popleft()
     while waiting:
         yield waiting.popleft()
@@ -97,8 +103,13 @@ def put_ahead(
         raise problem
 
 
-def _is_full(waiting: deque[StagedAhead]) -> bool:
-    return len(waiting) > MAX_AHEAD or sum(len(one.body) for one in waiting) > MAX_BYTES_AHEAD
+def _is_stored(one: StagedAhead | Checkpoint) -> bool:
+    return isinstance(one, Checkpoint) or one.found.done()
+
+
+def _is_full(waiting: deque[StagedAhead | Checkpoint]) -> bool:
+    staged = [one for one in waiting if not isinstance(one, Checkpoint)]
+    return len(staged) > MAX_AHEAD or sum(len(one.body) for one in staged) > MAX_BYTES_AHEAD
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:

@@ -154,7 +154,9 @@ def _read(services: Services, job: Job, progress: Progress, seen: set[int], rema
     blocks = counted(read_decompressed(services.store, job.upload, job.plan, begun.offset, check))
     cuts = cut_upload(job, begun, progress.cuts, turn.blocks(blocks), reader_for(services, job))
     for one in turn.cuts(cuts):
-        add_cut(job, progress, seen, one)
+        if not isinstance(one, Checkpoint):
+            add_cut(job, progress, seen, one)
+        progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
     if not turn.finished:
         progress.bytes = min(progress.bytes, progress.offset)  # the offset counts a line feed even if the last has none
     return turn.finished
@@ -182,7 +184,6 @@ def add_cut(job: Job, progress: Progress, seen: set[int], cut: Cut) -> None:
     if sizes[longest] > progress.longest.bytes:
         progress.longest = Longest(rows[longest].line, sizes[longest])
     _compare_references(progress, seen, rows.references)
-    progress.offset, progress.line, progress.record = cut.end.offset, cut.end.line, cut.end.record
 
 
 def _compare_references(progress: Progress, seen: set[int], references: list[msgspec.Raw]) -> None:

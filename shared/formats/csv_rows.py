@@ -23,6 +23,10 @@ EXCERPT_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
 """Approximate bytes of rows that are returned together."""
 
+_LINE_END = b"\r\n"
+_EMPTY_ROWS = re.compile(rb"(?:\r?\n)++")
+_LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
+
 
 class LongRow(NamedTuple):
     """A row that is too large for any request: its beginning, and its length in bytes."""
@@ -35,7 +39,7 @@ class RowWindow(NamedTuple):
     """Consecutive rows.
 
     Attributes:
-        rows: their bytes, without line ends; an empty line is an empty row.
+        rows: their bytes, without line ends; an empty line is an empty row, and so are all of a long stretch.
         steps: bytes from the beginning of each row to that of the next.
         lines: number of lines of each row.
     """
@@ -80,14 +84,17 @@ def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Itera
 
 def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
     """Whole rows from `at` on, about a window of them."""
-    last = buffer.rfind(b"\n", at, at + WINDOW_BYTES) + 1
+    if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
+        return RowWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
+    last, end = buffer.rfind(b"\n", at, at + WINDOW_BYTES) + 1, at + WINDOW_BYTES
+    if stretch := _LONG_STRETCH.search(buffer, at, max(last, at)):
+        last = end = stretch.start() + 1
     section = buffer[at:last] if last > 0 else b""
     if section and b'"' not in section:
         rows = section.split(b"\n")
         rows.pop()
         return RowWindow([*map(_row, rows)], [len(row) + 1 for row in rows], [1] * len(rows))
     found = RowWindow([], [], [])
-    end = at + WINDOW_BYTES
     while at < end and (match := match_row(buffer, at)):
         row = match.group()
         found.rows.append(_row(row[:-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.models.common import SCHEMA, ErrorDetail, JobState, Usage
+from shared.models.common import SCHEMA, Checkpoint, ErrorDetail, JobState, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
@@ -204,6 +204,7 @@ class Job:
         told_succeeded: records that the last status counted as succeeded.
         told_failed: records that it counted as failed.
         bytes_read: stored bytes of the upload that split has read.
+        blank_until: where reading the upload continues, if only blank lines lie between this place and the last batch.
         trouble: calls for one of its batches that have been failing for a long time.
         schema: version of its items' schema.
         deadline_at: when its records end without an answer; None without the option `deadline_hours`.
@@ -242,6 +243,7 @@ class Job:
     told_succeeded: int = 0
     told_failed: int = 0
     bytes_read: int = 0
+    blank_until: Checkpoint | None = None
     trouble: LastingError | None = None
     completed_at: float | None = None
     schema: str = SCHEMA

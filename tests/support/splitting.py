@@ -136,10 +136,14 @@ class Fake:
 
         return self._call("move", effect)
 
-    def release_job(self, job: Job, due_at: float) -> None:
+    def release_job(self, job: Job, due_at: float, **updates: Any) -> None:
         """The turn is over, but the upload is not."""
+
+        def effect() -> None:
+            self.job = replace(self.job, **updates)
+
         self.given["release"] = due_at
-        self._call("release", lambda: None)
+        self._call("release", effect)
 
     def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float, *, read_to_end: bool) -> Job:
         """The upload is read, as far as it is used."""

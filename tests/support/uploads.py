@@ -128,7 +128,8 @@ def cuts_of(
     plan: SplitPlan, data: bytes, size: int = 1 << 20, start: Checkpoint | None = None, number: int = 0
 ) -> list[Any]:
     start = start or Checkpoint(offset=plan.start)
-    return list(cut(plan, start, number, in_blocks(data[start.offset :], size)))
+    found = cut(plan, start, number, in_blocks(data[start.offset :], size))
+    return [one for one in found if not isinstance(one, Checkpoint)]
 
 
 def seen(cuts: Iterable[Any]) -> list[Any]:

@@ -28,8 +28,11 @@ def cut(data, size):
 
 
 def rows_of(data, size=1 << 20, delimiter=b","):
-    windows = list(read_rows(cut(data, size), delimiter))
-    return [row for window in windows for row in window.rows]
+    found = []
+    for window in read_rows(cut(data, size), delimiter):
+        for row, lines in zip(window.rows, window.lines, strict=True):
+            found += [row] * (1 if row else lines)  # an empty row stands for consecutive empty lines
+    return found
 
 
 @pytest.mark.parametrize(

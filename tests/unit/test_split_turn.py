@@ -151,7 +151,7 @@ def test_before_its_first_batch_a_turn_is_given_up_without_time_and_the_upload_a
     skipping, wanted, claims, error
 ):
     fake = Fake()
-    job = replace(fake.job, claims=claims)
+    job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
     turn = turn_of(fake, ends=0.0, begun=7, at=7)
 
     check_turn(fake.services, job, turn, lambda: wanted + 0.1, skipping=skipping)
@@ -197,6 +197,7 @@ def test_the_lease_is_renewed_after_the_first_batch_for_three_quarters_of_a_minu
         **dict.fromkeys(["lease_until", "due_at"], NOW + 45),
         "claims": 0,
         "bytes_read": len(UPLOAD),
+        "blank_until": place(1),
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from functions.submit.batch_limits import max_records
-from functions.submit.records.cut import Cut, excerpt_json, located, too_large, validate_record
+from functions.submit.records.cut import MAX_BLANK_BYTES, Cut, excerpt_json, located, too_large, validate_record
 from functions.submit.records.framing import OverlongRecord, elements, lines
 from shared.errors import UploadError
 from shared.formats.base import UNREADABLE_CODES, RecordFault, compact
@@ -39,6 +39,7 @@ class _Record(NamedTuple):
         original: as it was written; empty if it is not kept.
         reference: its reference as JSON.
         line: 1-based; None in a document.
+        begin: where it begins.
         end: where the next one begins.
         fault: why it cannot be sent.
     """
@@ -47,6 +48,7 @@ class _Record(NamedTuple):
     original: bytes
     reference: msgspec.Raw
     line: int | None
+    begin: Checkpoint
     end: Checkpoint
     fault: UnsendableRecord | None = None
 
@@ -83,8 +85,8 @@ class _Batch:
 
 def cut_converted(
     plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes], reader: Reader
-) -> Iterator[Cut]:
-    """Cut an upload's records into batches, each converted by its format's reader.
+) -> Iterator[Cut | Checkpoint]:
+    """Cut an upload's records into batches, each converted by its format's reader; places as `cut` yields them.
 
     Args:
         plan: form, format and limits.
@@ -101,6 +103,15 @@ def cut_converted(
     problem: UploadError | None = None
     try:
         for record in _records(plan, start, blocks, reader):
+            place = record if isinstance(record, Checkpoint) else record.begin
+            if place.offset - end.offset >= MAX_BLANK_BYTES:
+                if len(batch.rows):
+                    yield batch.cut(first_id, end)
+                    first_id, batch, number = end.record, _Batch(), number + 1
+                end = place
+                yield end
+            if isinstance(record, Checkpoint):
+                continue
             is_full = len(batch.rows) == max_records(plan, number)
             too_many_bytes = (
                 batch.size + record.weight + 1 > room or batch.originals_size + len(record.original) > plan.max_bytes
@@ -127,7 +138,7 @@ class _Window(NamedTuple):
     Attributes:
         records: their bytes, without line ends.
         steps: bytes from each one's beginning to the next one's.
-        lines: lines that each takes; 0 in a document.
+        lines: lines that each takes; 0 in a document. Consecutive blank lines are one empty record.
     """
 
     records: list[bytes | OverlongRecord]
@@ -145,10 +156,16 @@ def _windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
             yield _Window(window.records, window.steps, [0] * len(window.records))
     else:
         for window in lines(blocks):
+            if window.blank_bytes:
+                yield _Window([b""], [window.blank_bytes], [window.blank_lines])
+                continue
             yield _Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
 
 
-def _records(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader) -> Iterator[_Record]:
+def _records(
+    plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
+) -> Iterator[_Record | Checkpoint]:
+    """The records, and places after windows of blank lines."""
     judge = _JUDGES.get(plan.format, validate_json)
     place = start
     for window in _windows(plan, start, blocks):
@@ -162,24 +179,26 @@ def _records(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader
             line_number = None if plan.is_document else place.line + 1
             end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
             if isinstance(one, UnsendableRecord):
-                yield _Record(b"", b"", NO_REFERENCE, line_number, end, one)
+                yield _Record(b"", b"", NO_REFERENCE, line_number, place, end, one)
             elif one is not None:
-                yield _converted(next(converted), one, line_number, end)
+                yield _converted(next(converted), one, line_number, place, end)
             place = end
+        if judged == [None]:
+            yield place
 
 
 def _converted(
-    found: tuple[bytes, msgspec.Raw] | RecordFault, raw: bytes, line: int | None, end: Checkpoint
+    found: tuple[bytes, msgspec.Raw] | RecordFault, raw: bytes, line: int | None, begin: Checkpoint, end: Checkpoint
 ) -> _Record:
     if isinstance(found, RecordFault):
         request = excerpt_json(raw) if found.code in UNREADABLE_CODES else NO_REFERENCE
         fault = UnsendableRecord(found.code, located(line, found.message), request)
-        return _Record(b"", raw, _normal(found.reference), line, end, fault)
+        return _Record(b"", raw, _normal(found.reference), line, begin, end, fault)
     sent, reference = found
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))
-        return _Record(b"", b"", _normal(reference), line, end, fault)
-    return _Record(sent, raw, _normal(reference), line, end)
+        return _Record(b"", b"", _normal(reference), line, begin, end, fault)
+    return _Record(sent, raw, _normal(reference), line, begin, end)
 
 
 def _normal(reference: msgspec.Raw) -> msgspec.Raw:

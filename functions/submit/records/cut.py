@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from shared.models import SplitPlan
 
+MAX_BLANK_BYTES = 16 << 20
+"""A batch ends before so many bytes of blank lines: after each such stretch, the next turn may continue there."""
+
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
@@ -69,8 +72,8 @@ class Cut:
         return StagedInfo(len(self.rows), self.sendable, len(self.body), self.end, None, len(self.originals))
 
 
-def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]) -> Iterator[Cut]:
-    """Cut an upload's records into batches.
+def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]) -> Iterator[Cut | Checkpoint]:
+    """Cut an upload's records into batches; yield a place instead where only blank lines lie before it.
 
     Args:
         plan: form and limits.
@@ -87,6 +90,12 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
     problem: UploadError | None = None
     try:
         for run in _runs(plan, start, blocks):
+            if run.start.offset - end.offset >= MAX_BLANK_BYTES:
+                number += len(rows) > 0
+                yield from _last_cut(first_id, rows, raws, end)
+                first_id, size, rows, raws = end.record, 0, RecordIndex(), []
+                most, end = max_records(plan, number), run.start
+                yield end
             taken, whole = 0, len(run.weights)
             while taken < whole:
                 fitting, weight = _fit(run.weights[taken : taken + most - len(rows)], room - size)
@@ -104,10 +113,15 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                     most = max_records(plan, number)
     except UploadError as error:
         problem = error
-    if len(rows):
-        yield Cut(first_id, rows, build_body(raws), len(raws), end)
+    yield from _last_cut(first_id, rows, raws, end)
     if problem:
         raise problem
+
+
+def _last_cut(first_id: int, rows: RecordIndex, raws: list[bytes], end: Checkpoint) -> Iterator[Cut]:
+    """The records gathered, if there are any."""
+    if len(rows):
+        yield Cut(first_id, rows, build_body(raws), len(raws), end)
 
 
 def _fit(weights: list[int], room: int) -> tuple[int, int]:
@@ -122,7 +136,7 @@ def _fit(weights: list[int], room: int) -> tuple[int, int]:
 
 
 class _Run(NamedTuple):
-    """Consecutive records without a blank line between them: valid ones, or one that cannot be sent.
+    """Consecutive records without a blank line between them: valid ones, one that cannot be sent, or none: a place.
 
     Attributes:
         raws: the records as they are in the body; none for one that cannot be sent.
@@ -166,6 +180,10 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
     """All records of an upload: valid ones together; a run with an invalid one is divided, down to single records."""
     place, gap = start, 0 if plan.is_document else 1
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
+        if window.blank_bytes:
+            place = after_blank(place, window)
+            yield _Run([], [], [], None, place, [], gap)
+            continue
         spans = [(0, len(window.records))]
         while spans:
             begin, end = spans.pop()
@@ -191,6 +209,11 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
                     elif judged:
                         yield _Run([judged.raw], [judged.reference], [len(judged.raw)], line, place, [step], gap)
                     place = _rest_of(place, [step], gap, 1 if judged else 0)
+
+
+def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
+    """The place after a window of blank lines."""
+    return Checkpoint(place.offset + window.blank_bytes, place.line + window.blank_lines, place.record)
 
 
 def _valid(window: Window, records: list[bytes | OverlongRecord]) -> tuple[list[bytes], list[msgspec.Raw]] | None:
@@ -233,6 +256,8 @@ def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable 
         raw: the record's bytes, without the line feed.
         line: its 1-based line; None for a document's element.
     """
+    if not raw:
+        return None
     if isinstance(raw, OverlongRecord) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES:
         beginning = raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
         return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None

@@ -35,6 +35,10 @@ _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _CR, _BRACKET = b"\r]"
 _SPACE = b" \t\r\n"
 _LINE_SPACE = b" \t\r"
+_BLANKS = re.compile(rb"[ \t\r\n]*+")
+_LONG_BLANK = re.compile(rb"\n[ \t\r\n]{16}")
+_FEW_BYTES = 8
+"""Average bytes of lines that are so short that long stretches of them may be blank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,23 @@ class Window(NamedTuple):
         steps: for a document's elements, bytes from each one's end to the next one's; none for lines.
         returns: whether a carriage return may end one.
         referring: whether one may have an `external_reference`.
+        blank_bytes: bytes of the blank lines that the window consists of; 0 if it has records.
+        blank_lines: their number.
     """
 
     records: list[bytes | OverlongRecord]
     steps: list[int]
     returns: bool
     referring: bool = True
+    blank_bytes: int = 0
+    blank_lines: int = 0
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
-    """Lines without their line feeds, several at a time; the last line needs no line feed."""
+    """Lines without their line feeds, several at a time; the last line needs no line feed.
+
+    Long stretches of blank lines are windows without records; a few blank lines among others are records.
+    """
     held: list[bytes] = []
     held_size = 0
     for block in blocks:
@@ -107,14 +118,31 @@ def _held_line(pieces: list[bytes], size: int) -> Window:
 
 def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
     """The lines from `begin` to the line feed at `last`, as many at a time as are decoded together."""
+    stretches = False
     while begin <= last:
+        if block[begin] in _SPACE and (blank := _blank_bytes(block, begin)):
+            count = block.count(b"\n", begin, begin + blank)
+            yield Window([], [], returns=False, blank_bytes=blank, blank_lines=count)
+            begin += blank
+            continue
         end = last if last - begin <= WINDOW_BYTES else block.rfind(b"\n", begin, begin + WINDOW_BYTES)
         if end < 0:
             end = block.find(b"\n", begin + WINDOW_BYTES)
+        if stretches and (stretch := _LONG_BLANK.search(block, begin, end)):
+            end = stretch.start()
         section = block[begin:end]
-        records: list[bytes | OverlongRecord] = section.split(b"\n")  # type: ignore[assignment]
-        yield Window(records, [], returns=b"\r" in section, referring=may_refer(section))
+        records = section.split(b"\n")
+        if not stretches and len(section) < _FEW_BYTES * len(records):
+            stretches = True
+            continue
+        yield Window(records, [], returns=b"\r" in section, referring=may_refer(section))  # type: ignore[arg-type]
         begin = end + 1
+
+
+def _blank_bytes(block: bytes, begin: int) -> int:
+    """Bytes of the blank lines at a line's beginning, line feeds included."""
+    space = _BLANKS.match(block, begin)
+    return max(block.rfind(b"\n", begin, space.end() if space else begin) + 1 - begin, 0)
 
 
 def may_refer(text: bytes) -> bool:

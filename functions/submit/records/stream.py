@@ -56,7 +56,7 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
 
 
 class Check(Protocol):
-    """Called for each piece of an archive; what it raises ends the reading."""
+    """Called for each block, and for each piece of an archive; what it raises ends the reading."""
 
     def __call__(self, *, skipping: bool) -> None:
         """Check the time; `skipping` is whether the piece is only skipped."""
@@ -87,7 +87,9 @@ def read_decompressed(
         StorageError: S3 failed.
     """
     if plan.packing == "plain":
-        yield from _noted(read_stored(store, upload, start, thread), start, note)
+        for block in _noted(read_stored(store, upload, start, thread), start, note):
+            check(skipping=False)
+            yield block
         return
     ahead = start
 

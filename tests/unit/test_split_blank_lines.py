@@ -1,0 +1,160 @@
+"""Long stretches of blank lines in an upload that is not packed: turns end among them, and none reads them again."""
+
+import gzip
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from functions.submit import split as module
+from functions.submit.records import cut, stream
+from shared.errors import StorageError
+from shared.models import Checkpoint, JobState
+from tests.support.splitting import RECORDS, Fake
+
+BLANK = 4_000
+FEW, REST = RECORDS[:3], RECORDS[3:]
+UPLOAD = b"".join(record + b"\n" for record in FEW) + b"\n" * BLANK + b"".join(record + b"\n" for record in REST)
+
+
+@pytest.fixture
+def blank(monkeypatch):
+    """A job whose upload has blank lines after its third record; each read of 100 bytes takes ten seconds."""
+    monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 200)
+    monkeypatch.setattr(stream, "RANGE_BYTES", 100)
+    fake = Fake()
+    fake.reads = []
+
+    def read(key, version, etag, start, length):
+        def effect():
+            fake.clock += 10
+            fake.reads.append(start)
+            return UPLOAD[start : start + length]
+
+        return fake._call("read", effect)
+
+    fake.read_version = read
+    fake.check = lambda: None  # it knows an upload without blank lines
+    fake.job = replace(fake.job, upload=replace(fake.job.upload, size=len(UPLOAD)))
+    return fake
+
+
+def check_whole(fake):
+    """Each record is in one batch, at its line; a batch ends before the blank lines."""
+    ends = [batch.end for _, batch in sorted(fake.batches.items())]
+    assert [fake.job.total, ends[-1].record] == [len(RECORDS)] * 2
+    assert [end.line for end in ends] == [end.record + (BLANK if end.record > len(FEW) else 0) for end in ends]
+    assert len(FEW) in [end.record for end in ends]
+    first = 0
+    for _, batch in sorted(fake.batches.items()):
+        assert batch.first_id == first
+        first += batch.requests
+
+
+def test_a_turn_ends_among_blank_lines_and_the_next_one_continues_there(blank):
+    turns = 0
+    while blank.job.state is JobState.SPLITTING:
+        before, begun = blank.job.blank_until, blank.clock
+        blank.reads.clear()
+        assert blank.run()
+        turns += 1
+        assert blank.clock - begun <= module.TURN_SECONDS + 40
+        assert blank.reads[0] == (before.offset if before else 0)
+
+    assert turns >= BLANK // 100 * 10 // (module.TURN_SECONDS + 40)
+    check_whole(blank)
+
+
+def test_blank_lines_are_read_about_once(blank):
+    while blank.job.state is JobState.SPLITTING:
+        blank.run()
+
+    assert len(blank.reads) < 1.5 * len(UPLOAD) / 100
+
+
+def test_the_lease_is_renewed_while_only_blank_lines_are_read(blank):
+    renewed = []
+    renew = blank.update_leased_job
+    blank.update_leased_job = lambda job, changes: renewed.append((blank.clock, changes)) or renew(job, changes)
+
+    blank.run()
+
+    times = [at for at, _ in renewed]
+    assert len(times) > 1
+    assert max(later - earlier for earlier, later in pairwise(times)) < module.LEASE_RENEWAL_SECONDS
+    assert blank.job.blank_until.record == len(FEW)
+    assert blank.job.blank_until.offset > blank.batches["00000002"].end.offset
+
+
+@pytest.mark.parametrize("mode", ["before", "after", "lost"])
+@pytest.mark.parametrize("at", range(1, 120, 7))
+def test_a_death_at_any_call_loses_no_record_and_no_line(blank, at, mode):
+    blank.strikes_at, blank.mode = at, mode
+
+    for _ in range(60):
+        blank.run()
+        if blank.job.state is not JobState.SPLITTING:
+            break
+
+    assert len(blank.calls) > at
+    check_whole(blank)
+
+
+@pytest.mark.parametrize(
+    ("until", "begins"),
+    [
+        (Checkpoint(500, 400, 1), 500),
+        (Checkpoint(500, 400, 2), 21),
+        (Checkpoint(500, 400, 0), 21),
+        (Checkpoint(10, 1, 1), 21),
+        (None, 21),
+    ],
+    ids=["after its batch", "ahead of the batches", "of an earlier batch", "before its end", "none"],
+)
+def test_a_place_counts_only_after_the_batch_it_follows(blank, until, begins):
+    blank.run()
+    del blank.calls[:], blank.reads[:]
+    for number in list(blank.batches)[1:]:
+        del blank.batches[number], blank.objects[f"staging/job/{number}/request"]
+    assert blank.batches["00000000"].end.offset == 21
+    blank.job = replace(blank.job, blank_until=until)
+
+    blank.run()
+
+    assert blank.reads[0] == begins
+
+
+def test_objects_put_before_a_place_was_noted_are_used_after_it(blank):
+    """Their beginning is the end of the batch before them, wherever reading began."""
+    while blank.job.state is JobState.SPLITTING:
+        blank.run()
+
+    begins = [one.metadata["begin"] for _, one in sorted(blank.objects.items())]
+    ends = ["0,0,0", *(",".join(map(str, (b.end.offset, b.end.line, b.end.record))) for b in blank.batches.values())]
+    assert begins == ends[: len(begins)]
+    assert "replace" not in blank.calls
+
+
+def test_a_turn_of_an_archive_does_not_end_among_blank_lines(blank):
+    content = gzip.compress(UPLOAD, 0)
+    blank.read_version = lambda key, version, etag, start, length: content[start : start + length]
+    blank.job = replace(
+        blank.job, plan=replace(blank.job.plan, packing="gzip"), upload=replace(blank.job.upload, size=len(content))
+    )
+
+    assert blank.run()
+
+    assert blank.job.state is JobState.IN_PROGRESS
+    assert blank.job.blank_until is None or blank.job.blank_until.record in {
+        b.end.record for b in blank.batches.values()
+    }
+    check_whole(blank)
+
+
+@pytest.mark.parametrize("claims", [0, 3, 19])
+def test_a_turn_that_s3_gives_nothing_to_is_tried_again(blank, claims):
+    """An upload that is not packed never ends because reading is slow."""
+    job = replace(blank.job, claims=claims)
+    turn = module.Turn(blank.services, job, blank.clock, Checkpoint(), Checkpoint())
+    with pytest.raises(StorageError):
+        module.check_turn(blank.services, job, turn, lambda: 30.0, skipping=False)
