@@ -63,12 +63,10 @@ class Command:
     Attributes:
         word: the command; empty if it cannot be read.
         version: of the object.
-        at: Unix seconds of its last change.
     """
 
     word: str
     version: str
-    at: float
 
 
 def controlled_keys(body: str) -> list[str]:
@@ -107,7 +105,7 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
         except ObjectNotFoundError:
             return None
     word = " ".join(body.decode(errors="replace").lower().split())
-    return Command(word, version, info.modified.timestamp())
+    return Command(word, version)
 
 
 def follow_job_control(services: Services, job_id: str) -> Job | None:
@@ -165,8 +163,9 @@ def end_long_hold(services: Services, job: Job) -> Job:
 def follow_stack_control(services: Services) -> None:
     """Carry out the command for the whole stack.
 
-    `run` also ends a pause that Dropbatch began itself, if the pause is older than the command. This happens before the
-    command is noted: if the function dies in between, the next one ends it again, and a pause that began later stays.
+    `run` also ends a pause that Dropbatch began itself, whichever came first: S3's times have whole seconds, and clocks
+    differ. If the reason persists, the next call pauses again. This happens before the command is noted: if the
+    function dies in between, the next one ends it again.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -182,7 +181,7 @@ def follow_stack_control(services: Services) -> None:
             held_since = held_since or services.now()
         elif command.word == RUN:
             held_since = 0.0
-            if controls.pause and controls.pause.since < command.at:
+            if controls.pause:
                 services.budget.lift(Permit(controls.pause), "")
         else:
             logger.warning("unknown command for the stack", command=command.word[:20])

@@ -1,12 +1,13 @@
-"""Watches a pause in force: counts it for its alarm, and ends it even if no batch is left that would probe it."""
+"""Watches a pause in force: counts it for its alarm, and ends it even if no batch may be submitted to probe it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shared.job_status import iso_time
+from shared.models import DueKind
 from shared.observability import count, logger
-from shared.pacing.controls import PauseReason, Permit
+from shared.pacing.controls import PAUSED_LOOK_SECONDS, PauseReason, Permit
 from shared.rejections import token_state
 from shared.workers_ai.client import TokenState
 
@@ -22,8 +23,12 @@ METRIC_OF_REASON = {
 """The metric that counts the ticks of a pause."""
 
 
+SOON_SECONDS = 2 * PAUSED_LOOK_SECONDS
+"""Seconds within which a batch is due that may be submitted; those of a paused job are due a day later."""
+
+
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
-    """Count a pause in force, once per tick, or end it if no batch is left that would.
+    """Count a pause in force, once per tick, or end it if no batch would: none is left, or all are paused.
 
     Args:
         services: the process's clients and settings.
@@ -39,17 +44,26 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
         return
     if _is_over(services, pause, now, submits_wait=submits_wait, polls_wait=polls_wait):
         services.budget.lift(Permit(pause), "")
-        logger.info("pause over, nothing waits", reason=pause.reason)
+        logger.info("pause over", reason=pause.reason)
         return
     logger.warning("calls are paused", reason=pause.reason, code=pause.code, since=iso_time(pause.since))
     count(METRIC_OF_REASON[pause.reason])
 
 
 def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool, polls_wait: bool) -> bool:
-    if pause.reason is PauseReason.OUTAGE:
-        return not submits_wait  # The next submit shows whether it still lasts.
-    if pause.reason is PauseReason.TOKEN_REFUSED and not submits_wait and not polls_wait:
-        # Only the call that costs nothing can show that the token is valid again.
-        claimed = services.budget.claim_probe(pause, now) is not None
-        return claimed and token_state(services, services.api) is TokenState.GOOD
-    return False
+    if pause.reason is PauseReason.OUTAGE and not submits_wait:
+        return True  # The next submit shows whether it still lasts.
+    if pause.reason is PauseReason.QUOTA_SPENT or _may_submit(services, now):
+        return False
+    if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait:
+        return False
+    # Only the call that costs nothing can show that the API is there and the token is valid again.
+    claimed = services.budget.claim_probe(pause, now) is not None
+    return claimed and token_state(services, services.api) is TokenState.GOOD
+
+
+def _may_submit(services: Services, now: float) -> bool:
+    """Whether a batch waits that may be submitted soon, and so will probe the pause: users may have paused all."""
+    if services.budget.controls().stack.held_since:
+        return False
+    return any(services.ledger.due(work, now + SOON_SECONDS, 1)[0] for work in (DueKind.FIRST, DueKind.SUBMIT))

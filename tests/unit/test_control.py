@@ -35,7 +35,7 @@ CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
     ],
 )
 def test_a_command_changes_what_it_may(before, word, held_since, cancelled, sweeps):
-    after = controlled(before, Command(word, "v2", 900.0), NOW)
+    after = controlled(before, Command(word, "v2"), NOW)
 
     assert (after.version, after.held_since, after.cancelled, after.sweeps) == ("v2", held_since, cancelled, sweeps)
     begins_anew = after.sweeps > 0 and before.sweeps != after.sweeps

@@ -130,7 +130,7 @@ def stack_followed(*bodies, stack=None, pause=None):
 def test_a_command_is_the_words_of_an_object_that_is_not_too_long(body, word):
     commands = Commands(body)
 
-    assert read_command(services_of(commands), KEY) == Command(word, "version etag1", COMMANDED)
+    assert read_command(services_of(commands), KEY) == Command(word, "version etag1")
     assert commands.reads == (len(body) <= MAX_COMMAND_BYTES)
 
 
@@ -277,12 +277,13 @@ def test_a_stack_without_a_new_command_is_left_as_it_is(bodies):
     ("word", "since", "is_lifted"),
     [
         (b"run", COMMANDED - 1, True),
-        (b"run", COMMANDED, False),
-        (b"run", COMMANDED + 1, False),
+        (b"run", COMMANDED, True),
+        (b"run", COMMANDED + 0.9, True),
         (b"pause", COMMANDED - 1, False),
     ],
+    ids=["before it", "at the same time", "within its second", "another command"],
 )
-def test_run_also_ends_an_older_pause_that_dropbatch_found_and_before_it_is_noted(word, since, is_lifted):
+def test_run_also_ends_a_pause_that_dropbatch_began_and_before_it_is_noted(word, since, is_lifted):
     pause = Pause(PauseReason.QUOTA_SPENT, "nonce", since, T + 60, 60.0)
 
     budget = stack_followed(word, pause=pause)

@@ -1,0 +1,83 @@
+"""An outage or a refused token ends, and its alarm with it, although the only work that waits is paused by a user."""
+
+import pytest
+
+from functions.poll import pauses
+from local.workers_ai import Fault
+from local.workers_ai.reply import page
+from tests.support.resources import TOKEN
+from tests.support.translations import M2M, greetings
+
+CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}
+
+
+@pytest.fixture
+def broken(start, api, monkeypatch):
+    """Begins a pause with one call, then pauses the job or the stack; returns what tells about it."""
+    real, away, counted = api.handle, [False], []
+    monkeypatch.setattr(api, "handle", lambda *call: page(502) if away[0] else real(*call))
+    monkeypatch.setattr(pauses, "count", counted.append)
+
+    def begin(cause, who):
+        world = start(MAX_REQUESTS_PER_BATCH=1)
+        if cause == "outage":
+            api.inject(Fault(kind="accept_then_reset", times=1))
+        else:
+            api.switch(tokens=("other",))
+        world.upload_records("a.jsonl", greetings(3), model=M2M)
+        world.deliver("UploadQueue")
+        world.deliver("SubmitQueue", most=1)
+        away[0] = cause == "outage"
+        world.control(world.job_id() if who == "job" else "stack", "pause")
+        world.deliver_all()
+        return world, away, counted
+
+    return begin
+
+
+def reasons(world):
+    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
+
+
+def pass_minutes(world, minutes):
+    for _ in range(minutes):
+        world.tick()
+        world.deliver_all()
+        world.pass_time(60)
+
+
+@pytest.mark.parametrize("who", ["job", "stack"])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_pause_ends_once_its_cause_is_over_and_not_before(broken, api, cause, who):
+    world, away, counted = broken(cause, who)
+    pass_minutes(world, 12)
+    assert reasons(world) == [cause]
+    assert counted[-10:] == [CAUSES[cause]] * 10
+
+    away[0] = False
+    api.switch(tokens=(TOKEN,))
+    accepted = len(api.accepted)
+    pass_minutes(world, 6)
+    assert reasons(world) == []
+    counted.clear()
+    pass_minutes(world, 3)
+
+    assert counted == []
+    assert len(api.accepted) == accepted
+
+
+def test_while_a_batch_may_be_submitted_only_a_submit_ends_an_outage(broken, monkeypatch):
+    """The free call says nothing about submits."""
+    world, away, _ = broken("outage", "job")
+    checked = []
+    monkeypatch.setattr(pauses, "token_state", lambda *given: checked.append(given))
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+    world.deliver("UploadQueue")
+    pass_minutes(world, 3)
+    assert reasons(world) == ["outage"]
+
+    away[0] = False
+    pass_minutes(world, 6)
+
+    assert reasons(world) == []
+    assert checked == []
