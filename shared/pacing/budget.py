@@ -249,25 +249,34 @@ class Budget(ControlItems):
         return burst - -(-ahead // self.interval)
 
     def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
-        """Move the bucket's time forward if it is unchanged since it was read; a lost race is tried again twice."""
+        """Move the bucket's time forward, from wherever others have moved it meanwhile, if that leaves it in the burst.
+
+        Any number of functions take tokens at the same time. The write fails only if the bucket has been emptied, or
+        was full and no longer is, since it was read.
+        """
+        clock, cost = int(now * 1000), tokens * self.interval
         for _ in range(3):
             if self._free(rate, burst, now) < tokens:
                 return False
-            moved = max(rate.filled_at, int(now * 1000)) + tokens * self.interval
+            if rate.filled_at > clock:
+                change, condition = "filled_at + :cost", "filled_at BETWEEN :now AND :most"
+                values = {":cost": cost, ":now": clock, ":most": clock + (burst - tokens) * self.interval}
+            else:
+                change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
+                values = {":moved": clock + cost, ":now": clock}
             try:
-                self.call(
+                answer = self.call(
                     "update_item",
                     Key=control_key("RATE"),
-                    UpdateExpression="SET filled_at = :moved",
-                    ConditionExpression="attribute_not_exists(filled_at) OR filled_at = :seen",
-                    ExpressionAttributeValues={
-                        ":moved": attribute(moved),
-                        ":seen": attribute(rate.filled_at),
-                    },
+                    UpdateExpression=f"SET filled_at = {change}",
+                    ConditionExpression=condition,
+                    ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+                    ReturnValues="UPDATED_NEW",
                 )
             except ConditionFailedError:
                 rate = read(self.get(control_key("RATE")) or {}, Rate)
             else:
+                moved = int(answer["Attributes"]["filled_at"]["N"])
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
         return False

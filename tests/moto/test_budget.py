@@ -136,6 +136,26 @@ def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
     assert budget.permit_polls(1, NOW)[0] == 0
 
 
+@pytest.mark.parametrize("already", [0, 10])
+def test_a_submit_finds_its_token_however_many_others_take_theirs_between_its_reads_and_its_writes(
+    budget, monkeypatch, already
+):
+    twin = Budget(budget.client, budget.table, 200)
+    for _ in range(already):
+        twin.permit_submit(MODEL, NOW)
+    for name in ("controls", "get"):
+        real = getattr(budget, name)
+
+        def read_late(*arguments, real=real):
+            found = real(*arguments)
+            assert isinstance(twin.permit_submit(MODEL, NOW), Permit)
+            return found
+
+        monkeypatch.setattr(budget, name, read_late)
+
+    assert [budget.permit_submit(MODEL, NOW) for _ in range(5)] == [Permit()] * 5
+
+
 @pytest.mark.parametrize("later", [0.0, 20.0])
 def test_functions_that_read_it_at_any_time_never_take_more_than_there_is_and_polls_find_their_share(
     budget, later, monkeypatch

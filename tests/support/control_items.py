@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.aws.attribute_values import attributes
+from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Controls, ModelWait, Pause, PauseReason, Rate, StackControl
@@ -46,6 +46,7 @@ class GivenBudget(Budget):
     Attributes:
         written: the arguments of each write that the table accepted.
         loses: writes that the table still rejects, because another process wrote meanwhile.
+        filled_at: milliseconds at which the bucket is full after the last write.
         meanwhile: the token bucket's item as the next read finds it.
     """
 
@@ -65,6 +66,7 @@ class GivenBudget(Budget):
         self.given = Controls(pause, wait, rate or Rate(), frozenset(full), StackControl("version", held_since))
         self.written: list[dict[str, Any]] = []
         self.loses, self.meanwhile = loses, meanwhile
+        self.filled_at = 0
 
     def controls(self, model: str = "", account: str = "") -> Controls:
         """The given control items."""
@@ -80,4 +82,8 @@ class GivenBudget(Budget):
             self.loses -= 1
             raise ConditionFailedError(sent_again=False)
         self.written.append(arguments)
-        return {}
+        values = {name: plain(value) for name, value in arguments.get("ExpressionAttributeValues", {}).items()}
+        if ":cost" in values:
+            values[":moved"] = (self.meanwhile or self.given.rate).filled_at + values[":cost"]
+        self.filled_at = values.get(":moved", 0)
+        return {"Attributes": {"filled_at": attribute(self.filled_at)}}

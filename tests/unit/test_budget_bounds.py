@@ -23,8 +23,8 @@ def _middle(monkeypatch):
 
 def moved(budget):
     """Seconds from now until the bucket is full after the only write."""
-    (written,) = budget.written
-    return plain(written["ExpressionAttributeValues"][":moved"]) / 1_000 - NOW
+    assert len(budget.written) == 1
+    return budget.filled_at / 1_000 - NOW
 
 
 # ── the bucket ───────────────────────────────────────────────────────────────────────────────────────────────────────
