@@ -93,8 +93,8 @@ class Jobs(Table):
         self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
-        """Record that the API accepted something of this job; a second call changes nothing."""
-        self._change_job(job_id, {}, {"seen_accepted": True}, remove=TOO_LARGE)
+        """Record that the API accepted something of this open job; a second call changes nothing."""
+        self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True}, remove=TOO_LARGE)
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Store the progress of isolation in a job, if it is unchanged since it was read."""

@@ -74,6 +74,7 @@ TRANSITIONS = {
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),
         ("completed_at",),
     ),
+    "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), ("completed_at",)),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
     "note_isolation": (
         JOB,

@@ -96,8 +96,8 @@ class Laws:
             if size > MAX_ITEM_BYTES // 4:
                 self.broken("no item grows with its job", f"{key}: {size} bytes")
         if old and key[1] != "META":
-            kept = old["submissions"]["L"]
-            if new["submissions"]["L"][: len(kept)] != kept:
+            kept = [one["M"]["request_id"] for one in old["submissions"]["L"]]
+            if [one["M"]["request_id"] for one in new["submissions"]["L"]][: len(kept)] != kept:
                 self.broken("every id that a batch had is kept", f"{key}")
 
     def _judge_due(self, key: Key, new: Item, *, is_open: bool) -> None:

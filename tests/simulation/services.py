@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.simulation.errors import refused
+from tests.simulation.kernel import DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,12 @@ class Calls:
         self.by_operation: dict[str, int] = {}
         self.before: Callable[[Life, str], None] | None = None
         """Called at each moment at which a process may be switched away from, or killed."""
+        self.places = 0
+        """How many such moments there have been."""
+        self.held_up: dict[int, float] = {}
+        """Seconds, by place, for which the running task does not go on."""
+        self.dies_at = 0
+        """The place at which the running process dies; 0: none."""
 
     def now(self) -> float:
         """The simulated clock."""
@@ -78,8 +85,14 @@ class Calls:
     def take(self, operation: str, share: float) -> None:
         """Let a share of a call's time pass: the process may be switched away from here, and may die here."""
         life = self.kernel.life()
-        if life is not None and self.before is not None:
-            life.calls += 1
+        if life is None:
+            return
+        life.calls += 1
+        self.places += 1
+        if self.before is not None:
             self.before(life, operation)
+        if self.places == self.dies_at:
+            self.kernel.kill(life)
+            raise DiedError
         low, high = SECONDS[operation.partition(".")[0]]
-        self.kernel.wait(share * self.random.uniform(low, high))
+        self.kernel.wait(share * self.random.uniform(low, high) + self.held_up.get(self.places, 0.0))

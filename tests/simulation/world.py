@@ -102,6 +102,10 @@ class World:
         self.uploads.append(upload)
         return upload
 
+    def notify_again(self, upload: Upload) -> None:
+        """S3 sends the event of an upload a second time."""
+        self._notify(self.s3.objects[upload.key])
+
     def command(self, name: str, word: str) -> None:
         """Write a command: `name` is a job's id, or `stack`."""
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
