@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo try check test test-slow test-faults coverage mutants simulate soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,6 +33,10 @@ test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack
 
 test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
+
+LEDGER := conditional_writes transitions ledger_reads control_items budget budget_bounds main_job
+test-second: .venv/.stamp ## the ledger's tests on Amazon's DynamoDB Local (needs Java 17 and npm)
+	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER:%=tests/moto/test_%.py)
 
 test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the table in docs/reliability.md
 	rm -rf .local/faults

@@ -1,0 +1,1 @@
+"""Second implementations of AWS's services, for `make test-second`."""
