@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.source_bucket import upload_key
@@ -79,19 +81,22 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     """A new job; its options are pinned before its item is written."""
     error: ErrorDetail | None = None
     options = Options()
+    by_default = True
     retried = find_retried(services, metadata)
     try:
         options = resolve_options(services, upload.key, metadata, retried)
     except UploadError as fault:
         error = ErrorDetail(fault.code, fault.message)
     else:
+        by_default = options.model is None
+        options = msgspec.structs.replace(options, model=options.model or services.settings.default_model or None)
         options = pin_options(services, upload.key, job_id, options)
     until = now + LEASE_SECONDS
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,
         upload=upload,
-        plan=_plan(services, (options.model or services.settings.default_model).strip()),
+        plan=_plan(services, (options.model or services.settings.default_model).strip(), by_default=by_default),
         created_at=now,
         due_at=until,
         lease_until=until,
@@ -106,7 +111,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     )
 
 
-def _plan(services: Services, model: str) -> SplitPlan:
+def _plan(services: Services, model: str, *, by_default: bool) -> SplitPlan:
     settings = services.settings
     most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
     return SplitPlan(
@@ -115,6 +120,7 @@ def _plan(services: Services, model: str) -> SplitPlan:
         max_bytes=settings.max_batch_bytes,
         account=settings.cloudflare_account_id,
         first_requests=min(FIRST_BATCH_RECORDS, most),
+        by_default=by_default,
     )
 
 

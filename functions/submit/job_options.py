@@ -133,6 +133,15 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
     return decode_options(services.store.get(key))
 
 
+def keep_options(services: Services, job: Job, options: Options) -> None:
+    """Write `options.json` again, with what only the upload's content tells.
+
+    Raises:
+        StorageError: S3 failed.
+    """
+    services.store.put(keys.result(job.upload.key, job.job_id, "options.json"), encode_options(options), kind=JSON_TYPE)
+
+
 def pinned_options(services: Services, job: Job) -> Options:
     """A job's options; empty for a job that is older than options.
 

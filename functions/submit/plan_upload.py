@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
-from functions.submit.job_options import pinned_options
+from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.records.detect_form import BOM, detect_form
 from functions.submit.records.stream import read_beginning
 from shared import s3_keys as keys
@@ -60,6 +60,10 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
         services.store.put_if_absent(keys.header(job.job_id), header)
     schema = CONVERTED_SCHEMA if plan.converts else job.schema
     planned = replace(job, plan=plan, schema=schema)
+    if plan.model and plan.model != (options.model or "").strip():
+        keep_options(
+            services, job, msgspec.structs.replace(options, model=plan.model)
+        )  # the file's own, whichever run reads it
     put_job_record(services, planned)
     return services.ledger.pin_plan(planned) or planned
 
@@ -117,8 +121,7 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
         converts=format_ != "native" or bool(options.defaults),
     )
     settings = services.settings
-    is_named = options.model is not None or job.plan.model not in {"", settings.default_model}
-    if format_ == "openai" and not is_named and (model := first_model(head, complete=complete)):
+    if format_ == "openai" and plan.by_default and (model := first_model(head, complete=complete)):
         most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
         plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
     return plan, header

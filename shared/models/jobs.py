@@ -34,6 +34,7 @@ class SplitPlan:
         format: one of `shared.formats.registry.FORMATS`; empty in jobs from when `native` was the only one.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
+        by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
     model: str
@@ -47,6 +48,7 @@ class SplitPlan:
     format: str = ""
     start_line: int = 0
     converts: bool = False
+    by_default: bool = False
 
     @property
     def is_document(self) -> bool:

@@ -130,3 +130,35 @@ def test_a_retry_takes_the_options_of_the_job_it_tries_again(world, api):
     assert world.manifest(again)["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
     (record,) = [key for key in world.objects(parent) if "/retries/" in key]
     assert json.loads(world.read(record))["joined_by"] == "line"
+
+
+LARGE = "@cf/baai/bge-large-en-v1.5"
+OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hello"}}
+
+
+@pytest.mark.parametrize(
+    ("records", "metadata", "model"),
+    [
+        ([{"text": "hello"}], {}, BGE),
+        ([{"text": "hello", "target_lang": "es"}], {"model": M2M}, M2M),
+        ([OPENAI], {}, BGE),
+        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {}, LARGE),
+        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {"model": BGE}, BGE),
+    ],
+    ids=["the default", "its own", "the default in another format", "the file's", "its own before the file's"],
+)
+def test_the_options_of_a_job_hold_its_model(start, records, metadata, model):
+    world = start(DEFAULT_MODEL=BGE)
+    world.upload_records("a.jsonl", records, **metadata)
+    world.settle()
+
+    assert world.manifest()["model"] == model
+    assert json.loads(world.read(f"{world.only_folder()}/options.json"))["model"] == model
+
+
+def test_without_any_model_the_options_hold_none(world):
+    world.upload_records("a.jsonl", [{"text": "hello"}])
+    world.settle()
+
+    assert world.manifest()["error"]["code"] == "no_model"
+    assert json.loads(world.read(f"{world.only_folder()}/options.json")) == {}
