@@ -81,7 +81,7 @@ build: .local/sam/.stamp ## build both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
 	@$(MAKE) --no-print-directory sbom
 
-release: .venv/.stamp ## write dist/: for each processor, a folder to deploy or publish without building
+release: .venv/.stamp ## write dist/: for each processor, a folder to deploy without building
 	$(DEV) -m local.release
 
 SBOM := .aws-sam/sbom.json

@@ -15,8 +15,12 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from local.processes import ROOT
+from local.template import parse
 
 ARCHITECTURES = ("arm64", "x86_64")
 DIST = ROOT / "dist"
@@ -41,18 +45,15 @@ The functions are already built. With the AWS SAM CLI and AWS credentials, in th
     sha256sum -c SHA256SUMS
     sam deploy --guided
 
-`sbom.json` lists every package inside (CycloneDX).
-"""
+Only `CloudflareAccountId` must be answered; press Enter at every other question. To deploy with CloudFormation's
+console instead:
 
-APPLICATION = """  AWS::ServerlessRepo::Application: # For `sam publish`.
-    Name: dropbatch
-    Description: {description}
-    Author: Dropbatch contributors
-    SpdxLicenseId: MIT
-    LicenseUrl: LICENSE
-    ReadmeUrl: README.md
-    Labels: [cloudflare, workers-ai, batch, s3, lambda]
-    SemanticVersion: {version}
+    sam package --s3-bucket <a bucket of yours> --output-template-file packaged.yaml
+
+and upload `packaged.yaml` there (*Create stack*). After either, put the Cloudflare API token in the secret that the
+output `ApiTokenSecretArn` names, as its whole value.
+
+`sbom.json` lists every package inside (CycloneDX).
 """
 
 
@@ -66,28 +67,52 @@ def project() -> tuple[str, str]:
     return project["version"], project["description"]
 
 
-def release_template(template: str, archive: str, architecture: str, version: str, description: str) -> str:
-    """The template for one processor; its code is a zip beside it.
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types.
+    """YAML without anchors, which CloudFormation's console may reject."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def release_template(template: str, archive: str, architecture: str) -> str:
+    """The template for one processor, expanded; its code is a zip beside it.
+
+    Args:
+        template: the text of template.yaml.
+        archive: the name of the zip.
+        architecture: the processor.
 
     Raises:
         ReleaseError: the template is not as expected.
     """
-    changes = (
-        ("    CodeUri: .\n", f"    CodeUri: {archive}\n", 1),
-        ("      BuildMethod: makefile\n", "", 2),
-        (
-            "    Default: arm64\n    AllowedValues: [arm64, x86_64]\n",
-            f"    Default: {architecture}\n    AllowedValues: [{architecture}]\n",
-            1,
-        ),
-        ("Metadata:\n", f"Metadata:\n{APPLICATION.format(version=version, description=description)}", 1),
+    made = parse(template)
+    functions = [one for one in made["Resources"].values() if one["Type"] == "AWS::Serverless::Function"]
+    shared, processor = made["Globals"]["Function"], made["Parameters"]["Architecture"]
+    for what, expected in (
+        (shared.get("CodeUri"), "."),
+        (processor.get("AllowedValues"), list(ARCHITECTURES)),
+        ([one.get("Metadata", {}).pop("BuildMethod", None) for one in functions], ["makefile"] * 2),
+    ):
+        if what != expected:
+            raise ReleaseError(f"template.yaml holds {what!r} where {expected!r} is expected.")
+    shared["CodeUri"] = archive
+    processor |= {"Default": architecture, "AllowedValues": [architecture]}
+    text: str = yaml.dump(
+        _long_forms(made), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True, default_flow_style=False
     )
-    for old, new, times in changes:
-        found = template.count(f"\n{old}")
-        if found != times:
-            raise ReleaseError(f"template.yaml holds {old!r} {found} times, not {times}.")
-        template = template.replace(f"\n{old}", f"\n{new}")
-    return template
+    return text
+
+
+def _long_forms(value: Any) -> Any:  # noqa: ANN401 - a part of the template
+    """Write each `Fn::GetAtt` as the list that its long form takes."""
+    if isinstance(value, list):
+        return [_long_forms(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: one.split(".", 1) if name == "Fn::GetAtt" and isinstance(one, str) else _long_forms(one)
+        for name, one in value.items()
+    }
 
 
 def write_zip(folder: Path, archive: Path) -> None:
@@ -133,7 +158,7 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
     _make("sbom", f"SBOM={folder / 'sbom.json'}")
     template = (ROOT / "template.yaml").read_text("utf-8")
     texts = {
-        "template.yaml": release_template(template, archive, architecture, version, description),
+        "template.yaml": release_template(template, archive, architecture),
         "samconfig.toml": SAMCONFIG,
         "README.md": README.format(version=version, architecture=architecture, description=description),
         "LICENSE": (ROOT / "LICENSE").read_text("utf-8"),
@@ -155,7 +180,7 @@ def main() -> int:
         for architecture in ARCHITECTURES:
             made = folder / f"dropbatch-{version}-{architecture}"
             build_release(architecture, architecture, made)
-            print(f"{made}: deploy it with `sam deploy --guided` there, or publish it with `sam publish`.")
+            print(f"{made}: deploy it with `sam deploy --guided` there; its README.md has more.")
     except ReleaseError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,11 +1,13 @@
 """A release is deployed from its folder alone, on the local AWS."""
 
 import shutil
+import subprocess
 
 import pytest
+import yaml
 
 from local import aws
-from local.processes import ROOT
+from local.processes import ROOT, bare_environment
 from local.release import build_release
 from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 
@@ -26,3 +28,34 @@ def test_a_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
         folder, manifest = stack.wait("day.jsonl")
         assert manifest["counts"] == {"total": 50, "succeeded": 50, "failed": 0}
         assert_every_line_answers_its_request(stack.lines(folder), records)
+        create_as_the_console_does(stack, alone, tmp_path / "packaged.yaml")
+
+
+def create_as_the_console_does(stack, release, packaged):
+    """Create a second stack from what `sam package` writes, by CloudFormation alone."""
+    port = int(stack.home.service("aws").running()["port"])
+    environment = {**bare_environment(), **aws.CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    environment |= {
+        "SAM_CLI_TELEMETRY": "0",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+    command = [ROOT / ".local/sam/bin/sam", "package", "--s3-bucket", "dropbatch-packages"]
+    command += ["--template-file", release / "template.yaml", "--output-template-file", packaged]
+    subprocess.run(command, cwd=release, env=environment, check=True, capture_output=True)
+    text = packaged.read_text()
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+    stack.s3.put_object(Bucket="dropbatch-packages", Key="packaged.yaml", Body=text.encode())
+    formation = aws.client("cloudformation", port)
+    formation.create_stack(
+        StackName="console",
+        TemplateURL=f"http://127.0.0.1:{port}/dropbatch-packages/packaged.yaml",  # A body has 51,200 bytes at most.
+        Parameters=[{"ParameterKey": "CloudflareAccountId", "ParameterValue": aws.LOCAL_ACCOUNT}],
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
+    )
+    formation.get_waiter("stack_create_complete").wait(StackName="console", WaiterConfig={"Delay": 1})
+    (made,) = formation.describe_stacks(StackName="console")["Stacks"]
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in made["Outputs"]}
+    assert {"BucketName", "ApiTokenSecretArn", "SubmitFunctionName"} <= set(outputs)
+    about = stack.functions.get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
+    assert about["Environment"]["Variables"]["CLOUDFLARE_API_TOKEN_SECRET_ARN"] == outputs["ApiTokenSecretArn"]
