@@ -31,11 +31,13 @@ class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of text, or a long text
             with its reasoning and wrapping.
         images: whether messages may contain images; None if unknown.
+        schema: the family's schema, as a key of `shared.formats.schemas.SCHEMAS`; empty if it is not known.
     """
 
     prefix: str
     task: Task
     shape: Shape
+    schema: str = ""
     answer_bytes: int = UNKNOWN_ANSWER_BYTES
     images: bool | None = None
 
@@ -46,7 +48,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
         requests_per_minute: Cloudflare's limit; None if unknown.
-        texts_per_request: maximum texts in one embeddings request; None if unknown.
+        dimensions: numbers in one of its embeddings; None if unknown.
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
@@ -58,11 +60,12 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: bool | None = None
     task: Task = Task.UNKNOWN
     shape: Shape = Shape.UNKNOWN
+    schema: str = ""
     answer_bytes: int = 0
     images: bool | None = None
     plain_schema: bool = False
     requests_per_minute: int | None = None
-    texts_per_request: int | None = None
+    dimensions: int | None = None
     output_tokens: int | None = None
     input_price: Decimal | None = None
     output_price: Decimal | None = None
@@ -100,6 +103,7 @@ def find_model(model_id: str) -> Model:
         known,
         task=known.task or family.task,
         shape=known.shape or family.shape,
+        schema=known.schema or family.schema,
         answer_bytes=known.answer_bytes or family.answer_bytes,
         images=family.images if known.images is None else known.images,
     )

@@ -29,6 +29,10 @@ TEXT_MEMBERS = ("response", "translated_text", "output_text", "text", "content",
 """Members that hold a text, in this order."""
 
 
+REASONING = ("reasoning_content", "reasoning")
+"""Members of a message that hold the text of a model's reasoning."""
+
+
 class Tokens(NamedTuple):
     """Tokens that one answer reports; 0 where it reports none."""
 
@@ -47,6 +51,8 @@ class Answer(NamedTuple):
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
         is_structured: whether the text is an object or array that the API sent as such.
+        is_known: whether the result has a known shape, so that no text means that the model gave none.
+        reasoning: the text of the model's reasoning, as a JSON string; None if it gave none.
     """
 
     text: bytes | None
@@ -55,6 +61,8 @@ class Answer(NamedTuple):
     tokens: Tokens
     members: dict[str, msgspec.Raw]
     is_structured: bool = False
+    is_known: bool = True
+    reasoning: bytes | None = None
 
 
 def read_answer(result: Json) -> Answer:
@@ -76,7 +84,8 @@ def read_answer(result: Json) -> Answer:
         finish = word_of(members.get("finish_reason", NULL))
         return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members, not is_text)
     calls = tool_calls_of(members.get("tool_calls", NULL))
-    return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members)
+    is_known = "response" in members and not vectors_of(members)
+    return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
 
 
 def _unwrapped(result: Json) -> dict[str, msgspec.Raw]:
@@ -98,7 +107,8 @@ def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     calls = tool_calls_of(message.get("tool_calls", NULL))
     finish = word_of((choice or {}).get("finish_reason", NULL))
     text, is_structured = _text_of_content(content)
-    return Answer(text, calls, finish, tokens, members, is_structured)
+    reasoning = next((bytes(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
+    return Answer(text, calls, finish, tokens, members, is_structured, bool(choice), reasoning)
 
 
 def _text_of_content(content: Json) -> tuple[bytes | None, bool]:
@@ -117,18 +127,23 @@ def _text_of_content(content: Json) -> tuple[bytes | None, bool]:
 
 def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[ToolCall] = []
     for raw in elements_of(members["output"]) or []:
         item = members_of(raw) or {}
         kind = word_of(item.get("type", NULL))
         if kind == "function_call":
             calls += tool_calls_of(splice_array([raw]))
+        elif kind == "reasoning":
+            text, _ = _text_of_content(item.get("content", NULL))
+            thoughts += [text_value(text)] if text is not None else []
         elif kind in {"message", ""}:
             text, _ = _text_of_content(item.get("content", NULL))
             texts += [text_value(text)] if text is not None else []
     incomplete = members_of(members.get("incomplete_details", NULL)) or {}
     finish = "length" if word_of(incomplete.get("reason", NULL)) == "max_output_tokens" else ""
-    return Answer(encode("".join(texts)) if texts else None, calls, finish, tokens, members)
+    reasoning = encode("".join(thoughts)) if thoughts else None
+    return Answer(encode("".join(texts)) if texts else None, calls, finish, tokens, members, reasoning=reasoning)
 
 
 def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:

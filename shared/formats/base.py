@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from shared.errors import PermanentError
+from shared.formats.schemas import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,6 +71,8 @@ class Target:
         plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
         template: text with `{column}`s; empty for none.
         defaults: members for every request that has no member of that name, as JSON.
+        schema: members that the model takes, and their ranges.
+        dimensions: numbers in one of its embeddings; None if unknown.
     """
 
     model: str
@@ -79,6 +82,8 @@ class Target:
     plain_schema: bool = False
     template: str = ""
     defaults: Mapping[str, Json] = field(default_factory=dict)
+    schema: Schema = field(default_factory=Schema)
+    dimensions: int | None = None
 
 
 class Converted(NamedTuple):

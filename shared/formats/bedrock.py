@@ -14,7 +14,6 @@ from shared.formats.base import (
     BadRecordError,
     Converted,
     RecordFault,
-    Shape,
     Task,
     begins,
     encode,
@@ -87,7 +86,9 @@ def endpoint_of(model_input: dict[str, msgspec.Raw], target: Target) -> Endpoint
         if is_text or (target.task is not Task.EMBEDDINGS and not _TITAN_EMBEDDINGS & model_input.keys()):
             return Endpoint.COMPLETIONS if is_text else Endpoint.OTHER
         return Endpoint.EMBEDDINGS
-    if "prompt" in model_input and (target.shape is Shape.INPUT or "max_gen_len" in model_input):
+    if "input" in model_input:
+        return Endpoint.EMBEDDINGS if target.task is Task.EMBEDDINGS else Endpoint.RESPONSES
+    if "prompt" in model_input:
         return Endpoint.COMPLETIONS
     return Endpoint.OTHER
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shared.formats.answers import Answer, read_answer, vectors_of
 from shared.formats.base import NULL, begins, elements_of, encode, members_of, splice, splice_array, word_of
+from shared.formats.openai_objects import chat_completion
 from shared.formats.requests import as_array
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> bytes:
     """The answer in the shape of the input; the API's own if that has no known shape, or the answer does not fit it."""
     answer = read_answer(result)
+    if "messages" in model_input and "anthropic_version" not in model_input and not _is_converse(model_input):
+        return chat_completion(facts, id_, result)
     made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
     return made or bytes(result)
 
@@ -79,10 +82,13 @@ def _reason(answer: Answer, reasons: dict[str, str]) -> bytes:
 
 
 def _messages(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
-    if answer.text is None and not answer.calls:
+    if answer.text is None and not answer.calls and not answer.is_known:
         return None
     name = f"{facts.job_id}-{id_}"
     content: list[Json] = []
+    if answer.reasoning is not None:
+        thought = [("type", b'"thinking"'), ("thinking", answer.reasoning), ("signature", b'""')]
+        content.append(splice(thought))
     if answer.text is not None:
         content.append(splice([("type", b'"text"'), ("text", answer.text)]))
     for index, call in enumerate(answer.calls):
@@ -105,9 +111,14 @@ def _messages(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -
 
 
 def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
-    if answer.text is None and not answer.calls:
+    if answer.text is None and not answer.calls and not answer.is_known:
         return None
-    blocks: list[Json] = [] if answer.text is None else [splice([("text", answer.text)])]
+    blocks: list[Json] = []
+    if answer.reasoning is not None:
+        thought = splice([("reasoningText", splice([("text", answer.reasoning)]))])
+        blocks.append(splice([("reasoningContent", thought)]))
+    if answer.text is not None:
+        blocks.append(splice([("text", answer.text)]))
     for index, call in enumerate(answer.calls):
         id_of_call = encode(call.id or f"tooluse_{facts.job_id}-{id_}-{index}")
         known = [("toolUseId", id_of_call), ("name", encode(call.name)), ("input", _arguments(call.arguments))]
@@ -146,6 +157,16 @@ def _llama(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> b
     )
 
 
+# ── Mistral, and the chat completions that LiteLLM writes for other models ───────────────────────────────────────────
+
+
+def _mistral(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    if answer.text is None:
+        return None
+    reason = b'"length"' if answer.finish == "length" else b'"stop"'
+    return splice([("outputs", splice_array([splice([("text", answer.text), ("stop_reason", reason)])]))])
+
+
 # ── which shape ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -167,5 +188,6 @@ SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, A
     (lambda model_input: "anthropic_version" in model_input, _messages),
     (_is_converse, _converse),
     (lambda model_input: {"prompt", "max_gen_len"} <= model_input.keys(), _llama),
+    (lambda model_input: {"prompt", "max_tokens"} <= model_input.keys(), _mistral),
 )
 """Which inputs have which output; the first that fits is used."""

@@ -9,7 +9,8 @@ import msgspec
 
 from shared.errors import UploadError
 from shared.formats.base import UNDECODABLE
-from shared.settings import API_BODY_LIMIT, MODEL_ID
+from shared.formats.openai import model_id
+from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +93,8 @@ def first_model(head: bytes, *, complete: bool) -> str:
     for value in _values(head, complete=complete):
         body = value.get("body") if isinstance(value, dict) else None
         model = body.get("model") if isinstance(body, dict) else None
-        if isinstance(model, str) and MODEL_ID.fullmatch(model):
-            return model
+        if isinstance(model, str) and (found := model_id(model)):
+            return found
     return ""
 
 

@@ -24,7 +24,7 @@ from shared.formats.base import (
     word_of,
 )
 from shared.formats.openai_objects import OBJECTS
-from shared.formats.requests import Endpoint, convert_body
+from shared.formats.requests import INPUT_MEMBERS, Endpoint, convert_body
 from shared.settings import MODEL_ID
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 """Codes that OpenAI names differently."""
 
 ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
-"""What may follow `/v1/` in a `url`."""
+"""What a `url` may end in; the first that fits is meant, so the longer name is before the shorter."""
+
+OWN_INPUTS = frozenset({"text", "contexts", "audio", "query"})
+"""Members of Workers AI's own requests that hold the input, and that no endpoint has."""
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
@@ -72,22 +75,39 @@ class OpenAIReader:
             body = _checked_body(line)
             self._check_model(body)
             endpoint = endpoint_of(line.url, body, self._target.task)
+            if endpoint is Endpoint.OTHER:
+                self._check_input(body)
             request = convert_body(body, endpoint, self._target, "body")
         except BadRecordError as error:
             return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+
+    def _check_input(self, body: dict[str, msgspec.Raw]) -> None:
+        """Check that a body of no endpoint is a request of Workers AI itself."""
+        if not OWN_INPUTS & body.keys():
+            name = "input" if self._target.task is Task.EMBEDDINGS else "messages"
+            if self._target.task not in {Task.EMBEDDINGS, Task.GENERATION, Task.UNKNOWN}:
+                name = INPUT_MEMBERS[self._target.shape]
+            raise BadRecordError(f"body.{name}", "It is missing. Without it, the body is a request of no endpoint.")
 
     def _check_model(self, body: dict[str, msgspec.Raw]) -> None:
         """Check the model: another vendor's name is ignored, another Workers AI model is a fault."""
         model = value_of(body.get("model", NULL))
         if model is not None and not isinstance(model, str):
             raise BadRecordError("body.model", "It must be a string.")
-        if model and MODEL_ID.fullmatch(model) and model != self._target.model:
+        model = model_id(model or "")
+        if model and model != self._target.model:
             raise BadRecordError(
                 "body.model",
                 f"The job's model is {self._target.model}. Upload records for {model[:100]} as a separate file.",
                 "mismatched_model",
             )
+
+
+def model_id(name: str) -> str:
+    """The model id in a `model`, which LiteLLM writes after `workers-ai/`; empty for another vendor's name."""
+    name = name.removeprefix("workers-ai/")
+    return name if MODEL_ID.fullmatch(name) else ""
 
 
 def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:
@@ -108,11 +128,12 @@ def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint
         BadRecordError: it names an endpoint for which Workers AI's batches have no counterpart.
     """
     if bytes(url) != b"null":
-        name = word_of(url).strip("/").removeprefix("v1/")
-        endpoint = ENDPOINTS.get(name)
-        if endpoint is None:
-            raise BadRecordError("url", f"It must be one of {', '.join(f'/v1/{one}' for one in ENDPOINTS)}.")
-        return endpoint
+        path = "/" + word_of(url).partition("?")[0].strip("/")
+        found = next((one for name, one in ENDPOINTS.items() if path.endswith(f"/{name}")), None)
+        if found is None:
+            ends = ", ".join(f"/{one}" for one in ENDPOINTS)
+            raise BadRecordError("url", f"It is {bytes(url)[:100].decode(errors='replace')}; it must end in {ends}.")
+        return found
     if "messages" in body:
         return Endpoint.CHAT
     if "prompt" in body:
@@ -180,7 +201,7 @@ def _response(facts: BatchFacts, status: int, body: bytes) -> bytes:
     return splice(
         [
             ("status_code", b"%d" % status),
-            ("request_id", encode(facts.request_id or None)),
+            ("request_id", encode(facts.request_id)),
             ("body", body),
         ]
     )

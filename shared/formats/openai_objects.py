@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from shared.formats.answers import Answer, Tokens, read_answer, vectors_of
+from shared.formats.answers import Answer, read_answer, vectors_of
 from shared.formats.base import (
     NULL,
     UNDECODABLE,
@@ -27,6 +27,7 @@ from shared.formats.base import (
     value_of,
     word_of,
 )
+from shared.formats.openai_responses import response_object
 from shared.formats.requests import Endpoint
 from shared.formats.tools import tool_calls_of
 
@@ -57,8 +58,9 @@ def chat_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
     if found and all(one and members_of(one.get("message", NULL)) is not None for one in found):
         made = [_chat_choice(facts, id_, index, one or {}) for index, one in enumerate(found)]
     else:
-        text = answer.text if answer.text is not None or answer.calls else json_text(result)
-        message = _message({}, text, answer.calls, f"{facts.job_id}-{id_}")
+        text = answer.text if answer.text is not None or answer.is_known or answer.calls else json_text(result)
+        thought = {} if answer.reasoning is None else {"reasoning_content": msgspec.Raw(answer.reasoning)}
+        message = _message(thought, text, answer.calls, f"{facts.job_id}-{id_}")
         made = [_choice(0, _finish(answer.finish, answer.calls), ("message", message))]
     head = _head("chat.completion", f"chatcmpl-{facts.job_id}-{id_}", facts, answer)
     return splice([*head, ("choices", splice_array(made)), ("usage", _usage(answer))])
@@ -73,7 +75,36 @@ def _chat_choice(facts: BatchFacts, id_: int, index: int, choice: dict[str, msgs
     message = _message(members, content if is_text else json_text(content), calls, f"{facts.job_id}-{id_}-{index}")
     finish = word_of(choice.get("finish_reason", NULL))
     rest = [(name, raw) for name, raw in choice.items() if name not in _CHOICE_MEMBERS]
-    return _choice(index, _finish(finish, calls), ("message", message), *rest)
+    logprobs = choice.get("logprobs", NULL)
+    kept = logprobs if _is_logprobs(logprobs) else NULL
+    return _choice(index, _finish(finish, calls), ("message", message), *rest, logprobs=kept)
+
+
+class _Top(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class _Token(_Top):
+    top_logprobs: list[_Top] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Token] | None = None
+    refusal: list[_Token] | None = None
+
+
+_decode_logprobs = msgspec.json.Decoder(_Logprobs).decode
+
+
+def _is_logprobs(raw: Json) -> bool:
+    """Whether these are the probabilities that OpenAI's types describe."""
+    try:
+        _decode_logprobs(raw)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 _CHOICE_MEMBERS = frozenset({"index", "message", "finish_reason", "logprobs"})
@@ -101,9 +132,11 @@ def _tool_call(call: ToolCall, made_up: str) -> bytes:
     return splice([("id", encode(call.id or f"call_{made_up}")), ("type", b'"function"'), ("function", function)])
 
 
-def _choice(index: int, finish: str, content: tuple[str, Json], *rest: tuple[str, Json]) -> bytes:
+def _choice(
+    index: int, finish: str, content: tuple[str, Json], *rest: tuple[str, Json], logprobs: Json = NULL
+) -> bytes:
     return splice(
-        [("index", b"%d" % index), content, ("logprobs", NULL), ("finish_reason", encode(finish)), *rest],
+        [("index", b"%d" % index), content, ("logprobs", logprobs), ("finish_reason", encode(finish)), *rest],
     )
 
 
@@ -116,7 +149,7 @@ def _finish(reason: str, calls: list[ToolCall]) -> str:
 def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes:  # noqa: ARG001
     """A `text_completion`."""
     answer = read_answer(result)
-    text = json_text(result) if answer.text is None else answer.text
+    text = answer.text or (b'""' if answer.is_known else json_text(result))
     finish = answer.finish if answer.finish in {"length", "content_filter"} else "stop"
     head = _head("text_completion", f"cmpl-{facts.job_id}-{id_}", facts, answer)
     choices = splice_array([_choice(0, finish, ("text", text))])
@@ -125,17 +158,41 @@ def text_completion(facts: BatchFacts, id_: int, result: Json, *, is_base64: boo
 
 def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> list[tuple[str, Json]]:
     own_id = answer.members.get("id", NULL)
+    fingerprint = answer.members.get("system_fingerprint", NULL)
+    more: list[tuple[str, Json]] = [("system_fingerprint", fingerprint)] if begins(fingerprint, b'"') else []
     return [
         ("id", own_id if begins(own_id, b'"') else encode(id_)),
         ("object", encode(kind)),
         ("created", b"%d" % facts.accepted_at),
         ("model", encode(facts.model)),
+        *more,
     ]
 
 
 def _usage(answer: Answer) -> bytes:
-    taken, given, total = answer.tokens
-    return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (taken, given, total)
+    usage = members_of(answer.members.get("usage", NULL)) or {}
+    members: list[tuple[str, Json]] = [
+        (name, b"%d" % count) for name, count in zip(_USAGE_COUNTS, answer.tokens, strict=True)
+    ]
+    for name, theirs in _USAGE_DETAILS.items():
+        counts = numbers_of(usage.get(name) or usage.get(theirs) or NULL)
+        if counts:
+            members.append((name, encode(counts)))
+    return splice(members)
+
+
+_USAGE_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_USAGE_DETAILS = {
+    "prompt_tokens_details": "input_tokens_details",
+    "completion_tokens_details": "output_tokens_details",
+}
+"""Details of a chat completion's usage, and the Responses API's names for them."""
+
+
+def numbers_of(raw: Json) -> dict[str, int]:
+    """The members of an object that are whole numbers."""
+    counts = value_of(raw)
+    return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
 
 
 # ── embeddings ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,102 +222,6 @@ def _base64_vector(vector: Json) -> bytes | None:
         numbers.byteswap()
     return b'"%b"' % base64.b64encode(numbers.tobytes())
 
-
-# ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def response_object(facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False) -> bytes:  # noqa: ARG001
-    """A `response`."""
-    answer = read_answer(result)
-    members = answer.members
-    name = f"{facts.job_id}-{id_}"
-    output = [
-        _output_item(raw, f"{name}-{at}") for at, raw in enumerate(elements_of(members.get("output", NULL)) or [])
-    ]
-    if not output:
-        text = json_text(result) if answer.text is None else answer.text
-        output = [_output_message({}, f"msg_{name}", splice_array([_output_text(text)]))]
-    kept = [(member, raw) for member, raw in members.items() if member not in _RESPONSE_MEMBERS]
-    status = members.get("status", NULL)
-    parallel = members["parallel_tool_calls"] if _is_bool(members, "parallel_tool_calls") else b"true"
-    own: list[tuple[str, Json]] = [
-        ("id", members["id"] if begins(members.get("id", NULL), b'"') else encode(f"resp_{name}")),
-        ("object", b'"response"'),
-        ("created_at", b"%d" % facts.accepted_at),
-        ("status", status if word_of(status) in _RESPONSE_STATUSES else b'"completed"'),
-        ("model", encode(facts.model)),
-        ("output", splice_array(output)),
-        ("parallel_tool_calls", parallel),
-        ("tool_choice", members["tool_choice"] if begins(members.get("tool_choice", NULL), b"{") else b'"auto"'),
-        ("tools", members["tools"] if begins(members.get("tools", NULL), b"[") else b"[]"),
-        ("usage", _responses_usage(members, answer.tokens)),
-    ]
-    return splice([*own, *kept])
-
-
-_RESPONSE_MEMBERS = frozenset(
-    {
-        *("id", "object", "created_at", "status", "model", "output", "parallel_tool_calls", "tool_choice", "tools"),
-        *("usage", "response", "output_text", "choices", "created"),
-    }
-)
-_RESPONSE_STATUSES = frozenset({"completed", "failed", "in_progress", "cancelled", "queued", "incomplete"})
-
-
-def _is_bool(members: dict[str, msgspec.Raw], name: str) -> bool:
-    return bytes(members.get(name, NULL)) in {b"true", b"false"}
-
-
-def _output_item(raw: msgspec.Raw, name: str) -> Json:
-    """An item of `output` with what OpenAI's types require; an item of an unknown kind is unchanged."""
-    item = members_of(raw) or {}
-    kind = word_of(item.get("type", NULL))
-    if kind == "reasoning":
-        added: dict[str, Json] = {"id": encode(f"rs_{name}"), "summary": b"[]"}
-        return splice({**added, **_told(item)}.items())
-    if kind == "message":
-        parts = elements_of(item.get("content", NULL)) or []
-        return _output_message(item, f"msg_{name}", splice_array(map(_output_part, parts)))
-    return raw
-
-
-def _told(item: dict[str, msgspec.Raw]) -> dict[str, Json]:
-    return {name: raw for name, raw in item.items() if bytes(raw) != b"null"}
-
-
-def _output_message(item: dict[str, msgspec.Raw], id_: str, content: bytes) -> bytes:
-    added: dict[str, Json] = {"id": encode(id_), "status": b'"completed"'}
-    fixed: dict[str, Json] = {"type": b'"message"', "role": b'"assistant"', "content": content}
-    return splice({**added, **_told(item), **fixed}.items())
-
-
-def _output_part(raw: msgspec.Raw) -> Json:
-    part = members_of(raw) or {}
-    if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(part.get("text", NULL), b'"'):
-        return raw
-    fixed: dict[str, Json] = {"type": b'"output_text"'}
-    return splice({"annotations": b"[]", **_told(part), **fixed}.items())
-
-
-def _output_text(text: Json) -> bytes:
-    return splice([("type", b'"output_text"'), ("annotations", b"[]"), ("text", text)])
-
-
-def _responses_usage(members: dict[str, msgspec.Raw], tokens: Tokens) -> bytes:
-    usage = members_of(members.get("usage", NULL)) or {}
-    details: list[tuple[str, Json]] = []
-    for name, zeros in _USAGE_DETAILS.items():
-        counts = value_of(usage.get(name, NULL))
-        numbers = {key: n for key, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
-        details.append((name, encode({**zeros, **numbers})))
-    counted = (("input_tokens", tokens.input), ("output_tokens", tokens.output), ("total_tokens", tokens.total))
-    return splice([*((name, b"%d" % count) for name, count in counted), *details])
-
-
-_USAGE_DETAILS: dict[str, dict[str, int]] = {
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens_details": {"reasoning_tokens": 0},
-}
 
 OBJECTS: dict[Endpoint, MakeObject] = {
     Endpoint.CHAT: chat_completion,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shared.formats.base import FileNames, Target, one_line
 from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
 from shared.formats.native import NativeReader
 from shared.formats.openai import OpenAIReader, OpenAIWriter
+from shared.formats.requests import convert_defaults
+from shared.formats.schemas import SCHEMAS
 from shared.formats.tables import Columns, TableReader, TableWriter
 from shared.formats.text import TextReader, text_request
 from shared.model_catalog import find_model
@@ -57,6 +59,8 @@ def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | 
         plain_schema=model.plain_schema,
         template=template,
         defaults=defaults or {},
+        schema=SCHEMAS[model.schema],
+        dimensions=model.dimensions,
     )
 
 
@@ -66,6 +70,8 @@ def reader_of(form: Form, target: Target) -> Reader:
     Raises:
         UploadError: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
     """
+    if form.format != "native" and target.defaults:
+        target = replace(target, defaults=convert_defaults(target))
     if form.format in DELIMITERS:
         return TableReader(target, form.columns)
     return _READERS[form.format](target)

@@ -1,4 +1,4 @@
-"""Converts OpenAI's and Bedrock's request bodies to Workers AI's requests, by one table of members.
+"""Converts other vendors' request bodies to Workers AI's requests, by the table in `shared.formats.members`.
 
 Members that are not in the table are sent as written. Values that do not change are copied as bytes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from shared.errors import UploadError
 from shared.formats.base import (
     BadRecordError,
     Json,
@@ -16,14 +17,14 @@ from shared.formats.base import (
     Task,
     begins,
     elements_of,
-    encode,
     members_of,
-    splice,
     splice_array,
     value_of,
 )
+from shared.formats.members import check_limits, renamed, thinking
 from shared.formats.messages import chat_messages
-from shared.formats.tools import chat_tool_choice, chat_tools, flat_tools
+from shared.formats.responses import response_format, to_chat, to_responses
+from shared.formats.tools import chat_tool_choice, chat_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,50 +45,6 @@ class Endpoint(StrEnum):
     OTHER = ""
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-LEFT_OUT = frozenset(
-    {"model", "user", "store", "metadata", "service_tier", "encoding_format", "anthropic_version", "schemaVersion"}
-)
-"""Members that are never sent."""
-
-ONLY_VALUES: dict[str, tuple[object, str]] = {
-    "stream": (False, "answers are written to a file, so nothing can be streamed. Leave it out."),
-    "n": (1, "Workers AI gives one answer per request. Write a record for each answer you want."),
-}
-"""Members that are left out if they have this value (or null); any other value makes the record bad."""
-
-REFUSED: dict[str, str] = {
-    "dimensions": "Workers AI's models return embeddings of one length. Leave it out.",
-    "images": "Workers AI makes embeddings of text only.",
-}
-"""Members that make a record bad, unless they are null."""
-
-RENAMED: dict[str, str] = {
-    "max_completion_tokens": "max_tokens",
-    "max_gen_len": "max_tokens",
-    "stop_sequences": "stop",
-    "inputText": "text",
-    "texts": "text",
-}
-"""Members that are sent under another name, unless the record has that name too."""
-
-NESTED: dict[str, dict[str, str]] = {
-    "inferenceConfig": {
-        "maxTokens": "max_tokens",
-        "max_new_tokens": "max_tokens",
-        "topP": "top_p",
-        "topK": "top_k",
-        "stopSequences": "stop",
-    },
-    "textGenerationConfig": {"maxTokenCount": "max_tokens", "topP": "top_p", "stopSequences": "stop"},
-}
-"""Objects whose members are sent as members of the request, under these names or their own."""
-
-RESPONSES_NAMES: dict[str, str] = {"max_tokens": "max_output_tokens"}
-"""Members of a chat request that the Responses API names differently; others change their form, see `_to_responses`."""
-
-
 def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
     """A request body in the form that Workers AI accepts.
 
@@ -100,38 +57,10 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
     Raises:
         BadRecordError: a member requests something that Workers AI does not support, or does not fit the model.
     """
-    request = _renamed(body, path)
+    request, origins = renamed(body, target, path)
     _CONVERTERS[endpoint](request, endpoint, target, path)
+    check_limits(request, origins, target, path)
     return request
-
-
-def _renamed(body: Members, path: str) -> Request:
-    """The members under Workers AI's names."""
-    request: Request = {}
-    later: list[tuple[str, Json]] = []
-    for name, value in body.items():
-        if name in LEFT_OUT:
-            continue
-        if name in ONLY_VALUES:
-            _check_only_value(name, value, path)
-        elif name in REFUSED and bytes(value) != b"null":
-            raise BadRecordError(f"{path}.{name}", REFUSED[name])
-        elif name in NESTED and (inner := members_of(value)) is not None:
-            later += [(NESTED[name].get(key, key), inside) for key, inside in inner.items()]
-        elif name in RENAMED:
-            later.append((RENAMED[name], value))
-        elif name not in REFUSED:
-            request[name] = value
-    for name, moved in later:
-        request.setdefault(name, moved)
-    return request
-
-
-def _check_only_value(name: str, raw: Json, path: str) -> None:
-    allowed, message = ONLY_VALUES[name]
-    value = value_of(raw)
-    if value is not None and (type(value) is not type(allowed) or value != allowed):
-        raise BadRecordError(f"{path}.{name}", message)
 
 
 # ── one endpoint each ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,14 +74,24 @@ def _chat(request: Request, endpoint: Endpoint, target: Target, path: str) -> No
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
+    _chat_options(request, target)
+    if target.shape is Shape.INPUT:
+        to_responses(request)
+
+
+def _chat_options(request: Request, target: Target) -> None:
+    """Everything of a chat request but its messages, as the model takes it."""
+    thinking(request, target)
+    if "truncate" in request:
+        del request["truncate"]
     if "tools" in request:
-        request["tools"] = chat_tools(request["tools"])
+        request["tools"] = chat_tools(request["tools"], full=target.schema.full_tools)
     if "tool_choice" in request:
         request["tool_choice"] = chat_tool_choice(request["tool_choice"])
-    if target.shape is Shape.INPUT:
-        _to_responses(request)
-    elif target.plain_schema and "response_format" in request:
-        request["response_format"] = _plain_schema(request["response_format"])
+    if "response_format" in request:
+        format_ = response_format(request.pop("response_format"), target)
+        if format_ is not None:
+            request["response_format"] = format_
 
 
 _TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
@@ -170,15 +109,16 @@ def _completions(request: Request, endpoint: Endpoint, target: Target, path: str
         prompt = prompts[0]
     if not begins(prompt, b'"'):
         raise BadRecordError(f"{path}.prompt", "It must be a string.")
-    del request["prompt"]
+    request.pop("prompt", None)
     request.update(text_input(prompt, target))
+    _chat_options(request, target)
     if target.shape is Shape.INPUT:
-        _to_responses(request)
+        to_responses(request)
 
 
 def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.EMBEDDINGS, target, path)
-    name = "input" if "input" in request else "text"
+    name = "text" if "text" in request else "input"
     texts = request.pop(name, b"null")
     if begins(texts, b"["):
         if any(not begins(text, b'"') for text in elements_of(texts) or []):
@@ -186,14 +126,42 @@ def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str)
     elif not begins(texts, b'"'):
         raise BadRecordError(f"{path}.{name}", "It must be a string or an array of strings.")
     request["text"] = texts
+    if "truncate" in request:
+        is_cut = value_of(request.pop("truncate")) in {"END", "START"}
+        if is_cut and "truncate_inputs" in target.schema.members:
+            request["truncate_inputs"] = b"true"
 
 
 def _responses(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
-    if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
-        _require_task(endpoint, Task.GENERATION, target, path)
-        raise BadRecordError(f"{path}.input", f"{target.model} takes messages. Write it for /v1/chat/completions.")
-    if bytes(request.get("input", b"null")) == b"null":
+    _require_task(endpoint, Task.GENERATION, target, path)
+    if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
+    if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
+        to_chat(request, target, path)
+        _chat(request, endpoint, target, path)
+
+
+def convert_defaults(target: Target) -> Request:
+    """A job's defaults in the form that the model takes them.
+
+    Raises:
+        UploadError: `bad_options`: one is not for defaults, or the model does not take its value.
+    """
+    for name in sorted(_INPUTS & target.defaults.keys()):
+        raise UploadError("bad_options", f"defaults.{name}: Each record has its own input. Leave it out.")
+    try:
+        request, origins = renamed(target.defaults, target, "defaults")
+        if target.task in {Task.GENERATION, Task.UNKNOWN}:
+            _chat_options(request, target)
+        if target.shape is Shape.INPUT:
+            to_responses(request)
+        check_limits(request, origins, target, "defaults")
+    except BadRecordError as error:
+        raise UploadError("bad_options", error.message) from error
+    return request
+
+
+_INPUTS = frozenset({"messages", "system", "prompt", "input"})
 
 
 def _as_written(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
@@ -234,40 +202,6 @@ INPUT_MEMBERS: dict[Shape, str] = {
     Shape.UNKNOWN: "prompt",
 }
 """The member that takes a text, by the model's shape."""
-
-
-def _to_responses(request: Request) -> None:
-    """Turn a chat request into one for the Responses API, for models that accept nothing else."""
-    if "messages" in request:
-        request["input"] = request.pop("messages")
-    for old, new in RESPONSES_NAMES.items():
-        if old in request:
-            request.setdefault(new, request.pop(old))
-    if "reasoning_effort" in request:
-        effort = request.pop("reasoning_effort")
-        request.setdefault("reasoning", splice([("effort", effort)]))
-    if "response_format" in request:
-        request.setdefault("text", splice([("format", _flat_format(request.pop("response_format")))]))
-    if "tools" in request:
-        request["tools"] = flat_tools(request["tools"])
-
-
-def _flat_format(response_format: Json) -> Json:
-    """OpenAI's `response_format` as the Responses API writes it: with the schema next to its name."""
-    members = members_of(response_format) or {}
-    inner = members_of(members.get("json_schema", b"null"))
-    if inner is None:
-        return response_format
-    return splice([("type", encode("json_schema")), *((name, raw) for name, raw in inner.items() if name != "type")])
-
-
-def _plain_schema(response_format: Json) -> Json:
-    """OpenAI's `response_format` with the schema itself, as Workers AI's own models take it."""
-    members = members_of(response_format) or {}
-    inner = members_of(members.get("json_schema", b"null")) or {}
-    if not begins(inner.get("schema", b"null"), b"{") or "name" not in inner:
-        return response_format
-    return splice((name, inner["schema"] if name == "json_schema" else raw) for name, raw in members.items())
 
 
 def as_array(raw: Json) -> bytes:

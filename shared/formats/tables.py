@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import UploadError
 from shared.formats.answers import read_answer, text_value
-from shared.formats.base import NULL, Converted, RecordFault, compact, encode, with_defaults
+from shared.formats.base import NULL, Converted, RecordFault, compact, encode, splice, splice_array, with_defaults
 from shared.formats.csv_rows import split_row
 from shared.formats.requests import text_input
 from shared.formats.template import Template, listed
@@ -219,8 +219,12 @@ def _is_text(row: bytes) -> bool:
 
 
 def answer_text(result: bytes | msgspec.Raw) -> str:
-    """The text of a text answer, else the API's result as compact JSON."""
+    """The text of a text answer, the calls of one that has no text, else the API's result as compact JSON."""
     answer = read_answer(result)
-    if answer.text is None:
+    text = "" if answer.text is None else text_value(answer.text)
+    if not text and answer.calls:
+        calls = [splice([("name", encode(call.name)), ("arguments", call.arguments)]) for call in answer.calls]
+        return compact(splice_array(calls)).decode(errors="replace")
+    if answer.text is None and not answer.is_known:
         return compact(result).decode(errors="replace")
-    return text_value(answer.text)
+    return text

@@ -7,26 +7,67 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from shared.formats.base import Json, elements_of, encode, members_of, splice, splice_array, value_of
+import msgspec
+
+from shared.formats.base import (
+    Json,
+    begins,
+    compact,
+    elements_of,
+    encode,
+    json_text,
+    members_of,
+    splice,
+    splice_array,
+    value_of,
+    word_of,
+)
 
 
-def chat_tools(tools: Json) -> Json:
-    """Anthropic's and Converse's tools as OpenAI's functions."""
+def chat_tools(tools: Json, *, full: bool = False) -> Json:
+    """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
+
+    Args:
+        tools: as JSON.
+        full: whether the model requires a description and parameters of each function.
+    """
     raws = elements_of(tools)
     if raws is None:
         return tools
-    changed = [_openai_tool(raw) for raw in raws]
+    kept = [raw for raw in raws if "cachePoint" not in (members_of(raw) or {})]
+    changed = [_openai_tool(raw, full=full) for raw in kept]
     return tools if changed == raws else splice_array(changed)
 
 
-def _openai_tool(raw: Json) -> Json:
+def _openai_tool(raw: Json, *, full: bool) -> Json:
     members = members_of(raw) or {}
-    spec = members_of(members.get("toolSpec", b"null")) or members
+    function = members_of(members.get("function", b"null"))
+    spec = function or members_of(members.get("toolSpec", b"null")) or members
     schema = (members_of(spec.get("inputSchema", b"null")) or {}).get("json") or spec.get("input_schema")
-    if schema is None:
+    is_flat = function is None and word_of(members.get("type", b"null")) == "function"
+    lacks = full and function is not None and not _REQUIRED.keys() <= function.keys()
+    if schema is None and not is_flat and not lacks:
         return raw
-    known = [(name, spec[name]) for name in ("name", "description") if name in spec]
-    return splice([("type", b'"function"'), ("function", splice([*known, ("parameters", schema)]))])
+    known: dict[str, Json] = {
+        name: spec[name] for name in ("name", "description", "parameters", "strict") if name in spec
+    }
+    if schema is not None:
+        known["parameters"] = schema
+    filled = {**_REQUIRED, **known} if full else known
+    return splice(
+        [("type", b'"function"'), ("function", splice((name, filled[name]) for name in _ORDER if name in filled))]
+    )
+
+
+_REQUIRED: dict[str, Json] = {"description": b'""', "parameters": b'{"type":"object","properties":{}}'}
+_ORDER = ("name", "description", "parameters", "strict")
+
+
+def flat_choice(choice: Json) -> Json:
+    """OpenAI's choice of a function as the Responses API writes it."""
+    members = members_of(choice) or {}
+    function = members_of(members.get("function", b"null"))
+    return choice if function is None else splice([("type", b'"function"'), *function.items()])
 
 
 def flat_tools(tools: Json) -> Json:
@@ -48,6 +89,8 @@ def chat_tool_choice(choice: Json) -> Json:
     kind = value.get("type") or next(iter(value), "")
     if kind in _CHOICES:
         return encode(_CHOICES[kind])
+    if kind == "function" and "function" not in value:
+        return encode({"type": "function", "function": {"name": value.get("name")}})
     if kind == "tool":
         inner = value.get("tool")
         name = inner.get("name") if isinstance(inner, dict) else value.get("name")
@@ -56,6 +99,31 @@ def chat_tool_choice(choice: Json) -> Json:
 
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def function_call(members: dict[str, msgspec.Raw]) -> bytes:
+    """A call in a conversation, as Anthropic, Converse or the Responses API write it, in OpenAI's form."""
+    id_ = members.get("id") or members.get("toolUseId") or b'""'
+    arguments = members.get("input") or members.get("arguments") or msgspec.Raw(b"{}")
+    text = arguments if begins(arguments, b'"') else json_text(arguments)
+    return _call(members.get("call_id") or id_, members.get("name") or b'""', text)
+
+
+def _call(id_: Json, name: Json, arguments: Json) -> bytes:
+    function = splice([("name", name), ("arguments", arguments)])
+    return splice([("id", id_), ("type", b'"function"'), ("function", function)])
+
+
+def text_of_result(content: Json) -> Json:
+    """What a tool returned, as a JSON string: its text, or its JSON."""
+    if begins(content, b'"'):
+        return content
+    texts = []
+    for raw in elements_of(content) or [msgspec.Raw(bytes(content))]:
+        members = members_of(raw) or {}
+        text = value_of(members.get("text", b"null"))
+        texts.append(text if isinstance(text, str) else compact(members.get("json", raw)).decode(errors="replace"))
+    return encode("\n".join(texts))
 
 
 class ToolCall(NamedTuple):
@@ -82,4 +150,5 @@ def _tool_call(call: Any) -> ToolCall | None:  # noqa: ANN401  # whatever the AP
     if not isinstance(name, str) or not name:
         return None
     as_json = arguments.encode(errors="replace") if isinstance(arguments, str) else encode(arguments or {})
-    return ToolCall(call["id"] if isinstance(call.get("id"), str) else "", name, as_json)
+    ids = (call.get("call_id"), call.get("id"))  # an item of the Responses API is answered by its `call_id`
+    return ToolCall(next((one for one in ids if isinstance(one, str)), ""), name, as_json)

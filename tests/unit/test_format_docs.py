@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+from local.member_table import PAGE as WRITTEN
+from local.member_table import page
 from shared.formats.base import BatchFacts, Outcome
 from shared.formats.csv_rows import read_rows
 from shared.formats.registry import Form, file_names, reader_of, target_of, writer_of
@@ -53,3 +55,8 @@ def test_the_tables_examples_are_real():
         for id_, (row, text) in enumerate(zip(rows, ["Good day, harbour.", "1 2 3"], strict=True))
     ]
     assert file_names(form, "inbox/a.csv").output_opening + b"".join(lines) == output
+
+
+def test_the_tables_of_members_are_those_of_the_code():
+    """`python -m local.member_table` writes them."""
+    assert page(PAGE) == PAGE == WRITTEN.read_text("utf-8")

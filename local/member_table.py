@@ -1,0 +1,73 @@
+"""`python -m local.member_table`: writes the tables of members in docs/formats.md, from those that the code uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.formats.members import LEFT_OUT, LENGTHS, NESTED, ONLY_VALUES, REFUSED, RENAMED, RESPONSES_NAMES
+from shared.formats.schemas import SCHEMAS
+from shared.model_catalog import catalog, find_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.formats.schemas import Limits
+
+PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
+BEGIN, END = "<!-- members: python -m local.member_table -->\n", "<!-- end of members -->\n"
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def fates() -> str:
+    """What becomes of each member that has no counterpart, or another name."""
+    rows = [f"| {_named(LEFT_OUT)} | not sent |"]
+    rows += [f"| `{name}` other than `{_json(value)}` | bad: {why} |" for name, (value, why) in ONLY_VALUES.items()]
+    rows.append(f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |")
+    rows += [f"| `{name}` | bad: {why} |" for name, why in REFUSED.items()]
+    rows += [f"| `{old}` | `{new}` |" for old, new in RENAMED.items()]
+    for outer, names in NESTED.items():
+        rows += [f"| `{outer}.{old}` | `{new}` |" for old, new in names.items()]
+        rows.append(f"| `{outer}.*` | the member itself |")
+    rows += [f"| `{old}`, for models of the Responses API | `{new}` |" for old, new in RESPONSES_NAMES.items()]
+    return "\n".join(["| in the record | in the request |", "|---|---|", *rows]) + "\n"
+
+
+def _json(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).replace("'", '"')
+
+
+def ranges() -> str:
+    """The ranges of each family's members."""
+    names = [name for name, schema in SCHEMAS.items() if schema.limits]
+    members = list(dict.fromkeys(member for name in names for member in SCHEMAS[name].limits))
+    models = {name: [one.id for one in catalog().models if find_model(one.id).schema == name] for name in names}
+    rows = [f"| `{name}` | {', '.join(f'`{model}`' for model in models[name])} |" for name in names]
+    head = ["| schema | models |", "|---|---|", *rows, ""]
+    table = [f"| member | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for member in members:
+        cells = [_range(SCHEMAS[name].limits.get(member)) for name in names]
+        table.append(f"| `{member}` | {' | '.join(cells)} |")
+    return "\n".join([*head, *table]) + "\n"
+
+
+def _range(limits: Limits | None) -> str:
+    if limits is None:
+        return ""
+    if limits.words:
+        return ", ".join(limits.words)
+    return "integer" if limits.least is None else f"{limits.least} to {limits.most}"
+
+
+def page(text: str) -> str:
+    """The page with its tables written anew."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{fates()}\n{ranges()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
