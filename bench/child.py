@@ -33,6 +33,7 @@ EXAMPLE_SETTINGS = {
     "API_CALLS_PER_MINUTE": "200",
     "BATCH_DEADLINE_HOURS": "24",
     "AMBIGUOUS_SUBMIT": "resubmit",
+    "STAGING_RETENTION_DAYS": "3",
     "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

@@ -13,9 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.meter import API_WAITS, CALL_CPU, IDLE_TICKS, MODEL, MONTH_MINUTES, WAITS, Meter, measure
+from bench.meter import (
+    API_WAITS,
+    CALL_CPU,
+    IDLE_TICKS,
+    MODEL,
+    MONTH_MINUTES,
+    STAGING_SECONDS,
+    WAITS,
+    Meter,
+    measure,
+)
+from functions.poll.delete_staged import FIRST_SECONDS
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS, max_records
 from local.template import default, properties, template
+from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import SplitPlan
 
 if TYPE_CHECKING:
@@ -44,6 +56,12 @@ PRICES = {
     "log bytes": 0.5e-9,
 }
 """Dollars for one of each."""
+POLLERS, RECEIVES_A_MINUTE = 5, 3
+"""Pollers that Lambda runs for each queue of a function, and long polls of 20 s that each makes while it is empty."""
+STORAGE_PRICES = {"S3": 0.023, "table": 0.25, "logs": 0.03}
+"""Dollars for a GB and a month of 730 hours."""
+JOB_HOURS = 1.0
+"""Hours for which a job of a million records runs, assumed."""
 
 PROCESSOR_MB = 1_769
 """Memory for which Lambda gives one whole processor; less memory gives a share."""
@@ -89,7 +107,8 @@ _TEXT = """\
 Written by `python -m bench.cost`; do not edit. Calls are counted on moto, with answers after a minute (median,
 lognormal, sigma 0.5). The cost of a batch is computed from the difference between jobs of {sizes} batches.
 DynamoDB units are computed from the sizes of the items, including the index. Prices are the list prices of
-{prices}. X-Ray traces (the first 100,000 a month are free) and storage are billed in addition.
+{prices}. X-Ray traces (the first 100,000 a month are free) are billed in addition. Storage has its
+own section.
 
 ## One batch
 
@@ -104,11 +123,19 @@ are counted on a job of one batch. Batches have {growth_text}.
 
 {jobs}
 
+## Storage
+
+What a job of a million records keeps, its upload and its results excepted. A GB is 10^9 bytes. The job is assumed to
+run for an hour.
+
+{storage}
+
 ## An idle stack
 
 A month of one run per minute that finds nothing to do, counted on {ticks} such runs, and the resources that are billed
-when idle. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in which they have values; three of them
-always have.
+when idle. Lambda's pollers ask each of the {queues} queues {receives} times a minute; an account's first million
+requests a month are free. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in which they have
+values; three of them always have.
 
 {idle}
 
@@ -227,6 +254,23 @@ def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> B
     return Bills(batch, job, record, _bill(idle.used, idle.seconds, 1 / IDLE_TICKS))
 
 
+def storage(full: Meter, log_bytes: float) -> list[tuple[str, float, float, float]]:
+    """What a job of a million records keeps: name, GB, hours and dollars.
+
+    Args:
+        full: of a job of full batches.
+        log_bytes: bytes that a job of a million records logs.
+    """
+    times = 1_000_000 / (FULL_BATCHES * FULL_RECORDS) / 1e9
+    kept = [
+        ("bodies and replies", full.stored["late"] * times, JOB_HOURS + STAGING_SECONDS / 3_600, "S3"),
+        ("parts and segments", full.stored["early"] * times, JOB_HOURS + FIRST_SECONDS / 3_600, "S3"),
+        ("the ledger's items", full.stored["items"] * times, LIFE_SECONDS / 3_600, "table"),
+        ("logs", log_bytes / 1e9, 24.0 * properties("SubmitLogs")["RetentionInDays"], "logs"),
+    ]
+    return [(name, gb, hours, gb * hours / 730 * STORAGE_PRICES[where]) for name, gb, hours, where in kept]
+
+
 def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> str:
     """The whole report as text."""
     small, middle, large = SIZES
@@ -257,11 +301,20 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
         for records in JOBS
         for job in (found.of_job(records),)
     ]
+    stored = storage(full, million.used["log bytes"])
+    stored_sum = sum(dollars for *_, dollars in stored)
     month = Bill(Counter(), dict.fromkeys(FUNCTIONS, 0.0), dict.fromkeys(FUNCTIONS, 0.0)).plus(
         found.tick, MONTH_MINUTES
     )
     standing = [[name, "", f"{dollars:.2f}"] for name, dollars in (STANDING | {"three metrics": 0.90}).items()]
-    idle_sum = month.dollars(memory) + sum(STANDING.values()) + 0.90
+    queues = sum(
+        event["Type"] == "SQS"
+        for name in FUNCTIONS
+        for event in properties(f"{name.title()}Function")["Events"].values()
+    )
+    receives = queues * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
+    asked = receives * PRICES["SQS requests"]
+    idle_sum = month.dollars(memory) + sum(STANDING.values()) + 0.90 + asked
     return _TEXT.format(
         sizes=f"{small} and of {large}",
         prices=PRICES_OF,
@@ -277,11 +330,22 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
         ),
         growth_text=f"{FIRST_BATCH_RECORDS} records at first and up to {int(default('MaxRequestsPerBatch')):,} later",
         jobs=grid(["records", "batches", "calls of the API", "dollars"], jobs),
+        storage=grid(
+            ["a million records", "GB", "kept for", "dollars"],
+            [
+                *([name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"] for name, gb, hours, cost in stored),
+                ["storage", "", "", f"{stored_sum:.5f}"],
+                ["storage and work", "", "", f"**{stored_sum + million.dollars(memory):.5f}**"],
+            ],
+        ),
         ticks=IDLE_TICKS,
+        queues=queues,
+        receives=POLLERS * RECEIVES_A_MINUTE,
         idle=grid(
             ["a month", "count", "dollars"],
             [
                 *([name, f"{count:,.0f}", f"{cost:.3f}"] for name, count, cost in month.rows(memory) if count),
+                ["SQS requests of Lambda's pollers", f"{receives:,}", f"{asked:.2f}"],
                 *standing,
                 ["", "", f"**{idle_sum:.2f}**"],
             ],

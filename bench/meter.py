@@ -24,8 +24,12 @@ from moto.core.botocore_stubber import BotocoreStubber
 import functions.poll.handler
 import functions.submit.create_job
 import functions.submit.handler
+from functions.poll.delete_staged import FIRST_SECONDS
+from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
+from shared.s3_keys import is_in_results
+from tests.support.resources import BUCKET
 from tests.support.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
@@ -43,7 +47,9 @@ CALL_CPU = 0.001
 PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""
 TICK_SECONDS = 60.0
+STAGING_SECONDS = 86_400.0 * int(default("StagingRetentionDays"))
 S3_READS = {"GetObject", "HeadObject"}
+S3_FREE = {"DeleteObjects"}
 
 
 # ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,6 +120,8 @@ class Meter:
         self.seconds: Counter[str] = Counter()
         self.steps: dict[str, Counter[str]] = defaultdict(Counter)
         """What each step used: calls by service, `waiting` and `computing` seconds."""
+        self.stored: Counter[str] = Counter()
+        """Bytes at the end of the job: `early` and `late` in S3, by when they are deleted, and `items` in the table."""
         self.items: dict[str, dict[str, Any]] = {}
         self.run: Run | None = None
         self.lock = threading.Lock()
@@ -131,7 +139,8 @@ class Meter:
         with self.lock:
             if service == "s3":
                 kind = "s3 read" if operation in S3_READS else "s3 write"
-                self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
+                if operation not in S3_FREE:
+                    self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
                 seconds = _body_size(operation, arguments, answer) / S3_BYTES_A_SECOND
             elif service == "sqs":
                 self.used["SQS requests"] += 1
@@ -287,7 +296,23 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
             world.upload("cost.jsonl", line * (batches * records), model=MODEL)
             world.settle(minutes=600)
             assert world.manifest()["counts"]["succeeded"] == batches * records
+            _store(world)
+            for seconds in (FIRST_SECONDS, STAGING_SECONDS - FIRST_SECONDS):
+                world.pass_time(seconds)
+                world.tick()
+            assert world.objects("staging/") == []
     return meter
+
+
+def _store(world: Metered) -> None:
+    """Note what a job that is over has stored, its results excepted."""
+    stored = world.meter.stored
+    pages = world.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="staging/")
+    for staged in (entry for page in pages for entry in page["Contents"]):
+        stored["early" if is_in_results(staged["Key"]) else "late"] += staged["Size"]
+    # In a job as small as this, no segment is written: a large one holds all its output in segments too.
+    stored["early"] += sum(file["bytes"] for file in world.manifest()["files"])
+    stored["items"] = sum(item_size(item) for item in world.items())
 
 
 class _Api(httpx.BaseTransport):

@@ -85,6 +85,17 @@ def job_record(job: str) -> str:
     return f"results/_jobs/{job}.json"
 
 
+def staging(job: str) -> str:
+    """The prefix of everything staged for a job."""
+    return f"staging/{job}/"
+
+
+def is_in_results(staged_key: str) -> bool:
+    """Whether the result files of a job that is over hold what is staged under a key: a part or a segment."""
+    name = staged_key.rpartition("/")[2]
+    return name.startswith("part-") or "/segments/" in staged_key
+
+
 def header(job: str) -> str:
     """A table's first row, as written."""
     return f"staging/{job}/header"

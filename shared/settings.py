@@ -38,6 +38,7 @@ class Settings:
         api_calls_per_minute: calls to the Cloudflare API by all functions together.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
         ambiguous_submit: what happens to a batch after a submit of unknown outcome.
+        staging_retention_days: days from a job's end until its staged objects are deleted.
         transport: how the API is reached, see `shared.workers_ai.transports`.
         ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
@@ -60,6 +61,7 @@ class Settings:
     api_calls_per_minute: int
     batch_deadline_hours: float
     ambiguous_submit: Literal["resubmit", "fail"]
+    staging_retention_days: int
     transport: Literal["rest", "gateway", "worker"] = "rest"
     ai_gateway_base_url: str = "https://gateway.ai.cloudflare.com/v1"
     ai_gateway_id: str = ""
@@ -149,6 +151,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "api_calls_per_minute": _whole(1, 240),
     "batch_deadline_hours": _hours,
     "ambiguous_submit": _one_of("resubmit", "fail"),
+    "staging_retention_days": _whole(1, 60),
     "cloudflare_api_token_secret_arn": str,
     "transport": _one_of("rest", "gateway", "worker"),
     "ai_gateway_base_url": _base_url,

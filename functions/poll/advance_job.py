@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from functions.poll.control import end_long_hold, follow_job_control
+from functions.poll.delete_staged import first_deletion
 from functions.poll.file_digests import seconds_for_digests
 from functions.poll.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
 from functions.poll.report import write_report
@@ -33,7 +34,7 @@ from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
-from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState
+from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState, Staging
 from shared.observability import count, logger
 from shared.retry import exponential
 
@@ -195,9 +196,17 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     write_status(services, job, final_status(job))
     services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
     # The ledger comes last: until then the job is due again, and all of the above exists already or is repeated.
-    if services.ledger.end_job(job, job.final_state, now):
+    if _end(services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)):
         count(METRIC_OF_STATE[job.final_state])
         logger.info("job over", job_id=job.job_id, state=job.final_state, records=job.total, failed=job.sums.failed)
+
+
+def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool:
+    """Write a job's final state. What is staged for it is deleted later, unless its results lack something."""
+    if not is_complete:
+        return services.ledger.end_job(job, job.final_state, now) is not None
+    staging = Staging(now + services.settings.staging_retention_days * 86_400)
+    return services.ledger.end_job(job, job.final_state, now, staging, first_deletion(job, staging, now)) is not None
 
 
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
@@ -217,15 +226,15 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
 def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> None:
     """End a job that could not be finished for days: `failed`, with the lines up to the fault.
 
-    Nothing that was paid for is lost: answers and parts stay in staging as long as those of any job.
+    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's lifecycle rule deletes them.
     """
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
         # Everything is written; only the notice could not be published.
-        services.ledger.end_job(job, job.final_state, services.now())
+        _end(services, job, services.now(), is_complete=job.output.lines == job.total)
         return
     message = (
         "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
-        f"fault, and all other answers are kept under staging/{job.job_id}/. Please report this."
+        f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
     )
     moved = services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message))
     if moved is None:

@@ -3,7 +3,7 @@
 Nothing is kept in memory between two rounds: the `due` index holds what to do. Work that one invocation cannot do is
 sent to queues, one for each kind of message, each with a bound of its own. Jobs that a visit moves on come first in
 each round. Visits that only show how far a job is come last, a bounded number in a tick: the more jobs are open, the
-rarer they are.
+rarer they are. At its end the tick deletes what jobs that are over have staged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from functions.poll.advance_job import advance_job
 from functions.poll.control import watch_stack_control
+from functions.poll.delete_staged import delete_staged
 from functions.poll.dispatch_submits import (
     DISPATCHED_SECONDS,
     MAX_EXAMINED,
@@ -108,6 +109,7 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
         none_of = set()
         pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
         if services.now() + pause >= ends:
+            delete_staged(services, ends)
             count("Ticks")  # Last, so that a tick that dies is not counted.
             return
         services.sleep(min(pause, MAX_SLEEP_SECONDS))

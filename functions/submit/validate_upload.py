@@ -27,7 +27,7 @@ from shared.cost import Tokens, cost_of, estimate_tokens
 from shared.errors import UploadError
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
-from shared.models import Checkpoint, ErrorDetail, Job, JobState
+from shared.models import Checkpoint, ErrorDetail, Job, JobState, Staging
 from shared.observability import logger
 from shared.options import encode_options
 
@@ -132,7 +132,9 @@ def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.json"), report, kind=JSON_TYPE)
     state = JobState.FAILED if error else JobState.COMPLETED
-    if services.ledger.end_validation(job, state, progress.record, services.now()):
+    now = services.now()
+    staging = Staging(now + services.settings.staging_retention_days * 86_400)
+    if services.ledger.end_validation(job, state, progress.record, now, staging):
         logger.info("upload validated", job_id=job.job_id, records=progress.record, state=state)
 
 

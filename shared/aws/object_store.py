@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import (
     ClientError,
@@ -24,7 +24,7 @@ from shared.spool import spool
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from contextlib import ExitStack
     from datetime import datetime
@@ -71,6 +71,13 @@ class MultipartPart:
     number: int
     size: int
     etag: str
+
+
+class ObjectVersion(NamedTuple):
+    """One version of an object, or a delete marker."""
+
+    key: str
+    version: str
 
 
 class ObjectStore:
@@ -210,6 +217,33 @@ class ObjectStore:
         """Write an object, replacing any that exists."""
         self._call("put_object", Key=key, Body=body, **_optional(None, kind))
 
+    # ── deleting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def versions(self, prefix: str, after: str = "") -> tuple[list[ObjectVersion], str]:
+        """The next 1,000 versions of objects, delete markers included; and the last key, empty if there are no more.
+
+        Args:
+            prefix: of their keys.
+            after: the key after whose versions to begin; empty for the beginning.
+        """
+        answer = self._call("list_object_versions", Prefix=prefix, **({"KeyMarker": after} if after else {}))
+        found = [
+            ObjectVersion(one["Key"], one["VersionId"])
+            for one in (*answer.get("Versions", ()), *answer.get("DeleteMarkers", ()))
+        ]
+        return found, answer["NextKeyMarker"] if answer.get("IsTruncated") else ""
+
+    def delete(self, versions: Sequence[ObjectVersion]) -> None:
+        """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
+
+        Raises:
+            StorageError: S3 rejected the call, or did not delete some of them.
+        """
+        wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
+        answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
+        if errors := answer.get("Errors"):
+            raise StorageError(f"S3 delete_objects: {len(errors)} not deleted, the first with {errors[0].get('Code')}")
+
     # ── joining objects by server-side copy ──────────────────────────────────────────────────────────────────────
 
     def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
@@ -280,7 +314,7 @@ class ObjectStore:
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         client = self.copying() if operation in _COPYING else self.client
-        call = f"S3 {operation} {arguments['Key']}"
+        call = f"S3 {operation} {arguments.get('Key', '')}"
         with storage_errors(call):
             try:
                 answer: dict[str, Any] = getattr(client, operation)(Bucket=self.bucket, **arguments)

@@ -111,6 +111,10 @@ class DueItems(Table):
             {"#state": "state", "#ttl": "ttl", "#work": "work"},
         )
 
+    def forget_cleanup(self, due: DueEntry) -> bool:
+        """Leave the staged objects of a job that cannot be read to the bucket's lifecycle rule."""
+        return self._change_raw(due, "REMOVE due_at, #work", {}, {"#work": "work"})
+
     def _change_raw(
         self, due: DueEntry, update: str, values: dict[str, Any], names: dict[str, str] | None = None
     ) -> bool:

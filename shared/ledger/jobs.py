@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, JobState, LastingError
+from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, JobState, LastingError, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,23 +125,56 @@ class Jobs(Table):
         changes = {"state": JobState.FINALIZING, "work": DueKind.WORK.key(job.schema), **updates}
         return self.update_leased_job(job, changes)
 
-    def end_job(self, job: Job, state: JobState, now: float) -> Job | None:
-        """`finalizing` to a final state; the item is a tombstone from now on."""
-        return self._change_job(
-            job.job_id,
-            {"state": JobState.FINALIZING},
-            {"state": state, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
-            remove=("due_at", "work", "lease_until"),
-        )
+    def end_job(
+        self, job: Job, state: JobState, now: float, staging: Staging | None = None, clean_at: float = 0.0
+    ) -> Job | None:
+        """`finalizing` to a final state; the item is a tombstone from now on.
 
-    def end_validation(self, job: Job, state: JobState, total: int, now: float) -> Job | None:
+        Args:
+            job: the job.
+            state: the final state.
+            now: Unix seconds.
+            staging: its staged objects, which keep it due until they are deleted; None leaves them to the bucket.
+            clean_at: when their deletion begins, Unix seconds.
+        """
+        return self._end(job, {"state": state}, now, staging, clean_at)
+
+    def end_validation(self, job: Job, state: JobState, total: int, now: float, staging: Staging) -> Job | None:
         """`splitting` to a final state: the report of an upload that was only validated is written."""
-        return self._change_job(
-            job.job_id,
-            {"state": JobState.SPLITTING},
-            {"state": state, "total": total, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
-            remove=("due_at", "work", "lease_until"),
-        )
+        return self._end(job, {"state": state, "total": total}, now, staging, staging.until, JobState.SPLITTING)
+
+    def _end(
+        self,
+        job: Job,
+        changes: dict[str, object],
+        now: float,
+        staging: Staging | None,
+        clean_at: float,
+        expected: JobState = JobState.FINALIZING,
+    ) -> Job | None:
+        changes |= {"completed_at": now, "ttl": int(now) + LIFE_SECONDS, "claims": 0}
+        if staging is None:
+            remove: tuple[str, ...] = ("due_at", "work", "lease_until")
+        else:
+            remove = ("lease_until",)
+            changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP.key(job.schema)}
+        return self._change_job(job.job_id, {"state": expected}, changes, remove=remove)
+
+    def claim_cleanup(self, job: Job, until: float) -> Job | None:
+        """Claim the deletion of a job's staged objects."""
+        return self._change_staging(job, {"due_at": until, "claims": job.claims + 1})
+
+    def continue_cleanup(self, job: Job, staging: Staging, due_at: float) -> Job | None:
+        """Record how far the deletion of a job's staged objects has come, and when it continues."""
+        return self._change_staging(job, {"staging": staging, "due_at": due_at, "claims": 0})
+
+    def end_cleanup(self, job: Job) -> Job | None:
+        """A job's staged objects are deleted, or left to the bucket's lifecycle rule."""
+        return self._change_staging(job, {"claims": 0}, remove=("staging", "due_at", "work"))
+
+    def _change_staging(self, job: Job, changes: Mapping[str, object], remove: Sequence[str] = ()) -> Job | None:
+        seen = ABSENT if job.staging is None else job.staging
+        return self._change_job(job.job_id, {"due_at": job.due_at, "staging": seen}, changes, remove=remove)
 
     def _change_job(
         self,

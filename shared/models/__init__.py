@@ -34,6 +34,7 @@ from shared.models.jobs import (
     LastingError,
     ResultFileProgress,
     SplitPlan,
+    Staging,
     Upload,
 )
 
@@ -64,6 +65,7 @@ __all__ = [
     "PartialReply",
     "ResultFileProgress",
     "SplitPlan",
+    "Staging",
     "Submission",
     "Upload",
     "Usage",

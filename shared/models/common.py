@@ -46,6 +46,7 @@ class DueKind(StrEnum):
         f"{SCHEMA}#work"  # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
     )
     JOB = f"{SCHEMA}#job"  # A job whose visit only shows how far it is: no number of these delays work.
+    CLEANUP = f"{SCHEMA}#cleanup"  # Of a job that is over: its staged objects are to be deleted.
 
     @classmethod
     def _missing_(cls, value: object) -> DueKind | None:

@@ -188,11 +188,24 @@ class JobControl:
 
 
 @dataclass(frozen=True, slots=True)
+class Staging:
+    """The staged objects of a job that is over.
+
+    Attributes:
+        until: when the last of them are deleted, Unix seconds.
+        mark: the key up to which the pass that deletes the first of them has come; empty at its beginning.
+    """
+
+    until: float
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The work for one upload, as stored in its item. Times are Unix seconds.
 
     Attributes:
-        due_at: when the job must be visited again; None only in a final state.
+        due_at: when the job must be visited again, or its staged objects deleted; None only in a final state.
         lease_until: until when an invocation works on it.
         claims: claims since the last change of state.
         total: records of the upload; None until it has been read to its end.
@@ -218,6 +231,7 @@ class Job:
         retry_of: key of the manifest of the job whose failed records it tries again; else empty.
         validated_turns: turns spent reading the upload, if it is only validated.
         ended_at: when its end was first written; its last files, and later writes of them, give this time.
+        staging: its staged objects, once it is over; None before, and when they are deleted.
     """
 
     job_id: str
@@ -258,6 +272,7 @@ class Job:
     ended_at: float | None = None
     control: JobControl | None = None
     read_to_end: bool = True
+    staging: Staging | None = None
 
     @property
     def is_held(self) -> bool:

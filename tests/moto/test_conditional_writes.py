@@ -9,7 +9,7 @@ import pytest
 
 from shared.aws.object_store import ObjectStore
 from shared.errors import UploadError
-from shared.models import Isolation, JobControl, JobState, LastingError, Submission
+from shared.models import Isolation, JobControl, JobState, LastingError, Staging, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
@@ -17,6 +17,7 @@ from tests.support.resources import client
 
 # ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
 
+OVER = replace(JOB, state=JobState.COMPLETED, staging=Staging(T))
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
 
 CHANGED: dict[str, object] = {
@@ -31,6 +32,7 @@ CHANGED: dict[str, object] = {
     "completed_at": T,
     "lease_until": T + 100,
     "control": JobControl("other", cancelled="cancel"),
+    "staging": Staging(T, "mark"),
 }
 """What somebody else may have written meanwhile."""
 
@@ -68,7 +70,14 @@ TRANSITIONS = {
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
         ("state",),
     ),
-    "end_validation": (JOB, lambda at, seen: at.end_validation(seen, JobState.COMPLETED, 3, T), ("state",)),
+    "end_validation": (
+        JOB,
+        lambda at, seen: at.end_validation(seen, JobState.COMPLETED, 3, T, Staging(T)),
+        ("state",),
+    ),
+    "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), ("due_at", "staging")),
+    "continue_cleanup": (OVER, lambda at, seen: at.continue_cleanup(seen, Staging(T), T + 9), ("due_at", "staging")),
+    "end_cleanup": (OVER, lambda at, seen: at.end_cleanup(seen), ("due_at", "staging")),
     "note_lasting_error": (
         JOB,
         lambda at, seen: at.note_lasting_error(seen.job_id, LastingError(500, T, T, polling=False)),

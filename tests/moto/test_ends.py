@@ -185,6 +185,10 @@ def test_a_batch_whose_requests_are_gone_ends_and_its_job_keeps_the_other_answer
     assert world.manifest()["error"]["code"] == "internal"
     assert [line["id"] for line in world.lines()] == [0, 1]
     assert all("due_at" not in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+    kept = world.objects("staging/")
+    world.pass_time(4 * DAY)
+    world.tick()
+    assert world.objects("staging/") == kept != []  # Its message says that the answers are there.
 
 
 def test_an_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(start, monkeypatch, counted):

@@ -336,7 +336,8 @@ def test_nothing_is_left_open_and_no_message_is_lost(world):
 
     world.settle()
 
-    assert all("due_at" not in item and "ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+    assert world.open_items() == []
+    assert all("ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
     assert world.refused == []
 
 

@@ -14,6 +14,7 @@ from shared.models import (
     JobControl,
     JobState,
     LastingError,
+    Staging,
     Submission,
 )
 from tests.support.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
@@ -25,6 +26,9 @@ ID = Submission("id", 1, T)
 FIRST = replace(SUBMITTING, ordinal=0)
 WAITED = replace(READY, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
+STAGING = Staging(T + 3 * 86_400)
+DUE = {"staging": plain(attribute(STAGING)), "due_at": STAGING.until, "work": "v1#cleanup"}
+OVER = replace(JOB, state=JobState.COMPLETED, staging=STAGING)
 
 WRITES = {
     "begin_submit": (
@@ -252,8 +256,25 @@ WRITES = {
     ),
     "end_validation": (
         replace(JOB, lease_until=T + 90),
-        lambda at, seen: at.end_validation(seen, JobState.FAILED, 7, T),
-        {"state": "failed", "total": 7, "lease_until": GONE, **END},
+        lambda at, seen: at.end_validation(seen, JobState.FAILED, 7, T, STAGING),
+        {"state": "failed", "total": 7, "lease_until": GONE, **END, **DUE},
+    ),
+    "end_job and delete what it staged": (
+        replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2),
+        lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),
+        {"state": "completed", "lease_until": GONE, **END, **DUE, "due_at": T + 60, "claims": 0},
+    ),
+    "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), {"due_at": T + 9, "claims": 1}),
+    "continue_cleanup": (
+        replace(OVER, claims=2),
+        lambda at, seen: at.continue_cleanup(seen, Staging(T, "key"), T + 9),
+        {"staging": plain(attribute(Staging(T, "key"))), "due_at": T + 9, "claims": 0},
+    ),
+    "end_cleanup": (OVER, lambda at, seen: at.end_cleanup(seen), {"staging": GONE, "due_at": GONE, "work": GONE}),
+    "forget_cleanup": (
+        OVER,
+        lambda at, seen: at.forget_cleanup(due_entry(seen)),
+        {"due_at": GONE, "work": GONE},
     ),
     "set_aside": (
         replace(READY, claims=2),

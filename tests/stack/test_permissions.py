@@ -104,6 +104,10 @@ CALLS = {
     "ListBucket": lambda client, resource, _: client.list_objects_v2(
         Bucket=resource.rpartition(":::")[2], Prefix="staging/"
     ),
+    "ListBucketVersions": lambda client, resource, _: client.list_object_versions(
+        Bucket=resource.rpartition(":::")[2], Prefix="staging/"
+    ),
+    "DeleteObjectVersion": lambda client, resource, _: client.delete_object(**_object(resource), VersionId="x"),
     "GetItem": lambda client, resource, _: client.get_item(**_table(resource), Key=KEY),
     "BatchGetItem": lambda client, resource, _: client.batch_get_item(
         RequestItems={_table(resource)["TableName"]: {"Keys": [KEY]}}

@@ -146,6 +146,14 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
     if operation in {"ListObjects", "ListObjectsV2"}:
         yield _listing(arguments["Bucket"], arguments.get("Prefix"), account)
         return
+    if operation == "ListObjectVersions":
+        yield _listing(arguments["Bucket"], arguments.get("Prefix"), account, "s3:ListBucketVersions")
+        return
+    if operation == "DeleteObjects":
+        for one in arguments["Delete"]["Objects"]:
+            action = "DeleteObjectVersion" if "VersionId" in one else "DeleteObject"
+            yield Need(f"s3:{action}", f"arn:aws:s3:::{arguments['Bucket']}/{one['Key']}", ours)
+        return
     if operation in S3_WRITES:
         action = "PutObject"
     elif operation == "ListParts":
@@ -159,10 +167,10 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
     yield Need(f"s3:{action}", f"arn:aws:s3:::{arguments['Bucket']}/{arguments['Key']}", ours)
 
 
-def _listing(bucket: str, prefix: str | None, account: str) -> Need:
+def _listing(bucket: str, prefix: str | None, account: str, action: str = "s3:ListBucket") -> Need:
     """The need to list a bucket, or to get the error for a missing key, for which S3 uses the key as the prefix."""
     prefixes = (("s3:prefix", prefix),) if prefix is not None else ()
-    return Need("s3:ListBucket", f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
+    return Need(action, f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
 
 
 def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:

@@ -122,6 +122,7 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
         "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
         "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
         "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
+        "STAGING_RETENTION_DAYS": default("StagingRetentionDays"),
         **{name: str(value) for name, value in settings.items()},
     }
 

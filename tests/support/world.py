@@ -250,12 +250,11 @@ class World:
             if until() if until else self.all_over():
                 return
             self._pass_minutes()
-        open_items = [item for item in self.items() if "due_at" in item]
-        raise AssertionError(f"not settled after {minutes} minutes: {open_items[:5]}")
+        raise AssertionError(f"not settled after {minutes} minutes: {self.open_items()[:5]}")
 
     def _pass_minutes(self) -> None:
         """Move to the minute in which the next item is due; ticks before it would find nothing."""
-        dues = [float(item["due_at"]["N"]) for item in self.items() if "due_at" in item]
+        dues = [float(item["due_at"]["N"]) for item in self.open_items()]
         wanted = max(min(dues, default=0.0), time.time() + 1)
         self.pass_time(wanted - time.time() + 60 - wanted % 60)
 
@@ -263,6 +262,10 @@ class World:
         """Whether there are jobs, and all of them are final."""
         jobs = [item for item in self.items() if item["sk"]["S"] == "META"]
         return bool(jobs) and all(job["state"]["S"] in {"completed", "failed", "cancelled"} for job in jobs)
+
+    def open_items(self) -> list[dict[str, Any]]:
+        """The jobs and batches that are not over: those of which more is due than the deletion of what they staged."""
+        return [item for item in self.items() if not item.get("work", {"S": "cleanup"})["S"].endswith("cleanup")]
 
     def items(self) -> list[dict[str, Any]]:
         """All items of the table, in wire form."""

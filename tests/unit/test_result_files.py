@@ -76,7 +76,7 @@ class Ledger:
     def begin_finalizing(self, job):
         return self._write(job, state=JobState.FINALIZING)
 
-    def end_job(self, job, state, now):
+    def end_job(self, job, state, now, staging, clean_at):
         return self._write(job, state=state, completed_at=now)
 
     def _write(self, job, **changes):
@@ -170,6 +170,7 @@ class World:
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
         controls = Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
+            settings=SimpleNamespace(staging_retention_days=3),
             ledger=self.ledger,
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a"),

@@ -22,6 +22,7 @@ GOOD = {
     "API_CALLS_PER_MINUTE": "200",
     "BATCH_DEADLINE_HOURS": "24",
     "AMBIGUOUS_SUBMIT": "resubmit",
+    "STAGING_RETENTION_DAYS": "3",
 }
 OPTIONAL = {
     "TRANSPORT",

@@ -180,7 +180,7 @@ def test_jobs_are_read_whatever_the_budget_says(parts):
 def test_a_tick_that_finds_nothing_reads_only_what_it_has_not_counted(parts):
     parts.run()
 
-    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.WORK, DueKind.JOB}
+    assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.WORK, DueKind.JOB, DueKind.CLEANUP}
 
 
 # ── submits ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,6 +31,7 @@ def test_parameters_are_those_of_the_design(source):
         "AmbiguousSubmit",
         "ResultRetentionDays",
         "InboxRetentionDays",
+        "StagingRetentionDays",
         "Architecture",
         "NotificationEmail",
         "LogLevel",

@@ -1,0 +1,85 @@
+"""The staged objects of jobs that are over: an hour later those that the results hold too, after some days the others.
+
+A job that is over stays in the `due` index until they are deleted. A function that dies leaves the rest to the next
+one: what was deleted is not listed again. What is left after all tries, the bucket's lifecycle rule deletes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from functions.poll.due_items import in_parallel
+from shared import s3_keys as keys
+from shared.claims import MAX_CLAIMS, claim_seconds
+from shared.errors import UnreadableItemError
+from shared.models import DueKind, Job, Staging
+from shared.observability import count, logger
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+    from shared.ledger import DueEntry
+
+MAX_JOBS = 200
+"""Jobs whose staged objects one tick deletes."""
+FIRST_SECONDS = 3_600.0
+"""Seconds from a job's end until parts and segments are deleted: no function that still reads them runs so long."""
+MIN_FIRST_BYTES = 4 << 20
+"""Bytes of results below which all objects are deleted together: keeping their parts costs less than another pass."""
+CLAIM_SECONDS = 180.0
+
+
+def first_deletion(job: Job, staging: Staging, now: float) -> float:
+    """When the first objects of a job that ends now are deleted, Unix seconds."""
+    return min(now + FIRST_SECONDS, staging.until) if job.output.size >= MIN_FIRST_BYTES else staging.until
+
+
+def delete_staged(services: Services, ends: float) -> None:
+    """Delete what is due, a page of 1,000 objects at least of each of the oldest jobs, until `ends` (Unix seconds).
+
+    Raises:
+        StorageError: the table's index could not be read.
+    """
+    due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS)
+    in_parallel(lambda one: _delete_isolated(services, one, ends), due)
+
+
+def _delete_isolated(services: Services, due: DueEntry, ends: float) -> None:
+    """No error of one job delays the others: once it is claimed, it is due again later."""
+    try:
+        _delete(services, due, ends)
+    except UnreadableItemError:
+        services.ledger.forget_cleanup(due)
+        logger.exception("staged objects left to the lifecycle rule", job_id=due.job_id)
+    except Exception:  # noqa: BLE001 - see above
+        logger.exception("staged objects not deleted", job_id=due.job_id)
+        count("Errors")
+
+
+def _delete(services: Services, due: DueEntry, ends: float) -> None:
+    now = services.now()
+    job = services.ledger.job(due.job_id)
+    if job is None or job.staging is None or job.due_at is None or job.due_at > now:
+        return  # The index was out of date.
+    if job.claims > MAX_CLAIMS:
+        services.ledger.end_cleanup(job)
+        logger.error("staged objects left to the lifecycle rule", job_id=job.job_id)
+        return
+    claimed = services.ledger.claim_cleanup(job, now + claim_seconds(job.claims, CLAIM_SECONDS))
+    if claimed is None or claimed.staging is None:
+        return
+    staging, everything = claimed.staging, now >= claimed.staging.until
+    mark, more = staging.mark, True
+    while more:
+        # What was deleted is not listed again: a pass over everything begins anew with each page.
+        found, mark = services.store.versions(keys.staging(job.job_id), "" if everything else mark)
+        if unwanted := [one for one in found if everything or keys.is_in_results(one.key)]:
+            services.store.delete(unwanted)
+        more = mark != ""
+        if more and services.now() >= ends:
+            services.ledger.continue_cleanup(claimed, replace(staging, mark=mark), now)
+            return
+    if everything:
+        services.ledger.end_cleanup(claimed)
+    else:
+        services.ledger.continue_cleanup(claimed, replace(staging, mark=""), staging.until)

@@ -1,0 +1,22 @@
+"""What a job of a million records costs at list prices, its storage included: the bench's own count, at its target."""
+
+import pytest
+
+from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, FUNCTIONS, SIZES, bills, memory_of, storage
+from bench.meter import measure
+
+TARGET_DOLLARS, TARGET_WORK_DOLLARS = 0.05, 0.03
+
+
+@pytest.mark.slow
+def test_a_million_records_cost_less_than_five_cents_with_all_that_is_stored():
+    small, large = (measure(size, 1, 20, 60.0) for size in SIZES[::2])
+    one, idle = measure(1, 1, 20, 60.0), measure(0, 1, 0, 60.0)
+    full = measure(FULL_BATCHES, FULL_RECORDS, FULL_TEXT, 60.0)
+
+    million = bills(one, small, large, full, idle).of_job(1_000_000)
+    work = million.dollars({name: memory_of(name) for name in FUNCTIONS})
+    stored = sum(dollars for *_, dollars in storage(full, million.used["log bytes"]))
+
+    assert work < TARGET_WORK_DOLLARS
+    assert 0.005 < stored < TARGET_DOLLARS - work

@@ -1,0 +1,259 @@
+"""What a job staged is deleted after its end: surely, for good, at the times promised, and nothing of any other job."""
+
+import pytest
+from botocore.exceptions import ClientError
+
+import functions.poll.delete_staged
+import functions.poll.handler
+from functions.poll.delete_staged import CLAIM_SECONDS, FIRST_SECONDS, delete_staged
+from shared.aws.object_store import ObjectStore
+from shared.claims import MAX_CLAIMS
+from shared.ledger import Ledger
+from tests.support.deaths import DiedError
+from tests.support.resources import BUCKET, TABLE
+from tests.support.translations import M2M
+
+DAY = 86_400.0
+GOOD = '{"text":"y","target_lang":"es"}\n'
+
+
+def staged(world, job_id=""):
+    """Names of the staged objects, by version: nothing that is deleted may stay behind as an old version."""
+    answer = world.s3.list_object_versions(Bucket=BUCKET, Prefix=f"staging/{job_id}")
+    return [one["Key"] for one in (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))]
+
+
+def kinds(world):
+    return {key.rpartition("/")[2].partition("-")[0] for key in staged(world)}
+
+
+def job_item(world):
+    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    return job
+
+
+def is_forgotten(world):
+    """Whether nothing is due any more, and only a tombstone is left."""
+    job = job_item(world)
+    return not {"due_at", "work", "staging"} & set(job) and "ttl" in job
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every job counts as large."""
+    monkeypatch.setattr(functions.poll.delete_staged, "MIN_FIRST_BYTES", 0)
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    """S3 lists two versions at a time."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "2")
+
+
+def finish(world, path="a.jsonl", body=GOOD * 3):
+    world.upload(path, body, model=M2M)
+    world.settle()
+
+
+@pytest.mark.parametrize("days", [3, 1, 60])
+def test_staged_objects_are_deleted_days_after_the_end_and_not_before(start, days):
+    world = start(STAGING_RETENTION_DAYS=days)
+    finish(world)
+    before = staged(world)
+    world.pass_time(days * DAY - 60)
+    world.tick()
+    assert staged(world) == before != []
+
+    world.pass_time(60)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+    assert world.lines()[2]["success"]
+
+
+def test_of_a_large_job_what_the_results_hold_too_is_deleted_after_an_hour(world, large):
+    finish(world)
+    assert kinds(world) == {"request", "raw", "part"}
+
+    world.pass_time(FIRST_SECONDS)
+    world.tick()
+    assert kinds(world) == {"request", "raw"}
+
+    world.pass_time(3 * DAY - FIRST_SECONDS)
+    world.tick()
+    assert staged(world) == []
+    assert is_forgotten(world)
+
+
+def test_an_upload_that_was_only_checked_leaves_nothing(world):
+    world.s3.put_object(Bucket=BUCKET, Key="validate/a.csv", Body=b"text\none\n", Metadata={"model": M2M})
+    world.settle(until=lambda: world.deliver_all() == 0)
+    assert staged(world)
+
+    world.pass_time(3 * DAY)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+
+
+def test_nothing_of_other_jobs_is_deleted(world):
+    finish(world)
+    first = job_item(world)["job_id"]["S"]
+    world.pass_time(3 * DAY)
+    world.upload("b.jsonl", GOOD, model=M2M)
+    world.deliver_all()
+    others = [key for key in staged(world) if first not in key]
+    world.tick()
+
+    assert staged(world, first) == []
+    assert others
+    assert set(others) <= set(staged(world))
+
+
+def test_older_versions_and_delete_markers_go_too(world):
+    finish(world)
+    (request,) = [key for key in staged(world) if key.endswith("/request")]
+    world.s3.put_object(Bucket=BUCKET, Key=request, Body=b"again")
+    world.s3.delete_object(Bucket=BUCKET, Key=request)
+    assert staged(world).count(request) == 3
+
+    world.pass_time(3 * DAY)
+    world.tick()
+
+    assert staged(world) == []
+
+
+@pytest.mark.parametrize("records", [1, 30])
+def test_a_deletion_takes_the_same_calls_whatever_the_job_holds(start, records):
+    """Listing and deleting take one call each for 1,000 objects, the ledger two writes."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    finish(world, body=GOOD * records)
+    assert len(staged(world)) == 3 * records
+    world.pass_time(3 * DAY)
+    seen = []
+    world.permissions.before = lambda operation, _: seen.append(operation)
+    world.tick()
+
+    begun = seen.index("ListObjectVersions") - 2
+    assert seen[begun:] == ["GetItem", "UpdateItem", "ListObjectVersions", "DeleteObjects", "UpdateItem"]
+    assert staged(world) == []
+
+
+STEPS = [
+    (Ledger, "claim_cleanup"),
+    (ObjectStore, "versions"),
+    (ObjectStore, "delete"),
+    (Ledger, "continue_cleanup"),
+    (Ledger, "end_cleanup"),
+]
+
+
+@pytest.mark.parametrize("passed", [FIRST_SECONDS, 3 * DAY])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
+def test_a_death_at_any_step_leaves_the_rest_to_the_next_tick(
+    world, large, small_pages, monkeypatch, passed, after, step
+):
+    finish(world)
+    world.pass_time(passed)
+    real = getattr(*step)
+
+    def die(*arguments):
+        if after:
+            real(*arguments)
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*step, die)
+        try:
+            world.tick()
+        except DiedError:
+            pass
+        else:
+            assert step[1] == ("end_cleanup" if passed == FIRST_SECONDS else "continue_cleanup"), "never reached"
+    world.pass_time(CLAIM_SECONDS)
+    world.tick()
+    assert "part" not in kinds(world)
+    world.pass_time(3 * DAY)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+    assert world.manifest()["counts"]["succeeded"] == 3
+
+
+def test_without_time_a_deletion_continues_at_the_next_tick(start, large, small_pages, monkeypatch):
+    """Each pass begins where the last one ended, and each tick deletes at least one page."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    finish(world, body=GOOD * 6)
+    real = delete_staged
+    monkeypatch.setattr("functions.poll.tick.delete_staged", lambda services, ends: real(services, 0.0))
+    for passed, left in ((FIRST_SECONDS, 12), (3 * DAY, 0)):
+        world.pass_time(passed)
+        sizes = [len(staged(world))]
+        while sizes[-1] > left:
+            world.tick()
+            world.pass_time(1)
+            sizes.append(len(staged(world)))
+            assert len(sizes) < 30
+    world.tick()
+
+    assert is_forgotten(world)
+
+
+def test_a_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_the_end(world):
+    finish(world)
+    refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DeleteObjects")
+
+    def deny(operation, arguments):
+        if operation == "DeleteObjects":
+            raise refusal
+
+    world.permissions.before = deny
+    world.pass_time(3 * DAY)
+    hours = 0
+    while not is_forgotten(world):
+        world.tick()
+        world.pass_time(3_600)
+        hours += 1
+        assert hours <= MAX_CLAIMS + 2
+
+    assert hours >= 72
+    assert job_item(world)["state"]["S"] == "completed"
+    assert staged(world)
+
+
+def test_some_objects_that_are_not_deleted_are_tried_again(world, monkeypatch):
+    finish(world)
+    world.pass_time(3 * DAY)
+    answers = iter([{"Errors": [{"Key": "staging/a", "Code": "InternalError"}]}])
+    services = functions.poll.handler.services()
+    real = services.store.client.delete_objects
+    monkeypatch.setattr(services.store.client, "delete_objects", lambda **named: next(answers, None) or real(**named))
+    world.tick()
+    assert staged(world)
+
+    world.pass_time(CLAIM_SECONDS)
+    world.tick()
+
+    assert staged(world) == []
+    assert is_forgotten(world)
+
+
+def test_a_job_that_cannot_be_read_is_left_to_the_lifecycle_rule(world):
+    finish(world)
+    key = {"pk": job_item(world)["pk"], "sk": {"S": "META"}}
+    world.dynamodb.update_item(
+        TableName=TABLE,
+        Key=key,
+        UpdateExpression="SET created_at = :wrong",
+        ExpressionAttributeValues={":wrong": {"S": "?"}},
+    )
+    world.pass_time(3 * DAY)
+    world.tick()
+
+    job = job_item(world)
+    assert "due_at" not in job
+    assert job["state"]["S"] == "completed"
