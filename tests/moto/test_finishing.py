@@ -16,6 +16,10 @@ from tests.support.visited_jobs import LINE, Visited
 BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
 
 
+STAGED_UNTIL = T + 3 * 86_400
+"""When a job that is over is due again, for what it staged."""
+
+
 @pytest.fixture
 def visited(table):
     return Visited(table)
@@ -133,7 +137,7 @@ def test_the_last_step_is_made_if_there_is_time_for_one(visited, remaining):
     is_over = remaining == STEP_SECONDS
     assert visited.job.state is (JobState.COMPLETED if is_over else JobState.FINALIZING)
     assert visited.job.output.mark == ("00000000" if is_over else "")
-    assert (visited.job.due_at, visited.job.lease_until) == ((None, 0.0) if is_over else (T, 0.0))
+    assert (visited.job.due_at, visited.job.lease_until) == ((STAGED_UNTIL if is_over else T), 0.0)
 
 
 @pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
@@ -167,7 +171,7 @@ def test_the_manifest_is_begun_if_there_is_time_to_read_files_for_their_digests(
     assert visited.visit(remaining)
 
     assert ("manifest.json" in visited.files()) is is_over
-    assert visited.job.due_at == (None if is_over else T)
+    assert visited.job.due_at == (STAGED_UNTIL if is_over else T)
 
 
 @pytest.mark.parametrize("name", ["state", "output", "ended_at"])

@@ -134,6 +134,10 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.upload_records("token.jsonl", greetings("token", 2), model=M2M)
     world.settle(minutes=240)
 
+    # What jobs that are over have staged is deleted.
+    world.pass_time(3 * 86_400)
+    world.tick()
+
     # A command for a job, and one for all.
     pause_and_resume(world)
 

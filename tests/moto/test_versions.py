@@ -33,7 +33,7 @@ def test_messages_of_the_first_version_are_read_and_may_carry_more(body, kind):
 
 def test_items_name_the_version_of_their_schema():
     assert {work.value for work in DueKind} == {
-        f"{SCHEMA}#{work}" for work in ("first", "submit", "poll", "work", "job")
+        f"{SCHEMA}#{work}" for work in ("first", "submit", "poll", "work", "job", "cleanup")
     }
     assert RECORDED["job"]["work"] == {"S": "v1#job"}
 

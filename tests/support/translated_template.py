@@ -26,6 +26,7 @@ CHOICES = {
     "NamesWorkerSecret": False,
     "SendsGatewayToken": False,
     "UsesSource": False,
+    "Notifies": False,
 }
 """The conditions that policies depend on, as the defaults make them."""
 WORKER = {"SendsToken": False, "UsesWorker": True}

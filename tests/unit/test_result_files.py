@@ -170,10 +170,9 @@ class World:
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
         controls = Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
-            settings=SimpleNamespace(staging_retention_days=3),
             ledger=self.ledger,
             store=self.store,
-            settings=SimpleNamespace(cloudflare_account_id="a"),
+            settings=SimpleNamespace(cloudflare_account_id="a", staging_retention_days=3),
             budget=SimpleNamespace(controls=lambda *_: self.calls("read", lambda: controls)),
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,

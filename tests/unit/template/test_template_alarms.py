@@ -5,7 +5,7 @@ import re
 
 from shared.aws.event_bus import DETAIL_TYPE, SOURCE
 from shared.observability import METRICS
-from tests.support.translated_template import ROOT, target
+from tests.support.translated_template import ROOT, resolved, target
 
 
 def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type):
@@ -17,7 +17,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     }
     dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
 
-    assert len(dead_letters) == 6
+    assert len(dead_letters) == 7
     assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
     for function in of_type("AWS::Lambda::Function"):
         assert {("Errors", function), ("Throttles", function)} <= watched
@@ -28,7 +28,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
     }
     assert counted < set(METRICS)
     for alarm in alarms:
-        assert alarm["AlarmActions"]["Fn::If"][0] == "Notifies"
+        assert resolved(alarm["AlarmActions"], Notifies=True) == ["<Notifications>"]
         assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
 
 
@@ -61,13 +61,15 @@ def test_each_alarm_has_its_page_in_the_runbook(of_type):
     assert told == set(of_type("AWS::CloudWatch::Alarm"))
 
 
-def test_dashboard_shows_every_alarm_and_no_widget_covers_another(of_type):
+def test_dashboard_shows_every_alarm_and_no_widget_covers_another(template, of_type):
     (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
     body = dashboard["DashboardBody"]["Fn::Sub"]
     alarms, *widgets = json.loads(body)["widgets"]
 
     # An alarm that is there only with some parameters cannot be named in the dashboard's text.
-    always = {name for name in of_type("AWS::CloudWatch::Alarm") if name != "SourceDeadLetterAlarm"}
+    always = {
+        name for name, alarm in template["Resources"].items() if name.endswith("Alarm") and "Condition" not in alarm
+    }
     assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == always
     taken = [
         (x, y)
@@ -94,5 +96,19 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
     publishers = [statement["Principal"]["Service"] for statement in allowed]
     assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
-    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
+    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy", "FailedJobDeadLetterAlarm"):
         assert template["Resources"][name]["Condition"] == "Notifies"
+
+
+def test_a_mail_that_cannot_be_sent_raises_an_alarm(template, of_type):
+    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
+    alarm = of_type("AWS::CloudWatch::Alarm")["FailedJobDeadLetterAlarm"]
+    policy = of_type("AWS::SQS::QueuePolicy")["FailedJobDeadLetterQueuePolicy"]
+
+    queue = "FailedJobDeadLetterQueue"
+    assert rule["Targets"][0]["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": [queue, "Arn"]}}
+    assert alarm["Dimensions"] == [{"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}]
+    (sends,) = [one for one in policy["PolicyDocument"]["Statement"] if one["Effect"] == "Allow"]
+    assert sends["Principal"] == {"Service": "events.amazonaws.com"}
+    assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": ["FailedJobRule", "Arn"]}}}
+    assert template["Resources"][queue]["Condition"] == "Notifies"

@@ -69,6 +69,7 @@ def test_outputs_are_those_of_the_design(template):
         "UploadQueueUrl",
         "UploadDeadLetterQueueUrl",
         "SourceDeadLetterQueueUrl",
+        "FailedJobDeadLetterQueueUrl",
         "SplitQueueUrl",
         "SubmitQueueUrl",
         "SubmitDeadLetterQueueUrl",

@@ -84,7 +84,7 @@ def test_people_may_do_what_their_policy_is_for(of_type, policy, action, key, ma
 
 
 def _operators(of_type):
-    return statements(of_type, "OperatorPolicy", UsesSource=True)
+    return statements(of_type, "OperatorPolicy", UsesSource=True, Notifies=True)
 
 
 def test_dead_letters_are_moved_by_operators_back_to_every_queue(of_type):

@@ -18,7 +18,7 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     for name, key in keys.items():
         assert "<KmsKeyArn>" in str(resolved({"key": key}, UsesOwnKey=True)), name
         assert "<KmsKeyArn>" not in str(resolved({"key": key})), name
-    assert len(keys) == 19
+    assert len(keys) == 20
 
 
 def test_a_new_version_updates_no_secret(of_type):
