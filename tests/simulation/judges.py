@@ -115,7 +115,7 @@ def _is_cleanup(old: Item, new: Item) -> bool:
     return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} <= {
         "due_at",
         "work",
-        "cleaned",
+        "staging",
         "claims",
         "lease_until",
     }

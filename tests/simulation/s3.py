@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
 MIN_PART_BYTES, MAX_PARTS = 5 << 20, 10_000
+MAX_LISTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,38 @@ class S3:
             return {"CopyPartResult": {"ETag": f'"{source.etag}"'}}
 
         return self.calls.write("s3.upload_part_copy", write)
+
+    def list_object_versions(self, *, Bucket: str, Prefix: str, KeyMarker: str = "") -> dict[str, Any]:
+        """A page of the versions of objects, after those of a key."""
+
+        def read() -> dict[str, Any]:
+            self._check(Bucket, Prefix)
+            found = sorted(pair for pair in self._versions if pair[0].startswith(Prefix) and pair[0] > KeyMarker)
+            page = found[:MAX_LISTED]
+            versions = [{"Key": key, "VersionId": version} for key, version in page]
+            if len(found) > len(page):
+                return {"Versions": versions, "IsTruncated": True, "NextKeyMarker": page[-1][0]}
+            return {"Versions": versions, "IsTruncated": False}
+
+        return self.calls.read("s3.list_object_versions", read)
+
+    def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
+        """Delete versions for good."""
+
+        def write(_retries: int) -> dict[str, Any]:
+            if not 0 < len(Delete["Objects"]) <= MAX_LISTED:
+                raise refused("MalformedXML", "DeleteObjects")
+            for one in Delete["Objects"]:
+                self._check(Bucket, one["Key"])
+                gone = self._versions.pop((one["Key"], one["VersionId"]), None)
+                if gone is not None and self.objects.get(gone.key) is gone:
+                    del self.objects[gone.key]
+                    older = [kept for (key, _), kept in self._versions.items() if key == gone.key]
+                    if older:
+                        self.objects[gone.key] = older[-1]
+            return {}
+
+        return self.calls.write("s3.delete_objects", write)
 
     def list_parts(self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0) -> dict[str, Any]:
         """A page of the parts copied so far."""

@@ -226,6 +226,24 @@ def test_the_bucket_answers_as_moto_does(moto, calls):
     assert min(outcomes.values()) > 3
 
 
+def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
+    moto.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    moto.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    ours = S3(calls, BUCKET)
+    left = []
+    for one in (moto.s3, ours):
+        for number in range(9):
+            one.put_object(Bucket=BUCKET, Key=f"staging/{number % 4}/{number % 6}", Body=b"%d" % number)
+        listed = one.list_object_versions(Bucket=BUCKET, Prefix="staging/1/")["Versions"]
+        doomed = [{name: version[name] for name in ("Key", "VersionId")} for version in listed]
+        one.delete_objects(Bucket=BUCKET, Delete={"Objects": doomed, "Quiet": True})
+        kept = [version["Key"] for version in one.list_object_versions(Bucket=BUCKET, Prefix="staging/")["Versions"]]
+        gone = outcome(lambda: one.head_object(Bucket=BUCKET, Key=doomed[0]["Key"]))  # noqa: B023
+        left.append((len(doomed), kept, gone))
+
+    assert left[0] == left[1]
+
+
 def comparable(found):
     """What both say of an object: content, size, ETag, metadata; times and ids differ."""
     if isinstance(found, str):

@@ -273,6 +273,7 @@ def _environment(settings: dict[str, object]) -> dict[str, str]:
         "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
         "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
         "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
+        "STAGING_RETENTION_DAYS": default("StagingRetentionDays"),
         **{name: str(value) for name, value in settings.items()},
     }
 
