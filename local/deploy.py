@@ -113,13 +113,17 @@ def _prepare(given: Mapping[str, str], saved: dict[str, Any]) -> answers.Answers
     print(plan.describe(chosen, account, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
         raise DeployError("Nothing was created and nothing is billed.")
-    if chosen.parameters.get("Transport") == "worker" and not chosen.parameters.get("WorkerUrl"):
-        url = deploy_worker.deploy_code(
-            deploy_worker.worker_name(chosen.stack_name, chosen.region), chosen.parameters["CloudflareAccountId"]
-        )
-        chosen.parameters["WorkerUrl"] = url
+    chosen.parameters.update(_worker_url(chosen.parameters, saved))
     answers.save(chosen)
     return chosen
+
+
+def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[str, str]:
+    """The parameter WorkerUrl of a stack that calls a Worker and names none: the Worker is deployed."""
+    if parameters.get("Transport") != "worker" or parameters.get("WorkerUrl"):
+        return {}
+    name = deploy_worker.worker_name(saved["stack_name"], saved["region"])
+    return {"WorkerUrl": deploy_worker.deploy_code(name, parameters.get("CloudflareAccountId", ""))}
 
 
 def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
@@ -171,6 +175,7 @@ def _changed(given: Mapping[str, str], saved: dict[str, Any], stack: Stack) -> d
     more = answers.given_parameters(given)
     kept = answers.parameters_of(saved)
     parameters = {**stack.parameters, **kept, **more}
+    more |= _worker_url(parameters, saved)
     print(_limit(saved, reserve=parameters.get("ReserveConcurrency") == "yes"), flush=True)
     if more or not ANSWERS.exists():
         answers.save(answers.Answers(stack.name, saved["region"], kept | more))

@@ -1,0 +1,128 @@
+"""`make deploy`: where the token goes, and what happens to one that is refused."""
+
+from types import SimpleNamespace
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from local import answers, deploy, deploy_worker
+from local.account_stack import DeployError, Stack
+
+ACCOUNT = "0123456789abcdef0123456789abcdef"
+SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
+SETTINGS = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        monkeypatch.setattr(deploy, "session", lambda saved: boto3.Session(region_name="eu-west-1"))
+        yield boto3.client("secretsmanager", "eu-west-1")
+
+
+@pytest.fixture
+def stack(secrets):
+    """A stack whose secret has no value yet."""
+    arn = secrets.create_secret(Name="ApiToken-1")["ARN"]
+    stack_id = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a"
+    return Stack("dropbatch", stack_id, "CREATE_COMPLETE", {}, {"ApiTokenSecretArn": arn, "BucketName": "files"})
+
+
+def kept(secrets, stack):
+    return secrets.get_secret_value(SecretId=stack.outputs["ApiTokenSecretArn"])["SecretString"]
+
+
+def test_the_token_is_put_in_the_stacks_secret(secrets, stack):
+    deploy._put_token({}, SAVED, stack, "the-token")
+    assert kept(secrets, stack) == "the-token"
+
+
+def test_an_update_leaves_the_token_alone_whatever_the_environment_holds(secrets, stack):
+    deploy._put_token({}, SAVED, stack, "the-token")
+    deploy._put_token({answers.TOKEN: "of-another-tool"}, SAVED, stack, "")
+    assert kept(secrets, stack) == "the-token"
+
+
+def test_a_deployment_that_died_before_the_token_was_put_asks_for_it(secrets, stack):
+    with pytest.raises(DeployError, match="CLOUDFLARE_API_TOKEN"):
+        deploy._put_token({}, SAVED, stack, "")
+    deploy._put_token({answers.TOKEN: "the-token"}, SAVED, stack, "")
+    assert kept(secrets, stack) == "the-token"
+
+
+def test_a_secret_that_was_deleted_is_restored_and_gets_the_token(secrets, stack):
+    deploy._put_token({}, SAVED, stack, "old")
+    secrets.delete_secret(SecretId=stack.outputs["ApiTokenSecretArn"])
+    deploy._put_token({}, SAVED, stack, "new")
+    assert kept(secrets, stack) == "new"
+
+
+def test_a_stack_with_a_secret_of_the_users_own_gets_no_token(secrets, stack):
+    own = Stack("dropbatch", stack.id, stack.status, {}, {"BucketName": "files"})
+    deploy._put_token({answers.TOKEN: "the-token"}, SAVED, own, "")
+    assert secrets.list_secret_version_ids(SecretId=stack.outputs["ApiTokenSecretArn"])["Versions"] == []
+
+
+@pytest.fixture
+def deployed(monkeypatch, secrets, stack):
+    """A deployment that is over, with a token that the API refuses unless it is `good`."""
+    deploy._put_token({}, SAVED, stack, "refused")
+    monkeypatch.setattr(deploy, "deploy", lambda given: (SAVED, stack))
+    monkeypatch.setattr(
+        deploy, "_deployed_settings", lambda saved, stack: ({**SETTINGS, "BUCKET_NAME": "files"}, kept(secrets, stack))
+    )
+    monkeypatch.setattr(deploy, "_unconfirmed_email", lambda saved, stack: "")
+    monkeypatch.setattr(deploy, "check_token", lambda url, account, token: "" if token == "good" else "Not known.")
+    monkeypatch.setattr(deploy.smoke_job, "run", lambda made: "The smoke job was fine.")
+    for name in (answers.TOKEN, "SMOKE", "ANSWERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_refused_token_ends_it_without_a_smoke_job(capsys):
+    assert deploy.main() == 1
+    shown = capsys.readouterr()
+    assert "the check of the token failed. Not known." in shown.err
+    assert "smoke" not in shown.out
+
+
+@pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize(("smoke", "ran"), [("yes", True), ("no", False)])
+def test_another_token_replaces_a_refused_one_and_then_the_smoke_job_runs(
+    monkeypatch, secrets, stack, capsys, smoke, ran
+):
+    monkeypatch.setenv(answers.TOKEN, "good")
+    monkeypatch.setenv("SMOKE", smoke)
+    assert deploy.main() == 0
+    assert kept(secrets, stack) == "good"
+    shown = "".join(capsys.readouterr())
+    assert ("The smoke job was fine." in shown) is ran
+    assert "good" not in shown
+
+
+def test_a_worker_without_an_address_is_deployed_and_gets_the_stacks_secret(monkeypatch, stack):
+    given = []
+    monkeypatch.setattr(deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev")
+    monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))
+    monkeypatch.setattr(deploy_worker, "wait_until_accepted", lambda url, value: "")
+    monkeypatch.setattr(deploy, "check_worker", lambda url, value: "" if given else "The Worker does not accept it.")
+    url = deploy._worker_url({"Transport": "worker", "CloudflareAccountId": ACCOUNT}, SAVED)["WorkerUrl"]
+    assert url == "https://dropbatch-eu-west-1.workers.dev"
+    assert deploy._worker_url({"Transport": "worker", "WorkerUrl": url}, SAVED) == {}
+    assert deploy._worker_url({}, SAVED) == {}
+
+    settings = {**SETTINGS, "TRANSPORT": "worker", "WORKER_URL": url}
+    assert deploy._what_is_wrong(stack, settings, "shared") == ""
+    assert deploy._what_is_wrong(stack, settings, "shared") == ""
+    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], "only a Worker that rejects it gets it"
+
+
+def test_the_sam_cli_is_run_without_the_token(monkeypatch):
+    ran = []
+    monkeypatch.setattr(deploy.os, "environ", {answers.TOKEN: "the-token", "PATH": "/bin"})
+    monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=lambda *command, **more: ran.append((command, more))))
+    deploy._sam("build", DROPBATCH_BUILD="arm64")
+    assert "the-token" not in str(ran)
