@@ -6,6 +6,7 @@ import pytest
 
 from local import aws
 from local.processes import ROOT, bare_environment
+from local.template import template
 from tests.support.terminal import converse
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -85,3 +86,31 @@ def test_a_person_answers_the_questions_and_sees_a_job_end(environment, tmp_path
     assert code == 0, shown
     assert asked == list(ANSWERS), "an update asks nothing"
     assert "smoke job:" not in shown
+
+
+def test_sam_alone_deploys_with_enter_at_every_optional_question(environment, tmp_path):
+    """Only the account's id is typed; the token is put in the secret afterwards."""
+    aws.build()
+    config = tmp_path / "samconfig.toml"  # SAM saves the answers in it.
+    config.write_text((ROOT / "samconfig.toml").read_text())
+    command = [str(ROOT / ".local/sam/bin/sam"), "deploy", "--guided", "--config-file", str(config)]
+    command += ["--template-file", str(aws.BUILD / "template.yaml")]
+    asked = []
+
+    def answer(line):
+        if not line.endswith(":"):
+            return None
+        assert asked[-1:] != [line], f"{line} is asked again"
+        asked.append(line)
+        return aws.LOCAL_ACCOUNT if line.startswith("Parameter CloudflareAccountId") else ""
+
+    code, shown = converse(command, answer, tmp_path, environment, seconds=240)
+
+    assert code == 0, shown
+    assert "Successfully created/updated stack" in shown
+    assert len(asked) > len(template()["Parameters"])
+    port = int(environment["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    (stack,) = aws.client("cloudformation", port).describe_stacks(StackName="dropbatch")["Stacks"]
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+    secrets = aws.client("secretsmanager", port)
+    assert not secrets.get_secret_value(SecretId=outputs["ApiTokenSecretArn"])["SecretString"]
