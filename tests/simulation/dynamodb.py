@@ -191,7 +191,7 @@ class DynamoDB:
         ReturnValues: str = "NONE",
     ) -> Wire:
         """Change one item, or make it."""
-        if ReturnValues not in {"NONE", "ALL_NEW"}:
+        if ReturnValues not in {"NONE", "ALL_NEW", "UPDATED_NEW"}:
             raise NotSimulatedError(f"ReturnValues {ReturnValues}")
 
         def write(retries: int) -> Wire:
@@ -201,7 +201,8 @@ class DynamoDB:
             self._test("UpdateItem", key, ConditionExpression, names, values, retries)
             new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
             self._store(key, new)
-            return {"Attributes": new} if ReturnValues == "ALL_NEW" else {}
+            changed = new if ReturnValues == "ALL_NEW" else expressions.changed(new, UpdateExpression, names)
+            return {} if ReturnValues == "NONE" else {"Attributes": changed}
 
         return self.calls.write("dynamodb.update_item", write)
 

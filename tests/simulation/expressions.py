@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ _COMPARE = {
 }
 
 
-class NotSimulatedError(Exception):
-    """Dropbatch uses something of AWS that the simulation does not have: add it there."""
+class NotSimulatedError(BaseException):
+    """Dropbatch uses something of AWS that the simulation does not have: add it there. No code may handle it."""
 
 
 def value_of(wire: Any) -> Any:
@@ -162,10 +163,19 @@ class _Parser:
         return changes
 
     def operand(self) -> Operand:
-        token = self.take()
-        if not token.startswith(":"):
-            raise NotSimulatedError(self.text)
-        return lambda _item, _names, values: values[token]
+        first = self.term()
+        if self.peek() != "+":
+            return first
+        self.take()
+        second = self.term()
+        return lambda *given: _sum(first(*given), second(*given))
+
+    def term(self) -> Operand:
+        if self.peek().startswith(":"):
+            token = self.take()
+            return lambda _item, _names, values: values[token]
+        path = self.path()
+        return lambda item, names, _: _at(item, path(names))
 
 
 def _at(item: Item, path: tuple[str, ...]) -> Any:
@@ -173,6 +183,12 @@ def _at(item: Item, path: tuple[str, ...]) -> Any:
     for part in path[1:]:
         found = found.get("M", {}).get(part) if found else None
     return found
+
+
+def _sum(first: Any, second: Any) -> dict[str, str]:
+    if not first or not second:
+        raise NotSimulatedError("a sum with an attribute that does not exist, which DynamoDB refuses")
+    return {"N": str(Decimal(first["N"]) + Decimal(second["N"]))}
 
 
 def _or(left: Condition, right: Condition) -> Condition:
@@ -228,6 +244,12 @@ def condition(text: str) -> Condition:
 @cache
 def _update(text: str) -> list[tuple[Callable[[Names], tuple[str, ...]], Operand | None]]:
     return _Parser(text).update()
+
+
+def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
+    """The attributes of an item that an update expression names, as far as they are there afterwards."""
+    places = [path(names) for path, _ in _update(text)]
+    return {place[0]: item[place[0]] for place in places if place[0] in item}
 
 
 def updated(item: Item, text: str, names: Names, values: Values) -> dict[str, Any]:

@@ -143,11 +143,17 @@ class Ending:
                 continue
             self._judge_results(one, item)
         self._judge_bill()
+        self._judge_failures()
+
+    def _judge_failures(self) -> None:
         for function in self.world.functions.values():
             for error in function.errors:
                 if isinstance(error, RetryableError) and self.world.calls.awkward.throttled:
                     continue
                 self.laws.broken("no invocation fails", f"{function.name}: {error!r}")
+        for failure in self.world.failures:
+            if not (isinstance(failure, RetryableError) and self.world.calls.awkward.throttled):
+                self.laws.broken("no message fails", repr(failure)[:300])
         for queue in self.world.sqs.queues.values():
             for message in queue.dead:
                 if queue.name not in ALARM_ONLY:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 from urllib.parse import quote_plus
 
 import boto3
+from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
@@ -81,6 +82,8 @@ class World:
         self.events = Events(self.calls)
         self.sqs = SQS(self.calls, {name: _queue(name) for name in QUEUES}, self._message_sent)
         self.metrics: dict[str, float] = {}
+        self.failures: list[BaseException] = []
+        """What messages failed with."""
         self.uploads: list[Upload] = []
         self.sources: dict[str, EventSource] = {}
         self.functions: dict[str, Function] = {}
@@ -207,6 +210,17 @@ class World:
         invocation: Invocation = life.owner
         return invocation.process.services
 
+    def message_failed(self, record: Any, exception: Any) -> Any:
+        """In place of the processor's handler of a failed message, which Lambda delivers again."""
+        self.failures.append(exception[1])
+        processor = self._handler().processor
+        return BatchProcessor.failure_handler(processor, record, exception)
+
+    def _handler(self) -> Any:
+        life = self.kernel.life()
+        assert life is not None
+        return self.functions[life.name.partition("-")[0]].handler
+
     def count(self, name: str, unit: str, value: float = 1) -> None:
         """Add to a metric."""
         del unit
@@ -236,6 +250,7 @@ def simulated(
             (functions.submit.handler, "services", world.services),
             (functions.poll.handler, "services", world.services),
             (observability.metrics, "add_metric", world.count),
+            (observability.LoggingBatchProcessor, "failure_handler", world.message_failed),
             (observability.metrics, "flush_metrics", lambda **_: None),
         ):
             stack.enter_context(patch.object(target, name, replacement))
