@@ -8,9 +8,12 @@ hour each time and an alarm is raised; 72 hours later the item ends.
 from __future__ import annotations
 
 from shared.observability import count, logger
+from shared.retry import exponential
 
 EARLY_CLAIMS, MAX_EARLY_CLAIM_SECONDS = 10, 180.0
 """The number of first claims, and the maximum seconds that each of them waits, whatever its usual wait."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 60.0
+"""Seconds until the next try after a step that failed, doubled for each claim before it."""
 QUIET_CLAIMS = 20
 SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
@@ -24,6 +27,11 @@ def claim_seconds(claims: int, usual: float) -> float:
     if claims >= QUIET_CLAIMS:
         return SLOW_CLAIM_SECONDS
     return min(usual, MAX_EARLY_CLAIM_SECONDS) if claims < EARLY_CLAIMS else usual
+
+
+def retry_seconds(claims: int) -> float:
+    """Seconds until an item is tried again whose step failed after `claims` claims, before anything was sent."""
+    return claim_seconds(claims, exponential(FIRST_RETRY_SECONDS, claims, MAX_RETRY_SECONDS))
 
 
 def report_stuck(claims: int, job_id: str, number: str = "") -> None:

@@ -17,7 +17,8 @@ from functions.poll.collect import StoredReply, collect
 from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
+from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
@@ -81,13 +82,18 @@ def poll_batch(
     now = services.now()
     until = now + claim_seconds(batch.claims, min(remaining(), POLL_SECONDS + COLLECT_SECONDS) + 10)
     claim = services.ledger.claim_poll if batch.halving is None else services.ledger.claim_isolation
-    claimed = claim(batch, until)
-    if claimed is None:
-        return PollOutcome(job.job_id, done=False)
-    report_stuck(claimed.claims, job.job_id, batch.number)
-    if claimed.claims > MAX_CLAIMS:
-        return PollOutcome(job.job_id, _give_up(services, job, claimed))
-    return PollOutcome(job.job_id, _advance_batch(services, job, claimed, permit, remaining))
+    try:
+        claimed = claim(batch, until)
+        if claimed is None:
+            return PollOutcome(job.job_id, done=False)
+        report_stuck(claimed.claims, job.job_id, batch.number)
+        if claimed.claims > MAX_CLAIMS:
+            return PollOutcome(job.job_id, _give_up(services, job, claimed))
+        return PollOutcome(job.job_id, _advance_batch(services, job, claimed, permit, remaining))
+    except StorageError:
+        # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it was written.
+        services.ledger.postpone(replace(batch, due_at=until), services.now() + retry_seconds(batch.claims))
+        raise
 
 
 def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> bool:

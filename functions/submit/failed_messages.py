@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from shared.claims import claim_seconds, report_stuck
+from shared.claims import report_stuck, retry_seconds
 from shared.errors import StorageError
 
 if TYPE_CHECKING:
@@ -21,21 +21,21 @@ DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""
 FAILED_AGAIN_SECONDS = 900.0
 """Seconds until the message of an invocation that failed is delivered again: five tries take over an hour."""
-FAILED_SECONDS = 60.0
-"""Minimum wait, in seconds, of an item that failed before it was claimed."""
 
 
 @contextmanager
 def count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
-    """Count an error before an item was claimed as a claim of it; otherwise its message would fail forever."""
+    """Count an error before an item was claimed as a claim of it; otherwise its message would fail forever.
+
+    Nothing was sent for it, so it is due again soon, whatever lease its message had.
+    """
     try:
         yield
     except Exception:
         now = services.now()
         if found := services.ledger.unclaimed(job_id, number, now):
             due, claims = found
-            due_at = max(due.due_at or now, now + claim_seconds(claims, FAILED_SECONDS))
-            services.ledger.set_aside(due, claims + 1, due_at)
+            services.ledger.set_aside(due, claims + 1, now + retry_seconds(claims))
             report_stuck(claims + 1, job_id, number)
         raise
 

@@ -141,7 +141,13 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
     if remaining() < POST_SECONDS + SETTLE_SECONDS:
         return  # it stays due
     now = services.now()
-    claimed = services.ledger.begin_submit(batch, now + remaining() + SUBMIT_LEASE_MARGIN_SECONDS)
+    fence = now + remaining() + SUBMIT_LEASE_MARGIN_SECONDS
+    try:
+        claimed = services.ledger.begin_submit(batch, fence)
+    except StorageError:
+        # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
+        services.ledger.undo_submit(batch, fence, services.now())
+        raise
     if claimed is None:
         return
     with api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:

@@ -106,6 +106,17 @@ class Batches(Table):
             },
         )
 
+    def undo_submit(self, batch: Batch, fence: float, due_at: float) -> Batch | None:
+        """Undo a `begin_submit` that may have been written, by its caller, who has sent nothing.
+
+        Its fence distinguishes it from a submit of the same attempt that another invocation began.
+        """
+        return self._change_batch(
+            batch,
+            {"state": BatchState.SUBMITTING, "attempt": batch.attempt + 1, "fence": fence},
+            {**_waiting(batch), "due_at": due_at, "claims": batch.claims},
+        )
+
     def accept(self, batch: Batch, submission: Submission, due_at: float) -> Batch | None:
         """`submitting` to `queued`: the API has accepted the batch under a request_id."""
         return self._change_batch(

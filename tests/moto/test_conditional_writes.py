@@ -24,6 +24,7 @@ CHANGED: dict[str, object] = {
     "state": "done",
     "attempt": 7,
     "due_at": T + 1,
+    "fence": T + 91,
     "ending": REASON,
     "halving": REASON,
     "error": REASON,
@@ -38,6 +39,11 @@ CHANGED: dict[str, object] = {
 
 TRANSITIONS = {
     "begin_submit": (READY, lambda at, seen: at.begin_submit(seen, T + 90), ("state", "attempt", "ending", "halving")),
+    "undo_submit": (
+        replace(SUBMITTING, fence=T + 90),
+        lambda at, seen: at.undo_submit(replace(seen, attempt=0), T + 90, T),
+        ("state", "attempt", "fence"),
+    ),
     "accept": (SUBMITTING, lambda at, seen: at.accept(seen, Submission("id", 1, T), T), ("state", "attempt")),
     "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
     "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt")),

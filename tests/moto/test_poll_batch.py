@@ -76,11 +76,21 @@ def test_a_batch_is_claimed_if_there_is_time_for_the_call_that_it_needs(polled, 
 def test_a_claim_outlasts_its_call_which_leaves_time_to_store_the_answer(polled, left, seconds, claimed):
     one = polled()
 
-    with pytest.raises(StorageError):
-        one.polled(StorageError("as if the function had died"), left=left)
+    with pytest.raises(RuntimeError):
+        one.polled(RuntimeError("as if the function had died"), left=left)
 
     assert one.doubles.asked == [("id", seconds)]
     assert (one.now.due_at, one.now.claims, one.now.polls) == (T + claimed, 1, 1)
+
+
+@pytest.mark.parametrize(("claims", "wait"), [(0, 2), (3, 16), (19, 60), (20, 3_600)])
+def test_a_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
+    one = polled(claims=claims)
+
+    with pytest.raises(StorageError):
+        one.polled(StorageError("the table is busy"))
+
+    assert (one.now.due_at, one.now.claims) == (T + wait, claims + 1)
 
 
 def test_a_batch_that_somebody_else_claimed_is_left_alone(polled):

@@ -70,6 +70,11 @@ WRITES = {
         lambda at, seen: at.refuse(seen, T + 9),
         {"state": "queued", "work": "v1#poll", "due_at": T + 9},
     ),
+    "undo_submit": (
+        replace(SUBMITTING, work=DueKind.POLL, fence=T + 90, claims=3),
+        lambda at, seen: at.undo_submit(replace(seen, attempt=0, claims=2), T + 90, T + 9),
+        {"state": "ready", "work": "v1#submit", "due_at": T + 9, "claims": 2},
+    ),
     "poll_on": (
         replace(READY, submissions=(ID,), claims=2),
         lambda at, seen: at.poll_on(seen, T + 9),
