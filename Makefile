@@ -35,7 +35,8 @@ test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every
 	$(DEV) -m pytest -m slow
 
 LEDGER := conditional_writes transitions ledger_reads control_items budget budget_bounds main_job
-test-second: .venv/.stamp ## the ledger's tests on Amazon's DynamoDB Local (needs Java 17 and npm)
+test-second: .venv/.stamp .local/localstack/.stamp ## tests on DynamoDB Local and LocalStack (needs Java 17, npm and python3.13)
+	$(DEV) -m pytest -n 0 -m second tests/second
 	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER:%=tests/moto/test_%.py)
 
 test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the table in docs/reliability.md
@@ -137,6 +138,13 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/sam,requirements-sam.txt)
 	@touch $@
 
+# LocalStack's core starts with one version of Python.
+.local/localstack/.stamp: tests/second/requirements.txt .venv/.stamp
+	@echo "Installing LocalStack (.local/localstack) ..."
+	@python$(LAMBDA_PYTHON) -m venv .local/localstack
+	@$(call install,.local/localstack,tests/second/requirements.txt)
+	@touch $@
+
 .local/%/.stamp: requirements-%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
 	@$(PYTHON) -m venv .local/$*
@@ -159,6 +167,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group sam -o requirements-sam.txt
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
+	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/second/requirements.in -o tests/second/requirements.txt
 
 wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
 	$(DEV) -m local.wheels
