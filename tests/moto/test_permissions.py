@@ -190,8 +190,8 @@ def test_poll_gets_not_found_for_a_key_that_does_not_exist(as_poll, call, key):
     assert caught.value.response["Error"]["Code"] in {"404", "NoSuchKey"}
 
 
-@pytest.mark.parametrize("asked", [{}, {"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}])
-def test_poll_cannot_list_what_users_uploaded(as_poll, asked):
+@pytest.mark.parametrize("asked", [{"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}])
+def test_poll_cannot_list_what_users_uploaded_by_its_prefix(as_poll, asked):
     with pytest.raises(ClientError) as caught:
         as_poll.s3.list_objects_v2(Bucket=BUCKET, **asked)
 
