@@ -99,7 +99,7 @@ class Permissions:
             return make_call()
         except ClientError as error:
             if operation in {"GetObject", "HeadObject"} and error.response["Error"]["Code"] in {"404", "NoSuchKey"}:
-                # AWS does not say whether S3 takes the key as the prefix here: the role must get its 404 in either case.
+                # AWS does not say whether S3 takes the key as the prefix: the role must get its 404 in either case.
                 for prefix in (arguments["Key"], None):
                     self._judge(role, operation, _listing(arguments["Bucket"], prefix, self.account))
             raise

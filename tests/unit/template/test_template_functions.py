@@ -71,7 +71,15 @@ def test_sources_report_each_failure_and_never_flood_the_account(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
-        assert 2 <= mapping["ScalingConfig"]["MaximumConcurrency"] <= 10
+        assert 2 <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True) <= 10
+
+
+def test_queues_use_little_of_an_account_unless_it_is_reserved(of_type):
+    """16 in all; SQS does not allow less than 2 for a queue, and a new account has 10."""
+    scaling = [mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()]
+
+    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=False) for one in scaling) == 16
+    assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
 
 
 def test_a_missed_tick_is_not_made_up_for(of_type):
@@ -89,7 +97,8 @@ def test_a_missed_tick_is_not_made_up_for(of_type):
 def test_functions_reserve_what_their_queues_may_use_together(of_type):
     used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
-        used[target(mapping["FunctionName"])] += mapping["ScalingConfig"]["MaximumConcurrency"]
+        most = mapping["ScalingConfig"]["MaximumConcurrency"]
+        used[target(mapping["FunctionName"])] += resolved(most, ReservesConcurrency=True)
     used["PollFunction"] += 2  # A tick, and one by hand.
 
     for name, function in of_type("AWS::Lambda::Function").items():
