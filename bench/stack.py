@@ -149,11 +149,12 @@ def main() -> int:
     of_large.add_argument("--latency", action="store_true", help="AWS's latencies and Lambda's share of a processor")
     of_comparison = kinds.add_parser("compare", help="the same work done by Dropbatch and by a plain script")
     of_comparison.add_argument("--megabytes", type=int, default=100)
+    of_comparison.add_argument("--undisturbed", action="store_true", help="without the runs that are killed")
     chosen = parser.parse_args()
     if chosen.kind == "small":
         line, wrong = small(chosen.drops), 0
     elif chosen.kind == "compare":
-        line, wrong = compare(chosen.megabytes), 0
+        line, wrong = compare(chosen.megabytes, kills=(False,) if chosen.undisturbed else (False, True)), 0
     else:
         outcome, operations = run(chosen.megabytes, chosen.kill_every, chosen.parameters, latency=chosen.latency)
         print(json.dumps(dict(sorted(operations.items())), indent=1))

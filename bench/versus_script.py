@@ -9,7 +9,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,14 @@ from bench.measured_stack import KEY, MODEL, Watch, check, local, pieces, proces
 from local import aws
 from local.workers_ai import expected_result
 
+SEEN_RECORDS = 600
+"""Records of the upload before the measured one, from which the stack knows how long the model takes."""
 
-def compare(megabytes: int) -> str:
+
+def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
     """The report's lines: Dropbatch and a plain script, each undisturbed, and killed half way and restarted."""
     lines = []
-    for kill in (False, True):
+    for kill in kills:
         with running_stack("") as (stack, s3):
             lines.append(_by_dropbatch(stack, s3, megabytes, kill=kill))
         with running_stack("") as (stack, _):
@@ -33,11 +38,17 @@ def compare(megabytes: int) -> str:
 
 def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool) -> list[str]:  # noqa: ANN401 - boto3's client
     """Run Dropbatch; `kill` kills every process of both functions when half of the records have been accepted."""
+    # The model has been seen before, and the functions have run.
+    seen = f"{MODEL}/seen-before.jsonl"
+    body = b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS))
+    s3.put_object(Bucket=stack["bucket"], Key=f"inbox/{seen}", Body=body)
+    wait(s3, stack["bucket"], seen, quiet=True)
+    before = _calls(stack)
     watch = Watch(stack["submit_function"])
     watcher = threading.Thread(target=watch.run)
     _, records = upload(s3, stack["bucket"], megabytes * 1_000_000)
     watcher.start()
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     if kill:
         _wait_for_half(stack, records)
         for pid, *_ in processes():
@@ -50,7 +61,26 @@ def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool)
     wrong, _ = check(s3, stack["bucket"], folder, manifest, records)
     name = "Dropbatch" + (", all functions killed half way" if kill else "")
     peak = max(watch.peaks.values()) / 1000
-    return _compared(stack, name, records, seconds, sum(watch.computed.values()), peak, wrong)
+    if not kill:
+        print(timeline(manifest, began_at), flush=True)
+    measured = _compared(stack, name, records + SEEN_RECORDS, seconds, sum(watch.computed.values()), peak, wrong)
+    measured[1], measured[5] = f"{records:,}", f"{_calls(stack) - before}"
+    return measured
+
+
+def timeline(manifest: dict[str, Any], began: float) -> str:
+    """By second since the drop: how many batches were submitted and answered, as rows of a table.
+
+    Args:
+        manifest: the job's.
+        began: Unix seconds of the drop.
+    """
+    times = [Counter[int](), Counter[int]()]
+    for batch in manifest["batches"]:
+        for counted, name in zip(times, ("submitted_at", "completed_at"), strict=True):
+            counted[int(datetime.fromisoformat(batch[name]).timestamp() - began)] += 1
+    rows = [f"| {at} | {times[0][at]} | {times[1][at]} |\n" for at in sorted(times[0] | times[1])]
+    return "| second | submitted | collected |\n| --- | --- | --- |\n" + "".join(rows)
 
 
 def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str]:
@@ -87,11 +117,15 @@ def _wait_for_half(stack: dict[str, str], records: int) -> None:
         time.sleep(0.05)
 
 
+def _calls(stack: dict[str, str]) -> int:
+    """Calls of the API until now."""
+    return sum(sum(kind.values()) for kind in local(stack["workers_ai_base_url"], "calls").values())
+
+
 def _compared(
     stack: dict[str, str], name: str, records: int, seconds: float, computed: float, peak: float, wrong: int
 ) -> list[str]:
     accepted = local(stack["workers_ai_base_url"], "accepted")
-    calls = sum(sum(kind.values()) for kind in local(stack["workers_ai_base_url"], "calls").values())
     paid = sum(one["count"] for one in accepted) - records
-    measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{calls}", f"{paid:,}", f"{wrong}")
+    measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{_calls(stack)}", f"{paid:,}", f"{wrong}")
     return [name, f"{records:,}", *measured]

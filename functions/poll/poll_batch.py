@@ -17,6 +17,7 @@ from functions.poll.collect import StoredReply, collect
 from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectNotFoundError
+from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -335,7 +336,15 @@ def _still_pending(services: Services, job: Job, batch: Batch, submission: Submi
     if is_overdue(services, batch, now) or job.is_past_deadline(now):
         return submit_again(services, job, batch, LATE, updates)
     due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch) + 1)
-    services.ledger.schedule_poll(batch, min(due_at, job.deadline_at or due_at), **updates)
+    due_at = min(due_at, job.deadline_at or due_at)
+    followed = (
+        int(batch.number[:8]) < FAST_START_BATCHES
+        and due_at - batch.submissions[-1].at <= FOLLOWED_SECONDS
+        and batch.polls <= FOLLOWED_POLLS
+    )
+    grace = POLL_GRACE_SECONDS if followed else 0.0
+    if services.ledger.schedule_poll(batch, due_at + grace, **updates) and followed:
+        services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
     return False
 
 

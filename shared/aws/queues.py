@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,13 @@ if TYPE_CHECKING:
 
     from mypy_boto3_sqs import SQSClient
 
-FAST_START_BATCHES = 20
+FAST_START_BATCHES = 50
 """The first batches of a job are polled, or ended, by message, so that small jobs are fast; ticks poll the others."""
+FOLLOWED_SECONDS, FOLLOWED_POLLS = 60.0, 8
+"""Seconds after its acceptance, and polls, in which a pending one of them is polled by message, not by the next tick.
+
+Such a chain of messages is shorter than 16 invocations, after which Lambda would end it.
+"""
 
 SUBMIT_GRACE_SECONDS = 60.0
 """Seconds in which a batch's first message must be processed before a tick sends another."""
@@ -88,7 +94,7 @@ class Queues:
                 {
                     "Id": str(index),
                     "MessageBody": msgspec.json.encode(message).decode(),
-                    "DelaySeconds": min(max(round(delay), 0), MAX_DELAY_SECONDS),
+                    "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
                 }
                 for index, (message, delay) in enumerate(
                     zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)

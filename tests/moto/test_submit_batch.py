@@ -225,7 +225,7 @@ def test_a_batch_ends_unsent_for_a_reason_of_its_own_or_of_its_job(begin, job, b
     assert bool(at.posts) is (ending is None)
 
 
-@pytest.mark.parametrize(("number", "told"), [("00000019", True), ("00000020", False)])
+@pytest.mark.parametrize(("number", "told"), [("00000049", True), ("00000050", False)])
 def test_the_poll_function_is_notified_when_one_of_the_first_batches_ends(begin, number, told):
     at = begin(replace(DUE, number=number), control=OVER)
 

@@ -60,7 +60,7 @@ def sent(batch, **changes):
 # ── accepted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000019", 40, True), ("00000020", 30, False)])
+@pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)])
 def test_an_accepted_batch_is_polled_by_message_if_it_is_one_of_the_first_else_by_a_tick(
     begin, number, due_in, by_message
 ):

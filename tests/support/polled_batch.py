@@ -54,6 +54,8 @@ class Doubles:
     asked: list[tuple[str, float]] = field(default_factory=list)
     """Id and seconds of each poll."""
     sent: list[object] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    """Seconds that each single message is delayed."""
     ages: list[float] = field(default_factory=list)
     """Ages for which the next poll was requested."""
     took: list[tuple[float, float]] = field(default_factory=list)
@@ -67,8 +69,9 @@ class Doubles:
         assert self.reply is not None
         yield self.reply
 
-    def send(self, message: object) -> None:
+    def send(self, message: object, delay: float = 0) -> None:
         self.sent.append(message)
+        self.delays.append(delay)
 
     def send_all(self, messages: list[object], delays: list[float]) -> None:
         self.sent += messages
