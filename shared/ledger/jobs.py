@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TOO_LARGE = ("refused_alone",)
 """What earlier versions stored in a job without a bound; an item that it has filled accepts no write that keeps it."""
+READ_TRIES = 4
+"""Times that jobs are asked for which DynamoDB left out of a read of many, because it was busy."""
 
 
 class Jobs(Table):
@@ -26,16 +28,21 @@ class Jobs(Table):
 
     def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:
         """The models of jobs, as far as they can be read; a model never changes."""
-        models = {}
+        models: dict[str, str] = {}
         for start in range(0, len(job_ids), 100):
             keys = [job_key(job_id) for job_id in job_ids[start : start + 100]]
             names = {"#plan": "plan", "#model": "model"}
-            asked = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model", "ExpressionAttributeNames": names}
-            answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
-            for item in answer["Responses"].get(self.table, []):
-                model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
-                if model:
-                    models[item["pk"]["S"].removeprefix("JOB#")] = model
+            asked: dict[str, Any] = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model"}
+            asked["ExpressionAttributeNames"] = names
+            for _ in range(READ_TRIES):
+                answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
+                for item in answer["Responses"].get(self.table, []):
+                    model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
+                    if model:
+                        models[item["pk"]["S"].removeprefix("JOB#")] = model
+                if not (unprocessed := answer.get("UnprocessedKeys", {}).get(self.table)):
+                    break
+                asked = unprocessed
         return models
 
     def create_job(self, job: Job) -> Job | None:

@@ -7,8 +7,9 @@ import pytest
 
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
+from shared.ledger.jobs import READ_TRIES
 from shared.models import BatchState, DueKind
-from tests.support.ledger_items import BATCH, JOB, READY, SUBMITTING, OneItem, T
+from tests.support.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
 # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,3 +149,28 @@ def test_batches_are_read_in_order_and_no_further_than_wanted(ten_batches, monke
 def test_the_last_batch_is_the_one_with_the_highest_number(ten_batches):
     assert ten_batches.last_batch("ten").number == "00000009"
     assert ten_batches.last_batch("none") is None
+
+
+@pytest.mark.parametrize(("left_out", "found"), [(0, 3), (READ_TRIES - 1, 3), (READ_TRIES, 2)])
+def test_models_that_dynamodb_left_out_of_a_read_are_asked_for_again(table, monkeypatch, left_out, found):
+    """It may return a part of the keys as unprocessed; a job that is never read is left out, and the read ends."""
+    ledger = Ledger(table, "table")
+    job_ids = [f"20261121T093000Z-{left_out}000000{place}" for place in range(3)]
+    for job_id in job_ids:
+        ledger.create_job(replace(JOB, job_id=job_id))
+    real, asked = table.batch_get_item, []
+
+    def busy(RequestItems):  # noqa: N803 - boto3's own name
+        wanted = RequestItems["table"]
+        asked.append(len(wanted["Keys"]))
+        if len(asked) > left_out:
+            return real(RequestItems=RequestItems)
+        answer = real(RequestItems={"table": {**wanted, "Keys": wanted["Keys"][:-1] or wanted["Keys"][:1]}})
+        if len(wanted["Keys"]) == 1:
+            answer["Responses"]["table"] = []
+        return {**answer, "UnprocessedKeys": {"table": {**wanted, "Keys": wanted["Keys"][-1:]}}}
+
+    monkeypatch.setattr(table, "batch_get_item", busy)
+
+    assert ledger.models_of(job_ids) == dict.fromkeys(job_ids[:found], M2M)
+    assert asked == [3, *[1] * min(left_out, READ_TRIES - 1)]
