@@ -63,6 +63,7 @@ def build_status(
     return {
         "job_id": job.job_id,
         "state": job.state.value,
+        "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
         "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
         "fraction_done": 1.0 if over else None if job.total is None else job.fraction,
@@ -83,17 +84,22 @@ def encode_status(status: dict[str, Any], now: float) -> bytes:
 
 
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
-    """Write the `status.json` of a leased job.
+    """Write a job's `status.json`, as its lease holder or while its upload is read.
 
-    If the lease ended before the write did, another invocation may have ended the job; its status is written again.
+    If the job may have moved on before the write did, because no lease protects it, its status as of now follows.
     """
     key = keys.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)
     if services.now() < job.lease_until:
         return
-    ended = services.ledger.job(job.job_id)
-    if ended and ended.ended_at is not None:
-        services.store.put(key, encode_status(final_status(ended), services.now()), kind=JSON_TYPE)
+    known = services.ledger.job(job.job_id)
+    if known is None or (known.ended_at is None and known.state is job.state):
+        return
+    if known.ended_at is not None:
+        newest = final_status(known)
+    else:
+        newest = build_status(known, known.told_succeeded, known.told_failed, None)
+    services.store.put(key, encode_status(newest, services.now()), kind=JSON_TYPE)
 
 
 def status_digest(status: dict[str, Any]) -> str:

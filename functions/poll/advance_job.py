@@ -77,10 +77,16 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
     job = services.ledger.job(job_id)
     if job is None or job.state in FINAL_JOB_STATES:
         return True
+    if job.state is JobState.SPLITTING:
+        try:
+            _watch_split(services, job, remaining)
+        except LeaseLostError:
+            logger.info("another run joins", job_id=job_id)
+        return True  # The end of split makes the job due.
     if job.lease_until > now:
-        return job.state is JobState.SPLITTING  # The end of split makes the job due.
+        return False
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due again immediately.
-    is_due = any(at <= now for at in (job.due_at, next_sweep(job)) if at is not None)
+    is_due = any(at <= now for at in (job.due_at, next_sweep(job, now)) if at is not None)
     if not is_due and now < job.told_at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
@@ -106,16 +112,52 @@ def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> No
     if job.state is not JobState.FINALIZING:
         job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
         job = sweep(services, job, remaining)
-    ahead = next_final_batches(services, job, "output")
-    while not _is_all(job, ahead) and ahead.fills_a_step(job) and remaining() > STEP_SECONDS:
-        job = append_segment(services, job, "output", ahead, final=False)
-        ahead = next_final_batches(services, job, "output")
+    job, ahead = _join(services, job, remaining)
     if not _is_all(job, ahead):
         if job.error is None and (fault := _fault(services, job, ahead)):
-            services.ledger.fail_job(job, fault, services.now())  # Its batches end without a call.
+            failed = services.ledger.fail_job(job, fault, services.now())
+            if failed:
+                _advance(services, failed, remaining)  # Its batches end without a call.
+                return
         _update_status(services, job, ahead)
     elif unfinished := _finalize(services, job, ahead, remaining):
         services.ledger.release_job(unfinished, services.now())
+
+
+def _join(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, ReadyBatches]:
+    """Join what fills a step, as far as time allows; not while a sweep goes on, which makes more that can be joined."""
+    ahead = next_final_batches(services, job, "output")
+    sweep_at = next_sweep(job, services.now())
+    if sweep_at is not None and sweep_at <= services.now():
+        return job, ahead
+    while not _is_all(job, ahead) and ahead.fills_a_step(job) and remaining() > STEP_SECONDS:
+        job = append_segment(services, job, "output", ahead, final=False)
+        ahead = next_final_batches(services, job, "output")
+    return job, ahead
+
+
+def _watch_split(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    """Visit a job whose upload is still being read: join, judge, write the status, but touch neither lease nor claims.
+
+    These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
+    told last. A job that has an error is visited in between too: its status tells the error at once.
+    """
+    if services.now() < job.told_at + STATUS_SECONDS and job.error is None:
+        return
+    watched = follow_job_control(services, job.job_id)
+    if watched is None or watched.state is not JobState.SPLITTING:
+        return
+    ahead = next_final_batches(services, watched, "output")
+    status = _status_of(services, watched, ahead)
+    digest = status_digest(status)
+    noted = services.ledger.note_told(watched, services.now(), _told(ahead, digest))
+    if noted is None:
+        return
+    if digest != watched.status_sha:
+        write_status(services, replace(noted, lease_until=0.0), status)
+    if noted.error is None and (fault := _fault(services, noted, ahead)):
+        services.ledger.fail_job(noted, fault, services.now())
+    _join(services, noted, remaining)
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
@@ -288,19 +330,34 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     now = services.now()
     done = ahead.succeeded + ahead.failed
     fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
-    waiting = waiting_for(services, job)
-    report_long_wait(waiting, job.job_id, now)
-    held_up = waiting.for_status() if waiting else None
-    status = build_status(replace(job, fraction=fraction), ahead.succeeded, ahead.failed, held_up, ahead.pending)
+    status = _status_of(services, replace(job, fraction=fraction), ahead)
     digest = status_digest(status)
     changed = digest != job.status_sha
     if changed:
         write_status(services, job, status)
     quiet = 0 if changed else job.quiet + 1
     due, work = now + exponential(MIN_VISIT_SECONDS, quiet, MAX_VISIT_SECONDS), DueKind.JOB
-    if (sweep_at := next_sweep(job)) is not None:
+    if job.deadline_at is not None and now < job.deadline_at <= due:
+        due, work = job.deadline_at, DueKind.WORK
+    if (sweep_at := next_sweep(job, now)) is not None:
         due, work = max(min(due, sweep_at), now), DueKind.WORK
     if ahead.fills_a_step(job):  # This visit had no time for it.
         due, work = now, DueKind.WORK
-    counts = {"told_at": now, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}
-    services.ledger.release_job(job, due, work, fraction=fraction, quiet=quiet, status_sha=digest, **counts)
+    told = {"told_at": now, **_told(ahead, digest)}
+    released = services.ledger.release_job(job, due, work, fraction=fraction, quiet=quiet, **told)
+    if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
+        # An error or a command came during this visit, and the release has moved what made the job due for it.
+        services.ledger.bring_visit_forward(released, max(sweep_at, now))
+
+
+def _status_of(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
+    """The status of a job that is not over, without its time."""
+    waiting = waiting_for(services, job)
+    report_long_wait(waiting, job.job_id, services.now())
+    held_up = waiting.for_status() if waiting else None
+    return build_status(job, ahead.succeeded, ahead.failed, held_up, ahead.pending)
+
+
+def _told(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
+    """What the job item keeps of a status."""
+    return {"status_sha": digest, "told_succeeded": ahead.succeeded, "told_failed": ahead.failed}

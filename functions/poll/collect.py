@@ -78,7 +78,11 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
         msgspec.MsgspecError: an earlier round's reply cannot be read again.
     """
-    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    # Without an answer every record fails, and the lines of failed records need the requests too.
+    start = batch.index_offset if reply else 0
+    staged = services.store.get(keys.staged(job.job_id, batch.number), start)
+    rows = decode_index(staged[batch.index_offset - start :])
+    body = None if reply else staged[: batch.body_size]
     references = rows.references_sent()
     with ExitStack() as stack:
         replies = Replies(services, batch, references, stack)
@@ -95,10 +99,10 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             answers = replies.merge_round(answers, latest, batch.round)
         if reply is not None and answers is not None:
             again = retryable_places(answers)
-            if again and batch.round < MAX_RETRIES:
+            if again and batch.round < MAX_RETRIES and not job.ending(services.now()):
                 _begin_round(services, batch, rows, again, reply.key)
                 return False
-        part, failed = _write_part(services, job, batch, rows, answers)
+        part, failed = _write_part(services, job, batch, rows, answers, body)
         del answers
     _expect_visit(services, job)
     finished = services.ledger.finish_batch(batch, part, services.now())
@@ -257,7 +261,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 
 
 def _write_part(
-    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None, body: bytes | None
 ) -> tuple[Part, Counter[str]]:
     """Spool output, errors and retry lines, then put them as one object; if one already exists, that one counts.
 
@@ -271,7 +275,7 @@ def _write_part(
     failed: Counter[str] = Counter()
     with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:
         ready: list[bytes] = []
-        for line in _lines(services, job, batch, rows, answers, ending):
+        for line in _lines(services, job, batch, rows, answers, ending, body):
             if isinstance(line, bytes):
                 ready.append(line)
             else:
@@ -307,10 +311,11 @@ def _lines(
     rows: RecordIndex,
     answers: Answers | None,
     ending: tuple[str, str] | None,
+    body: bytes | None,
 ) -> Iterator[bytes | Failure]:
     """The batch's result lines, in the upload's format."""
     if not job.plan.converts:
-        return join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows))
+        return join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows, body))
     form = form_of(services.store, job)
     content = services.store.get(keys.staged(job.job_id, batch.number), batch.body_size, batch.originals_size)
     facts = BatchFacts(
@@ -327,15 +332,20 @@ def _spool() -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)
 
 
-def _request_reader(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> Callable[[int], bytes]:
-    """A function that returns a record's request on one line; it reads the body at the first failed record, if any."""
+def _request_reader(
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, body: bytes | None
+) -> Callable[[int], bytes]:
+    """A function that returns a record's request on one line; it reads the body, if not given, at the first failure."""
 
     @cache
-    def body() -> tuple[bytes, list[tuple[int, int]]]:
-        return services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size), record_spans(rows)
+    def read() -> tuple[bytes, list[tuple[int, int]]]:
+        content = (
+            services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size) if body is None else body
+        )
+        return content, record_spans(rows)
 
     def request_of(index: int) -> bytes:
-        content, places = body()
+        content, places = read()
         start, length = places[index]
         request = content[start : start + length]
         return msgspec.json.format(request, indent=-1) if job.plan.is_document else request

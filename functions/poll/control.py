@@ -137,18 +137,18 @@ def controlled(control: JobControl, command: Command, now: float) -> JobControl:
     noted = replace(control, version=command.version)
     match command.word:
         case word if word in {CANCEL, CANCEL_NOW}:
-            return noted if control.cancelled in {CANCEL_NOW, word} else cancelled(noted, word, now)
+            return noted if control.cancelled in {CANCEL_NOW, word} else cancelled(noted, word)
         case "pause" if not control.held_since and not control.cancelled:
-            return replace(noted, held_since=now, sweeps=1, sweep_due=now, sweep_after="")
+            return replace(noted, held_since=now)
         case "run" if control.held_since:
-            return replace(noted, held_since=0.0, sweeps=2, sweep_due=now, sweep_after="")
+            return replace(noted, held_since=0.0, resumed_at=now)
         case _:
             return noted
 
 
-def cancelled(control: JobControl, word: str, now: float) -> JobControl:
+def cancelled(control: JobControl, word: str) -> JobControl:
     """A job's control after it is cancelled, which is final."""
-    return replace(control, cancelled=word, held_since=0.0, sweeps=2, sweep_due=now, sweep_after="")
+    return replace(control, cancelled=word, held_since=0.0)
 
 
 def end_long_hold(services: Services, job: Job) -> Job:
@@ -157,7 +157,7 @@ def end_long_hold(services: Services, job: Job) -> Job:
     if control is None or not control.held_since or now - control.held_since < MAX_HELD_SECONDS:
         return job
     logger.warning("job cancelled: paused for 30 days", job_id=job.job_id)
-    return services.ledger.note_control(job, cancelled(control, CANCEL, now)) or job
+    return services.ledger.note_control(job, cancelled(control, CANCEL)) or job
 
 
 def follow_stack_control(services: Services) -> None:

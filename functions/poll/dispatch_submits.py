@@ -122,9 +122,8 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
 
 def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function processes a batch without calling the API."""
-    job, batch = found.job, found.batch
-    stopped = job.error or job.stopped or job.cancelled or job.is_past_deadline(now)
-    return bool(stopped) or batch.halving is not None or batch.state is not BatchState.READY
+    batch = found.batch
+    return found.job.ending(now) is not None or batch.halving is not None or batch.state is not BatchState.READY
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:

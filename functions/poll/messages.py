@@ -8,7 +8,7 @@ import msgspec
 
 from functions.poll.advance_job import advance_job
 from functions.poll.control import controlled_keys, follow_job_control, follow_stack_control, is_open
-from functions.poll.tick import advance_batches
+from functions.poll.tick import REPEAT_SECONDS, advance_batches
 from shared import s3_keys as keys
 from shared.aws.queues import AdvanceMessage, PollMessage, decode_message
 from shared.observability import logger
@@ -44,7 +44,10 @@ def process_message(services: Services, body: str, remaining: Callable[[], float
         case PollMessage(batches):
             advance_batches(services, batches, remaining)
         case AdvanceMessage(job_id):
-            advance_job(services, job_id, remaining)
+            if not advance_job(services, job_id, remaining):
+                # The run that holds the job may have read it before the message was sent.
+                services.sleep(REPEAT_SECONDS)
+                advance_job(services, job_id, remaining)
         case _:
             raise msgspec.ValidationError("a message for another function")
 

@@ -155,7 +155,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
 
     Args:
         services: the process's clients and settings.
-        job: leased.
+        job: leased, or its upload is being read.
         kind: which file.
         ahead: as `next_final_batches` returned it, with at least one batch.
         final: whether these are the last batches of the file.
@@ -182,7 +182,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
             moved = replace(moved, size=joined.size + held - joined.growing_size)
             moved = replace(moved, sha=digest.state() if digest else "")
             moved, sums = _put(services, job, kind, spool, moved, sums, whole=final and not _has_segments(joined))
-    changed = services.ledger.update_leased_job(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
+    changed = services.ledger.note_joined(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
     if changed is None:
         raise LeaseLostError(job.job_id)
     return changed

@@ -1,29 +1,34 @@
-"""Sweep: after a command for a job, its batches are adjusted, a page at a time, within visits of the job.
+"""Sweep: what a job's state means for its batches is carried out for all of them, a page at a time, within visits.
 
-- Paused: batches that wait to be submitted are postponed by a day, so that they hide no other job's in the `due` index.
-- Resumed: they get their turns again, at the rate at which they can be submitted; the next page follows when the
-  batches of this page have had their turns.
-- Cancelled: batches that were never accepted end, without waiting for a token of the rate budget; with `cancel now`
-  the accepted ones end too.
+| the job | its batches |
+| --- | --- |
+| is cancelled at once | all end |
+| has an error, is past its deadline, is cancelled | those that were never accepted end, without a token or a turn |
+| is paused | those that wait to be submitted are postponed by a day, so that they hide no other job's |
+| was resumed | they get their turns again, at the submit rate; the next page follows these turns |
+| has batches that split created only to end them | these end |
 
-The job item holds the progress of a pass. It is written on the condition that the control is still the one that was
-read, so a command in between begins its own pass. Each batch is changed by one conditional write: a function that dies
-leaves the rest of the page to the next visit. After a pause ends, a second pass finds batches that a slow function
-postponed meanwhile. Batches that a pass misses are not lost: each is checked when its own turn comes.
+The first row that applies is the job's goal, and the job item holds the progress towards it. Whoever changes the job
+begins no sweep: a visit that finds another goal in the item than the job has begins a new one, so none is forgotten.
+Each batch is changed by conditional writes of its own: a function that dies leaves the rest of the page to the next
+visit. A second pass finds batches that a slow function, which read the job before, changed meanwhile. Batches that a
+pass misses are not lost: each is checked when its own turn comes.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from functions.poll.collect import collect
 from functions.poll.due_items import in_parallel, isolated
 from functions.poll.poll_batch import poll_batch
 from functions.poll.unanswered import end
 from shared.errors import LeaseLostError, UnreadableItemError
+from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry
-from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, JobState
+from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, JobState, Sweep, SweepGoal
 from shared.observability import logger
 from shared.pacing.controls import Permit
 
@@ -32,75 +37,119 @@ if TYPE_CHECKING:
 
     from shared.bootstrap import Services
 
-PAGE_BATCHES = 100
-MAX_SWEEP_SECONDS, RESERVE_SECONDS = 80.0, 40.0
+PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
+"""Most batches of a page, and bytes of their bodies after which it ends: a page takes seconds."""
+MAX_SWEEP_SECONDS, RESERVE_SECONDS = 115.0, 25.0
 """Seconds that one visit sweeps, and seconds of its invocation that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
 """Seconds after which the second pass begins: longer than an invocation that read the job before can run."""
+PASSES = {
+    SweepGoal.END_ALL: 2,
+    SweepGoal.END: 2,
+    SweepGoal.HOLD: 1,
+    SweepGoal.RELEASE: 2,
+    SweepGoal.FINISH: 1,
+}
 
 
 def sweep(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
     """Adjust the batches of a leased job, as far as time allows; return the job as it is afterwards.
 
     Raises:
-        LeaseLostError: a command came meanwhile; the next visit begins again.
+        LeaseLostError: another run holds the job.
         StorageError: DynamoDB failed.
     """
-    ends = services.now() + min(MAX_SWEEP_SECONDS, remaining() - RESERVE_SECONDS)
-    while (control := job.control) and (next_sweep(job) or math.inf) <= services.now() < ends:
-        page, is_last = _page(services, job, control)
-        adjusted = _adjust_page(services, job, page, remaining)
-        moved = services.ledger.note_control(job, _after(services, control, page, adjusted, is_last=is_last))
+    now = services.now()
+    ends = now + min(MAX_SWEEP_SECONDS, remaining() - RESERVE_SECONDS)
+    while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
+        if progress is not job.sweep and job.error:
+            # The sweep may take minutes; the user reads at once why the job ends.
+            write_status(services, job, build_status(job, job.told_succeeded, job.told_failed, None))
+        page, is_last = _page(services, job, progress)
+        adjusted = _adjust_page(services, job, progress.goal, page, remaining)
+        moved = services.ledger.update_leased_job(
+            job, {"sweep": _after(services, progress, page, adjusted, is_last=is_last)}
+        )
         if moved is None:
-            services.ledger.release_job(job, services.now())
             raise LeaseLostError(job.job_id)
-        job = moved
+        job, now = moved, services.now()
     return job
 
 
-def next_sweep(job: Job) -> float | None:
+def next_sweep(job: Job, now: float) -> float | None:
     """When the sweep of a job continues; None if there is none, or its upload is still being read."""
-    if job.control is None or not job.control.sweeps or job.state is not JobState.IN_PROGRESS:
+    progress = current_sweep(job, now)
+    if progress is None or not progress.passes or job.state is not JobState.IN_PROGRESS:
         return None
-    return job.control.sweep_due
+    return progress.due
 
 
-def _page(services: Services, job: Job, control: JobControl) -> tuple[list[Batch], bool]:
+def current_sweep(job: Job, now: float) -> Sweep | None:
+    """The sweep that a job's state asks for: its progress, or the beginning of a new one."""
+    control = job.control or JobControl()
+    goal, since = SweepGoal.FINISH, 0.0
+    if control.cancelled == CANCEL_NOW:
+        goal = SweepGoal.END_ALL
+    elif job.ending(now):
+        goal = SweepGoal.END
+    elif control.held_since:
+        goal, since = SweepGoal.HOLD, control.held_since
+    elif control.resumed_at:
+        goal, since = SweepGoal.RELEASE, control.resumed_at
+    elif not job.has_endings:
+        return None
+    if job.sweep and (job.sweep.goal, job.sweep.since) == (goal, since):
+        return job.sweep
+    return Sweep(goal, since, PASSES[goal])
+
+
+def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], bool]:
     """The next batches, and whether they are the last that can be read."""
     page: list[Batch] = []
     try:
         page.extend(
-            services.ledger.batches(job.job_id, after=control.sweep_after, limit=PAGE_BATCHES, page_size=PAGE_BATCHES)
+            services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES, page_size=PAGE_BATCHES)
         )
     except UnreadableItemError:
         logger.exception("sweep ends at an unreadable batch", job_id=job.job_id)
         return page, True
+    is_open = (batch.state not in {BatchState.DONE, BatchState.HALVED} for batch in page)
+    sizes = accumulate(batch.body_size * opened for batch, opened in zip(page, is_open, strict=True))
+    for place, size in enumerate(sizes, 1):
+        if size > PAGE_BYTES and place < len(page):
+            return page[:place], False
     return page, len(page) < PAGE_BATCHES
 
 
-def _after(services: Services, control: JobControl, page: list[Batch], adjusted: int, *, is_last: bool) -> JobControl:
-    """The control after a page: the next page, the next pass, or none."""
+def _after(services: Services, progress: Sweep, page: list[Batch], adjusted: int, *, is_last: bool) -> Sweep:
+    """The progress after a page: the next page, the next pass, or none."""
     now = services.now()
     if not is_last:
-        pace = 0.0 if control.held_since or control.cancelled else adjusted * _turn_seconds(services)
-        return replace(control, sweep_after=page[-1].number, sweep_due=now + pace)
-    return replace(control, sweeps=control.sweeps - 1, sweep_after="", sweep_due=now + SLOW_HOLD_SECONDS)
+        pace = adjusted * _turn_seconds(services) if progress.goal is SweepGoal.RELEASE else 0.0
+        return replace(progress, after=page[-1].number, due=now + pace)
+    return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
 
-def _adjust_page(services: Services, job: Job, page: list[Batch], remaining: Callable[[], float]) -> int:
+def _adjust_page(
+    services: Services, job: Job, goal: SweepGoal, page: list[Batch], remaining: Callable[[], float]
+) -> int:
     """Adjust each batch in isolation; return how many were adjusted."""
-    if not job.cancelled and not job.is_held:
-        held = [batch for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
-        now, apart = services.now(), _turn_seconds(services)
-        steps = [(batch, now + place * apart) for place, batch in enumerate(held)]
-        in_parallel(lambda one: _isolated(services, one[0], lambda: services.ledger.release(*one)), steps)
-        return len(steps)
-    step = _cancel if job.cancelled else _hold
+    now, apart = services.now(), _turn_seconds(services)
+    held = [batch.number for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
+    turns = {number: now + place * apart for place, number in enumerate(held)}
 
-    def adjust(batch: Batch) -> bool:
-        return _isolated(services, batch, lambda: step(services, job, batch, remaining))
+    def adjust(batch: Batch) -> object:
+        if batch.state is BatchState.READY and batch.ending:
+            return _is_free(batch, now) and collect(services, job, batch, None)
+        if goal in {SweepGoal.END, SweepGoal.END_ALL}:
+            return _end(services, job, goal, batch, remaining)
+        if goal is SweepGoal.HOLD:
+            return _waits(batch) and not batch.held and services.ledger.hold(batch, now, job.deadline_at)
+        if goal is SweepGoal.RELEASE and batch.number in turns:
+            return services.ledger.release(batch, turns[batch.number])
+        return None
 
-    return sum(in_parallel(adjust, page))
+    return sum(in_parallel(lambda batch: _isolated(services, batch, lambda: adjust(batch)), page))
 
 
 def _isolated(services: Services, batch: Batch, step: Callable[[], object]) -> bool:
@@ -112,21 +161,30 @@ def _turn_seconds(services: Services) -> float:
     return 2 * services.budget.interval / 1_000
 
 
-def _hold(services: Services, job: Job, batch: Batch, _remaining: Callable[[], float]) -> bool:
-    waits = batch.state is BatchState.READY and not batch.ending and not batch.halving and not batch.waits_anew
-    if not waits or batch.held:
-        return False
-    return services.ledger.hold(batch, services.now(), job.deadline_at) is not None
+def _waits(batch: Batch) -> bool:
+    """Whether a batch waits to be submitted, and for nothing else."""
+    return batch.state is BatchState.READY and not (batch.ending or batch.halving or batch.waits_anew)
 
 
-def _cancel(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> bool:
+def _is_free(batch: Batch, now: float) -> bool:
+    """Whether no other function has claimed a batch."""
+    return batch.claims == 0 or (batch.due_at is not None and batch.due_at <= now)
+
+
+def _end(services: Services, job: Job, goal: SweepGoal, batch: Batch, remaining: Callable[[], float]) -> bool:
     """End a batch if it may end now; one that is being submitted or split becomes due automatically."""
     now = services.now()
-    if batch.state is BatchState.READY and not batch.ending and not batch.pieces:
-        if batch.pollable and job.cancelled != CANCEL_NOW:
-            return services.ledger.keep_polling(batch, CANCELLED, now) is not None
-        return end(services, job, batch, CANCELLED)
-    is_over = batch.ending is not None and batch.due_at is not None and batch.due_at <= now
-    if is_over or (batch.state is BatchState.QUEUED and job.cancelled == CANCEL_NOW):
-        return poll_batch(services, job, batch, Permit(), remaining).done
-    return False
+    if batch.state is BatchState.QUEUED:
+        return goal is SweepGoal.END_ALL and poll_batch(services, job, batch, Permit(), remaining).done
+    if batch.state is not BatchState.READY or batch.pieces:
+        return False
+    if batch.halving:  # The API's reason to refuse it says more than the job's.
+        return _is_free(batch, now) and poll_batch(services, job, batch, Permit(), remaining).done
+    ending = job.ending(now) or CANCELLED
+    if batch.pollable and goal is not SweepGoal.END_ALL:
+        return services.ledger.keep_polling(batch, ending, now) is not None
+    if batch.submissions:
+        return end(services, job, batch, ending)
+    # Its part is written before the one write that ends it. If it is submitted meanwhile, that write fails, and the
+    # part is that of an attempt which got no answer.
+    return collect(services, job, replace(batch, ending=ending), None)

@@ -191,7 +191,7 @@ def _polls(
     in_hand: list[DueItem] = []
     time = over - RESERVE_SECONDS - services.now()
     if min(time, remaining() - COLLECT_SECONDS) > MIN_POLL_SECONDS:
-        in_hand = [one for one in polls if not is_large(one.job)][:MAX_OWN_POLLS]
+        in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
     others = [one for one in polls if one.due not in held]
@@ -286,9 +286,9 @@ def _send_polls(services: Services, chosen: list[DueItem]) -> int:
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_large(job: Job) -> bool:
+def is_large(job: Job, now: float) -> bool:
     """Whether a step of a job may take so long that a tick must not wait for it."""
-    if job.total is None or next_sweep(job) is not None:
+    if job.total is None or next_sweep(job, now) is not None:
         return True
     return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
 
@@ -308,10 +308,10 @@ def _advance_due_jobs(
     found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
     turns = [one for one in found if one[1].state is JobState.SPLITTING]
     rest = [one for one in found if one[1].state is not JobState.SPLITTING]
-    large = [] if idle else [one for one in rest if is_large(one[1])]
+    large = [] if idle else [one for one in rest if is_large(one[1], services.now())]
 
     def visit(due: DueEntry, job: Job) -> None:
-        ends = services.now() + (IDLE_VISIT_SECONDS if idle and is_large(job) else math.inf)
+        ends = services.now() + (IDLE_VISIT_SECONDS if idle and is_large(job, services.now()) else math.inf)
         advance_job(services, due.job_id, lambda: min(remaining(), ends - services.now()))
 
     queues = services.queues

@@ -41,7 +41,7 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     if job.is_past_deadline(now):
         return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
-    if batch.last_word or job.cancelled or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
+    if batch.last_word or job.ending(now) or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
         return end(services, job, batch, batch.last_word or error)
     if job.is_held or not services.budget.can_submit(job.plan.model, now, other_account(services, job)):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
@@ -55,7 +55,7 @@ def end_missing(services: Services, job: Job, batch: Batch) -> bool:
     """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
     allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
-    if allowed and not job.cancelled and try_missing_again(services, batch):
+    if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
         return False
     return end(services, job, batch, batch.last_word or MISSING)
 

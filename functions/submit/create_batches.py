@@ -11,7 +11,7 @@ from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMess
 from shared.cost import DEFAULT_OUTPUT_TOKENS, estimate_cost, to_billionths
 from shared.errors import InvariantError
 from shared.model_catalog import find_model
-from shared.models import PAST_DEADLINE, Batch, BatchState, DueKind, ErrorDetail
+from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from shared.staged_batch import StagedInfo
 
 NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")
+SWEPT_SECONDS = 3_600.0
+"""Seconds until a batch that is never submitted is due, if no sweep ended it before."""
 MAX_NAMED_TOKENS = 1_000_000
 """Most output tokens that an estimate accepts as the limit that a single record names."""
 _MESSAGES_PER_CALL = 10
@@ -64,6 +66,11 @@ class Before:
     ordinal: int = 0
     estimate: int = 0
 
+    def has_endings(self, job: Job, batches: int) -> bool:
+        """Whether so many batches of a job may have been created only to end them that a sweep is worth it."""
+        is_over = job.max_cost is not None and self.estimate > job.max_cost
+        return batches > FAST_START_BATCHES and (is_over or self.ordinal < batches)
+
     def add(self, batch: Batch) -> None:
         """Add a batch as it is in the ledger."""
         self.ordinal += batch.sendable > 0
@@ -105,7 +112,7 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         created_at=now,
         end=staged.end,
         ordinal=before.ordinal,
-        due_at=now if ending else now + SUBMIT_GRACE_SECONDS if is_due else turn,
+        due_at=_ended_at(candidate.number, now) if ending else now + SUBMIT_GRACE_SECONDS if is_due else turn,
         paused=0.0 if ending else max(turn - now, 0.0),  # Its time limit for acceptance starts with its turn.
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
@@ -132,11 +139,14 @@ def _ending(job: Job, staged: StagedInfo, estimated: int, now: float) -> ErrorDe
     """Why a new batch is never submitted; None if it may be."""
     if not staged.sendable:
         return NOTHING_TO_SEND
-    if job.is_past_deadline(now):
-        return PAST_DEADLINE
     if job.max_cost is not None and estimated > job.max_cost:
         return ErrorDetail("cost_limit", "Not sent: with this batch the job would probably cost more than max_cost.")
-    return None
+    return job.ending(now)
+
+
+def _ended_at(number: int, now: float) -> float:
+    """When a batch that is never submitted is due: a message ends the first ones, the sweep after split the others."""
+    return now if number < FAST_START_BATCHES else now + SWEPT_SECONDS
 
 
 def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:

@@ -24,6 +24,7 @@ from functions.submit.records.cut import cut
 from functions.submit.records.stream import read_decompressed
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared import s3_keys as keys
+from shared.aws.queues import AdvanceMessage
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import InvariantError, LeaseLostError, StorageError, UploadError
 from shared.job_status import build_status, write_status
@@ -99,26 +100,34 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
         error = ErrorDetail(
             "internal", "Dropbatch could not read the whole upload; the submit function's log shows why."
         )
-    place, is_read = Checkpoint(), False
+    staged = Staged(Checkpoint())
     try:
         if error is None and not job.cancelled:
             job = plan(services, job, remaining)
-            job, place, is_read = _stage(services, job, remaining)
-            if not is_read and not job.cancelled:
-                services.ledger.release_job(job, services.now(), blank_until=place)
+            job, staged = _stage(services, job, remaining)
+            error = job.error
+            if not staged.is_read and not (job.cancelled or error):
+                services.ledger.release_job(job, services.now(), blank_until=staged.place)
                 return
     except UploadError as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error = ErrorDetail(fault.code, fault.message)
     if error is not None or job.cancelled:
-        place = _checkpoint(services, job)
+        staged = replace(staged, place=_checkpoint(services, job))
         if not job.plan.form:
             put_job_record(services, job)
     elif services.now() < job.lease_until:
         # Without this, a small job would seem unread until its first visit.
-        write_status(services, job, _status(replace(job, state=JobState.IN_PROGRESS, total=place.record)))
-    if services.ledger.end_split(job, place.record, error, services.now(), read_to_end=is_read):
-        logger.info("upload read to its end", job_id=job.job_id, records=place.record)
+        write_status(services, job, _status(replace(job, state=JobState.IN_PROGRESS, total=staged.place.record)))
+    total = staged.place.record
+    ended = services.ledger.end_split(
+        job, total, error, services.now(), read_to_end=staged.is_read, has_endings=staged.has_endings
+    )
+    if ended is None:
+        return
+    logger.info("upload read to its end", job_id=job.job_id, records=total)
+    if error is not None or job.cancelled or not staged.is_sent:
+        services.queues.send(AdvanceMessage(job.job_id))  # No answer will, and a tick may be a minute away.
 
 
 def plan(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
@@ -213,11 +222,25 @@ class Turn:
         self.finished = True
 
 
-def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Checkpoint, bool]:
-    """Stage batches after the last one.
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What has been staged of an upload when a turn ends.
 
-    Returns:
-        The job, where the turn ended, and whether the upload was read to its end.
+    Attributes:
+        place: where the turn ended.
+        is_read: whether the upload was read to its end.
+        is_sent: whether any batch is to be submitted.
+        has_endings: whether a sweep ends batches that are not.
+    """
+
+    place: Checkpoint
+    is_read: bool = False
+    is_sent: bool = False
+    has_endings: bool = False
+
+
+def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, Staged]:
+    """Stage batches after the last one; return the job, and what has been staged.
 
     Raises:
         LeaseLostError: another run has replaced this one.
@@ -249,9 +272,9 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                         kept_at = services.now()
                         job = _renew_lease(services, job, kept_at, max(job.bytes_read, turn.bytes_read), read_to)
                         status_at = _write_status(services, job, status_at)
-                        if job.cancelled:
+                        if job.cancelled or job.error:
                             outbox.send()
-                            return job, read_to, False
+                            return job, Staged(read_to)
                     if isinstance(candidate, Checkpoint):
                         read_to = candidate
                         continue
@@ -264,7 +287,8 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                         break  # the stored batch ends elsewhere: continue from its end
                 else:
                     outbox.send()
-                    return job, read_to, turn.finished
+                    is_sent, has_endings = before.ordinal > 0, before.has_endings(job, number)
+                    return job, Staged(read_to, turn.finished, is_sent, has_endings)
             except (UploadError, StorageError):
                 outbox.send()
                 raise

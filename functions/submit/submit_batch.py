@@ -16,14 +16,11 @@ import msgspec
 from shared import s3_keys as keys
 from shared.api_messages import attach_api_message
 from shared.aws.object_store import ObjectNotFoundError
-from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, PollMessage
+from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
-    CANCELLED,
-    PAST_DEADLINE,
-    TOO_OLD_CODE,
     Batch,
     BatchState,
     DueKind,
@@ -107,13 +104,8 @@ def _advance_batch(services: Services, job_id: str, number: str, remaining: Call
 
 def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     """Why a batch is not submitted, and how its records end; None if it is submitted."""
-    if (error := job.error or job.stopped) is not None:
-        code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
-        return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
-    if job.is_past_deadline(now):
-        return PAST_DEADLINE
-    if job.cancelled:
-        return CANCELLED
+    if (ending := job.ending(now)) is not None:
+        return ending
     if batch.claims > MAX_CLAIMS:
         return INTERNAL
     if not job.is_held and now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
@@ -135,6 +127,8 @@ def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], flo
         return
     # Read before the POST, so that nothing comes between the request_id and the table.
     first_ask = services.times.first_poll(job.plan.model, batch.number, now)
+    if job.deadline_at is not None:
+        first_ask = min(first_ask, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
     # Read before the claim, so that nothing that can fail comes between the claim and the POST.
     size = batch.round_size or batch.body_size
     body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
@@ -291,8 +285,9 @@ def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply:
             ledger.refuse(batch, now + 60, paused=batch.paused + 60)
         case ErrorClass.MODEL:
             words = model_error_message(job.plan.model, code)
-            ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
             _end(services, batch, ErrorDetail("rejected", words))
+            if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
+                services.queues.send(AdvanceMessage(job.job_id))
         case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
             is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
             _isolate_or_end(services, batch, code, FIREWALL if is_firewall else reply.message)

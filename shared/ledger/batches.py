@@ -294,10 +294,13 @@ class Batches(Table):
 
     def finish_batch(self, batch: Batch, part: Part, now: float) -> Batch | None:
         """To `done`: the part is written, and this item names it."""
+        changes = {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
+        if batch.ending:
+            changes["ending"] = batch.ending  # A sweep decides it with this write.
         return self._change_batch(
             batch,
             {"state": batch.state, "attempt": batch.attempt, "pieces": UNSPLIT},
-            {"state": BatchState.DONE, "part": part, "completed_at": now, "ttl": int(now) + LIFE_SECONDS},
+            changes,
             remove=("due_at", "work"),
         )
 

@@ -78,13 +78,21 @@ class Jobs(Table):
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def end_split(
-        self, job: Job, total: int, error: ErrorDetail | None, due_at: float, *, read_to_end: bool = True
+        self,
+        job: Job,
+        total: int,
+        error: ErrorDetail | None,
+        due_at: float,
+        *,
+        read_to_end: bool = True,
+        has_endings: bool = False,
     ) -> Job | None:
         """`splitting` to `in_progress`: the upload was read to its end, or as far as it is used."""
         changes = {
             "state": JobState.IN_PROGRESS,
             "total": total,
             "read_to_end": read_to_end,
+            "has_endings": has_endings,
             "lease_until": 0.0,
             "due_at": due_at,
             "work": DueKind.WORK.key(job.schema),
@@ -94,10 +102,10 @@ class Jobs(Table):
             changes["error"] = error
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
-    def fail_job(self, job: Job, fault: ErrorDetail, now: float) -> None:
-        """Note a fault of the whole upload; the first one is kept."""
+    def fail_job(self, job: Job, fault: ErrorDetail, now: float) -> Job | None:
+        """Note a fault of the whole upload, and make the job due; the first fault is kept."""
         changes = {"error": fault, "due_at": now, "work": DueKind.WORK.key(job.schema)}
-        self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
+        return self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
         """Record that the API accepted something of this open job; a second call changes nothing."""
@@ -131,6 +139,17 @@ class Jobs(Table):
         """A leased job to `finalizing`: every batch is final; whoever visits it continues to write its files."""
         changes = {"state": JobState.FINALIZING, "work": DueKind.WORK.key(job.schema), **updates}
         return self.update_leased_job(job, changes)
+
+    def note_told(self, job: Job, told_at: float, told: Mapping[str, object]) -> Job | None:
+        """Store what a status tells of a job that is being split, unless another run does; the lease stays as it is."""
+        expected: dict[str, object] = {"state": JobState.SPLITTING, "told_at": job.told_at}
+        return self._change_job(job.job_id, expected, {"told_at": told_at, **told})
+
+    def note_joined(self, job: Job, changes: Mapping[str, object]) -> Job | None:
+        """Store how far a file is joined: under the lease; or, while split has it, if nobody has joined more."""
+        if job.state is not JobState.SPLITTING:
+            return self.update_leased_job(job, changes)
+        return self._change_job(job.job_id, {"state": JobState.SPLITTING, "output": job.output}, dict(changes))
 
     def end_job(
         self, job: Job, state: JobState, now: float, staging: Staging | None = None, clean_at: float = 0.0

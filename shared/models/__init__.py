@@ -35,6 +35,8 @@ from shared.models.jobs import (
     ResultFileProgress,
     SplitPlan,
     Staging,
+    Sweep,
+    SweepGoal,
     Upload,
 )
 
@@ -67,6 +69,8 @@ __all__ = [
     "SplitPlan",
     "Staging",
     "Submission",
+    "Sweep",
+    "SweepGoal",
     "Upload",
     "Usage",
     "cause_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from shared.models.common import SCHEMA, Checkpoint, ErrorDetail, JobState, Usage
 
@@ -173,18 +174,43 @@ class JobControl:
     Attributes:
         version: version of the object that was carried out last.
         held_since: when the job was paused; 0 while it is not.
+        resumed_at: when it was resumed last; 0 if it never was.
         cancelled: `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty.
-        sweeps: passes over the job's batches that are still to be made (`functions.poll.sweep`).
-        sweep_due: when the pass under way continues.
-        sweep_after: number of the last batch that it looked at; empty at its beginning.
     """
 
     version: str = ""
     held_since: float = 0.0
+    resumed_at: float = 0.0
     cancelled: str = ""
-    sweeps: int = 0
-    sweep_due: float = 0.0
-    sweep_after: str = ""
+
+
+class SweepGoal(StrEnum):
+    """What a sweep does with a job's batches."""
+
+    END_ALL = "end all"  # None is submitted, and no answer is awaited.
+    END = "end"  # None is submitted; those that the API has accepted keep waiting for their answers.
+    HOLD = "hold"  # None is submitted for now.
+    RELEASE = "release"  # Those that were held get their turns again.
+    FINISH = "finish"  # Those that split created only to end them are ended.
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The progress of a sweep over a job's batches (`functions.poll.sweep`). Times are Unix seconds.
+
+    Attributes:
+        goal: what it does.
+        since: the command that it carries out; 0 if there can be only one reason for its goal.
+        passes: passes over the batches that are still to be made.
+        due: when the pass under way continues.
+        after: number of the last batch that it looked at; empty at its beginning.
+    """
+
+    goal: SweepGoal
+    since: float
+    passes: int
+    due: float = 0.0
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +253,8 @@ class Job:
         max_cost: its cost limit in billionths of a US dollar; None without the option.
         tags: the user's own names and values.
         control: the result of its users' commands; None before the first.
+        sweep: the progress of the newest sweep over its batches; None before the first.
+        has_endings: whether split created many batches that are never submitted.
         read_to_end: whether its upload was read to its end, or still is being read.
         retry_of: key of the manifest of the job whose failed records it tries again; else empty.
         validated_turns: turns spent reading the upload, if it is only validated.
@@ -271,6 +299,8 @@ class Job:
     validated_turns: int = 0
     ended_at: float | None = None
     control: JobControl | None = None
+    sweep: Sweep | None = None
+    has_endings: bool = False
     read_to_end: bool = True
     staging: Staging | None = None
 
@@ -302,3 +332,12 @@ class Job:
     def is_past_deadline(self, now: float) -> bool:
         """Whether nothing more of it is submitted, because its `deadline_hours` are over."""
         return self.deadline_at is not None and now >= self.deadline_at
+
+    def ending(self, now: float) -> ErrorDetail | None:
+        """How its records end that the API has not accepted; None while they may be submitted."""
+        if (error := self.error or self.stopped) is not None:
+            code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
+            return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
+        if self.is_past_deadline(now):
+            return PAST_DEADLINE
+        return CANCELLED if self.cancelled else None

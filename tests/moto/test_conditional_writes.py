@@ -9,7 +9,7 @@ import pytest
 
 from shared.aws.object_store import ObjectStore
 from shared.errors import UploadError
-from shared.models import Isolation, JobControl, JobState, LastingError, Staging, Submission
+from shared.models import Isolation, JobControl, JobState, LastingError, ResultFileProgress, Staging, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
@@ -32,6 +32,8 @@ CHANGED: dict[str, object] = {
     "pieces": 2,
     "completed_at": T,
     "lease_until": T + 100,
+    "told_at": T + 100,
+    "output": ResultFileProgress("other"),
     "control": JobControl("other", cancelled="cancel"),
     "staging": Staging(T, "mark"),
 }
@@ -67,6 +69,17 @@ TRANSITIONS = {
         replace(JOB, state=JobState.IN_PROGRESS),
         lambda at, seen: at.bring_visit_forward(seen, T + 9),
         ("state", "due_at"),
+    ),
+    "note_told": (JOB, lambda at, seen: at.note_told(seen, T + 9, {"quiet": 1}), ("state", "told_at")),
+    "note_joined": (
+        replace(JOB, state=JobState.IN_PROGRESS),
+        lambda at, seen: at.note_joined(seen, {"output": ResultFileProgress("m")}),
+        ("state", "lease_until"),
+    ),
+    "note_joined while it is split": (
+        JOB,
+        lambda at, seen: at.note_joined(seen, {"output": ResultFileProgress("m")}),
+        ("state", "output"),
     ),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),
     "pin_plan": (JOB, lambda at, seen: at.pin_plan(replace(seen, plan=KNOWN)), ("state",)),

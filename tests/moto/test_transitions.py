@@ -14,6 +14,7 @@ from shared.models import (
     JobControl,
     JobState,
     LastingError,
+    ResultFileProgress,
     Staging,
     Submission,
 )
@@ -170,6 +171,11 @@ WRITES = {
         lambda at, seen: at.finish_batch(seen, PART, T),
         {"state": "done", "part": plain(attribute(PART)), **END},
     ),
+    "finish_batch whose end a sweep decided": (
+        READY,
+        lambda at, seen: at.finish_batch(replace(seen, ending=REASON), PART, T),
+        {"state": "done", "part": plain(attribute(PART)), "ending": plain(attribute(REASON)), **END},
+    ),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), {"state": "done", **END}),
     "lease_job": (
         replace(JOB, claims=2),
@@ -218,12 +224,27 @@ WRITES = {
         lambda at, seen: at.end_split(seen, 7, REASON, T, read_to_end=False),
         {"state": "in_progress", "total": 7, "read_to_end": False, "lease_until": 0.0},
     ),
+    "end_split after batches that are never submitted": (
+        JOB,
+        lambda at, seen: at.end_split(seen, 7, None, T, has_endings=True),
+        {"state": "in_progress", "total": 7, "has_endings": True},
+    ),
     "fail_job": (
         JOB,
         lambda at, seen: at.fail_job(seen, REASON, T + 9),
         {"error": plain(attribute(REASON)), "due_at": T + 9},
     ),
     "record_acceptance": (JOB, lambda at, seen: at.record_acceptance(seen.job_id), {"seen_accepted": True}),
+    "note_told": (
+        replace(JOB, lease_until=T + 40, claims=3),
+        lambda at, seen: at.note_told(seen, T + 9, {"told_failed": 2}),
+        {"told_at": T + 9, "told_failed": 2},
+    ),
+    "note_joined while it is split": (
+        replace(JOB, lease_until=T + 40, claims=3),
+        lambda at, seen: at.note_joined(seen, {"errors": ResultFileProgress("m")}),
+        {"errors": plain(attribute(ResultFileProgress("m")))},
+    ),
     "note_isolation": (
         JOB,
         lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),

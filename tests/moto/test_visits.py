@@ -11,11 +11,12 @@ from functions.poll.result_files import STEP_SECONDS
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError
-from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, JobState
+from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, JobState, Sweep, SweepGoal
 from tests.support.ledger_items import REASON, T
 from tests.support.visited_jobs import LINE, Visited
 
-SWEEPS = JobControl(held_since=T, sweeps=1, sweep_due=T)
+HELD = {"control": JobControl(held_since=T)}
+SWEPT = Sweep(SweepGoal.HOLD, T, passes=1, due=T)
 LATER = T + 60
 
 
@@ -52,7 +53,7 @@ def test_a_job_that_is_gone_or_over_needs_no_visit(visited, state):
     [
         (JobState.IN_PROGRESS, T + 1, False, False),
         (JobState.FINALIZING, T + 1, False, False),
-        (JobState.SPLITTING, T + 1, True, False),
+        (JobState.SPLITTING, T + 1, True, True),
         (JobState.IN_PROGRESS, T, True, True),
         (JobState.SPLITTING, T, True, True),
     ],
@@ -84,9 +85,13 @@ def test_a_job_that_another_run_takes_meanwhile_is_left_to_it(visited):
         ({"due_at": T - 1}, True),
         ({"due_at": T}, True),
         ({"due_at": T + 1}, False),
-        ({"control": SWEEPS}, True),
-        ({"control": replace(SWEEPS, sweep_due=T + 1)}, False),
-        ({"control": replace(SWEEPS, sweeps=0)}, False),
+        (HELD, True),
+        ({**HELD, "sweep": SWEPT}, True),
+        ({**HELD, "sweep": replace(SWEPT, due=T + 1)}, False),
+        ({**HELD, "sweep": replace(SWEPT, passes=0)}, False),
+        ({"error": REASON}, True),
+        ({"deadline_at": T}, True),
+        ({"deadline_at": T + 1}, False),
         ({"told_at": T - STATUS_SECONDS}, True),
         ({"told_at": T - STATUS_SECONDS + 1}, False),
     ],
@@ -321,9 +326,9 @@ def test_the_next_visit_is_later_the_longer_nothing_has_changed(visited, quiet, 
     ("sweep_due", "due_at"), [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)], ids=["sooner", "later", "late already"]
 )
 def test_the_next_visit_is_no_later_than_the_next_page_of_the_sweep(visited, sweep_due, due_at):
-    visited.hold(None, control=replace(SWEEPS, sweep_due=sweep_due))
+    visited.hold(None, sweep=replace(SWEPT, due=sweep_due), **HELD)
 
-    visited.visit(40)  # Too short for a sweep.
+    visited.visit(25)  # Too short for a sweep.
 
     assert (visited.job.due_at, visited.work) == (due_at, "v1#work")
 

@@ -16,7 +16,7 @@ from shared.staged_batch import build_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.aws.queues import SubmitMessage
+    from shared.aws.queues import AdvanceMessage, SubmitMessage
 
 T = TypeVar("T")
 
@@ -40,6 +40,7 @@ class Fake:
         self.objects: dict[str, SimpleNamespace] = {}
         self.batches: dict[str, Batch] = {}
         self.messages: list[str] = []
+        self.visits: list[str] = []
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self.given: dict[str, Any] = {}
@@ -145,11 +146,21 @@ class Fake:
         self.given["release"] = due_at
         self._call("release", effect)
 
-    def end_split(self, job: Job, total: int, error: ErrorDetail | None, due_at: float, *, read_to_end: bool) -> Job:
+    def end_split(
+        self,
+        job: Job,
+        total: int,
+        error: ErrorDetail | None,
+        due_at: float,
+        *,
+        read_to_end: bool,
+        has_endings: bool,
+    ) -> Job:
         """The upload is read, as far as it is used."""
 
         def effect() -> Job:
             self.given["end"] = (total, error, read_to_end)
+            self.given["has_endings"] = has_endings
             self.job = replace(self.job, state=JobState.IN_PROGRESS, total=total, error=error)
             return self.job
 
@@ -176,6 +187,10 @@ class Fake:
         return self._call("create", effect)
 
     # the queue
+
+    def send(self, message: AdvanceMessage) -> None:
+        """Send the message that ends a job of which nothing is submitted."""
+        self._call("visit", lambda: self.visits.append(message.job_id))
 
     def send_all(self, messages: Sequence[SubmitMessage], delay: float = 0) -> None:
         """Send messages."""

@@ -1,5 +1,7 @@
 """Commands: what each makes of a job's control, whatever it was before."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -11,37 +13,35 @@ NOW = 1_000.0
 JOB = "20261121T093000Z-5f3a9c1e"
 FREE = JobControl()
 HELD = JobControl("v1", held_since=500.0)
-CANCELLED = JobControl("v1", cancelled="cancel", sweeps=1, sweep_due=700.0, sweep_after="00000099")
+RESUMED = JobControl("v1", resumed_at=600.0)
+CANCELLED = JobControl("v1", cancelled="cancel")
 CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
 
 
 @pytest.mark.parametrize(
-    ("before", "word", "held_since", "cancelled", "sweeps"),
+    ("before", "word", "changes"),
     [
-        (FREE, "pause", NOW, "", 1),
-        (FREE, "run", 0, "", 0),
-        (FREE, "cancel", 0, "cancel", 2),
-        (FREE, "cancel now", 0, "cancel now", 2),
-        (FREE, "stop", 0, "", 0),
-        (HELD, "pause", 500, "", 0),
-        (HELD, "run", 0, "", 2),
-        (HELD, "cancel", 0, "cancel", 2),
-        (HELD, "", 500, "", 0),
-        (CANCELLED, "run", 0, "cancel", 1),
-        (CANCELLED, "pause", 0, "cancel", 1),
-        (CANCELLED, "cancel", 0, "cancel", 1),
-        (CANCELLED, "cancel now", 0, "cancel now", 2),
-        (CANCELLED_NOW, "cancel", 0, "cancel now", 0),
+        (FREE, "pause", {"held_since": NOW}),
+        (FREE, "run", {}),
+        (FREE, "cancel", {"cancelled": "cancel"}),
+        (FREE, "cancel now", {"cancelled": "cancel now"}),
+        (FREE, "stop", {}),
+        (HELD, "pause", {}),
+        (HELD, "run", {"held_since": 0.0, "resumed_at": NOW}),
+        (HELD, "cancel", {"held_since": 0.0, "cancelled": "cancel"}),
+        (HELD, "", {}),
+        (RESUMED, "run", {}),
+        (RESUMED, "pause", {"held_since": NOW}),
+        (replace(HELD, resumed_at=400.0), "run", {"held_since": 0.0, "resumed_at": NOW}),
+        (CANCELLED, "run", {}),
+        (CANCELLED, "pause", {}),
+        (CANCELLED, "cancel", {}),
+        (CANCELLED, "cancel now", {"cancelled": "cancel now"}),
+        (CANCELLED_NOW, "cancel", {}),
     ],
 )
-def test_a_command_changes_what_it_may(before, word, held_since, cancelled, sweeps):
-    after = controlled(before, Command(word, "v2"), NOW)
-
-    assert (after.version, after.held_since, after.cancelled, after.sweeps) == ("v2", held_since, cancelled, sweeps)
-    begins_anew = after.sweeps > 0 and before.sweeps != after.sweeps
-    assert (after.sweep_due, after.sweep_after) == (
-        (NOW, "") if begins_anew else (before.sweep_due, before.sweep_after)
-    )
+def test_a_command_changes_what_it_may(before, word, changes):
+    assert controlled(before, Command(word, "v2"), NOW) == replace(before, version="v2", **changes)
 
 
 @pytest.mark.parametrize(

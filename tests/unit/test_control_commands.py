@@ -160,7 +160,7 @@ def test_an_object_that_is_deleted_before_it_is_read_holds_no_command():
 def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_being_read(job, due_at):
     after, ledger = followed(job, b"pause")
 
-    paused = JobControl("version etag1", held_since=T, sweeps=1, sweep_due=T)
+    paused = JobControl("version etag1", held_since=T)
     assert ledger.writes == [(paused, due_at)]
     assert after == replace(job, control=paused)
 
@@ -168,7 +168,7 @@ def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_bei
 def test_a_command_changes_the_result_of_earlier_ones():
     after, _ = followed(replace(RUNNING, control=HELD), b"run")
 
-    assert after.control == JobControl("version etag1", held_since=0.0, sweeps=2, sweep_due=T)
+    assert after.control == JobControl("version etag1", held_since=0.0, resumed_at=T)
 
 
 def test_a_command_that_came_while_another_was_carried_out_is_too():
@@ -217,7 +217,7 @@ def test_a_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ende
 
     after = end_long_hold(services_of(None, ledger=ledger), job)
 
-    cancelled = JobControl("earlier etag", 0.0, CANCEL, 2, T, "")
+    cancelled = JobControl("earlier etag", cancelled=CANCEL)
     assert after == (replace(job, control=cancelled) if is_ended else job)
     assert ledger.writes == ([(cancelled, None)] if is_ended else [])
 

@@ -8,19 +8,33 @@ import pytest
 import functions.poll.due_items
 import functions.poll.sweep
 from functions.poll.poll_batch import PollOutcome
-from functions.poll.sweep import SLOW_HOLD_SECONDS, next_sweep, sweep
+from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, next_sweep, sweep
 from shared.errors import LeaseLostError, UnreadableItemError
-from shared.models import CANCEL, CANCEL_NOW, CANCELLED, BatchState, JobControl, JobState, Submission
+from shared.models import (
+    CANCEL,
+    CANCEL_NOW,
+    CANCELLED,
+    PAST_DEADLINE,
+    BatchState,
+    JobControl,
+    JobState,
+    Submission,
+    Sweep,
+    SweepGoal,
+)
 from tests.support.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
 
 PAGE = 3
 """Batches of a page in these tests."""
 MOST_PAGES = 20
 """Pages after which a sweep that does not end fails its test."""
-PAUSED = JobControl("v", held_since=T - 9, sweeps=1, sweep_due=T)
-RESUMED = replace(PAUSED, held_since=0.0, sweeps=2)
-STOPPED = replace(RESUMED, cancelled=CANCEL)
-STOPPED_NOW = replace(RESUMED, cancelled=CANCEL_NOW)
+PAUSED = {"control": JobControl("v", held_since=T - 9)}
+RESUMED = {"control": JobControl("v", resumed_at=T - 8)}
+CANCELLED_JOB = {"control": JobControl("v", cancelled=CANCEL)}
+CANCELLED_JOB_NOW = {"control": JobControl("v", cancelled=CANCEL_NOW)}
+HOLD = Sweep(SweepGoal.HOLD, T - 9, passes=1)
+RELEASE = Sweep(SweepGoal.RELEASE, T - 8, passes=2)
+END = Sweep(SweepGoal.END, 0.0, passes=2)
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
 HELD = replace(READY, held=True)
 ID = Submission("id", 1, T - 60)
@@ -39,11 +53,12 @@ class SweptLedger:
         self.page_seconds = 0.0
         self.held = []
         self.is_readable = True
-        self.has_new_command = False
+        self.is_lost = False
+        self.changes = {}
         self.done = []
         self.errors = []
-        self.controls = []
-        self.released_jobs = []
+        self.sweeps = []
+        self.statuses = []
 
     def batches(self, job_id, after, limit, page_size):
         assert (job_id, limit, page_size) == (JOB.job_id, PAGE, PAGE)
@@ -52,13 +67,10 @@ class SweptLedger:
         if not self.is_readable:
             raise UnreadableItemError("edited")
 
-    def note_control(self, job, control):
-        self.controls.append(control)
-        assert len(self.controls) < MOST_PAGES, "the sweep does not end"
-        return None if self.has_new_command else replace(job, control=control)
-
-    def release_job(self, job, due_at):
-        self.released_jobs.append((job.job_id, due_at))
+    def update_leased_job(self, job, changes):
+        self.sweeps.append(changes["sweep"])
+        assert len(self.sweeps) < MOST_PAGES, "the sweep does not end"
+        return None if self.is_lost else replace(job, **changes, **self.changes)
 
     def release(self, batch, due_at):
         return self.note("released", batch, due_at)
@@ -80,7 +92,13 @@ def ledger(monkeypatch):
     monkeypatch.setattr(functions.poll.sweep, "PAGE_BATCHES", PAGE)
     monkeypatch.setattr(functions.poll.due_items, "count", swept.errors.append)
     monkeypatch.setattr(
-        functions.poll.sweep, "end", lambda _services, _job, batch, error: swept.note("ended", batch, error)
+        functions.poll.sweep, "end", lambda _services, _job, batch, error: swept.note("ended later", batch, error)
+    )
+    monkeypatch.setattr(
+        functions.poll.sweep, "collect", lambda _services, _job, batch, _reply: swept.note("ended", batch, batch.ending)
+    )
+    monkeypatch.setattr(
+        functions.poll.sweep, "write_status", lambda _services, _job, status: swept.statuses.append(status["error"])
     )
 
     def poll_batch(_services, job, batch, permit, _remaining):
@@ -92,92 +110,179 @@ def ledger(monkeypatch):
     return swept
 
 
-def swept(ledger, control, *batches, seconds=150.0, **more):
+def swept(ledger, changes, *batches, seconds=140.0):
     """The job after one visit has swept it."""
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
     services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=1_500))
-    return sweep(services, replace(RUNNING, control=control, **more), lambda: seconds)
+    return sweep(services, replace(RUNNING, **changes), lambda: seconds)
 
 
-# ── how far a visit comes ────────────────────────────────────────────────────────────────────────────────────────────
+# ── which sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pages"), [(150, 4), (120, 4), (119, 4), (100, 3), (60, 1), (41, 1), (40, 0), (30, 0)]
+    ("changes", "goal", "since"),
+    [
+        ({}, None, 0),
+        ({"control": JobControl("v")}, None, 0),
+        ({"deadline_at": T + 1}, None, 0),
+        (PAUSED, SweepGoal.HOLD, T - 9),
+        (RESUMED, SweepGoal.RELEASE, T - 8),
+        ({"control": JobControl("v", held_since=T - 9, resumed_at=T - 8)}, SweepGoal.HOLD, T - 9),
+        ({"error": REASON}, SweepGoal.END, 0),
+        ({"deadline_at": T}, SweepGoal.END, 0),
+        (CANCELLED_JOB, SweepGoal.END, 0),
+        ({"error": REASON, **PAUSED}, SweepGoal.END, 0),
+        (CANCELLED_JOB_NOW, SweepGoal.END_ALL, 0),
+        ({"error": REASON, **CANCELLED_JOB_NOW}, SweepGoal.END_ALL, 0),
+        ({"has_endings": True}, SweepGoal.FINISH, 0),
+        ({"has_endings": True, **PAUSED}, SweepGoal.HOLD, T - 9),
+    ],
 )
-def test_a_visit_sweeps_for_80_seconds_and_leaves_40_of_its_invocation(ledger, seconds, pages):
-    ledger.page_seconds = 20.0
+def test_a_jobs_state_asks_for_a_sweep(changes, goal, since):
+    asked = current_sweep(replace(RUNNING, **changes), T)
 
-    swept(ledger, PAUSED, *[HELD] * 9 * PAGE, seconds=seconds)
-
-    assert len(ledger.controls) == pages
+    assert asked == (None if goal is None else Sweep(goal, since, PASSES[goal]))
 
 
-@pytest.mark.parametrize(("due_in", "pages"), [(-1, 1), (0, 1), (1, 0)])
-def test_a_page_is_swept_once_it_is_due(ledger, due_in, pages):
-    swept(ledger, replace(PAUSED, sweep_due=T + due_in), READY)
+@pytest.mark.parametrize(
+    ("changes", "sweep", "is_new"),
+    [
+        (PAUSED, replace(HOLD, passes=0), False),
+        (PAUSED, replace(HOLD, since=T - 99, passes=0), True),
+        (RESUMED, replace(HOLD, passes=0), True),
+        (RESUMED, replace(RELEASE, after="00000007"), False),
+        ({"error": REASON}, replace(RELEASE, passes=0), True),
+        ({"error": REASON, "deadline_at": T}, replace(END, passes=0), False),
+        (CANCELLED_JOB_NOW, replace(END, passes=0), True),
+    ],
+    ids=[
+        *(
+            "paused and swept",
+            "paused again",
+            "resumed",
+            "resumed and being swept",
+            "fails",
+            "fails, then its deadline",
+        ),
+        "cancelled at once after it was cancelled",
+    ],
+)
+def test_another_state_than_the_swept_one_begins_a_new_sweep(changes, sweep, is_new):
+    asked = current_sweep(replace(RUNNING, sweep=sweep, **changes), T)
 
-    assert len(ledger.controls) == pages
-
-
-@pytest.mark.parametrize("control", [None, replace(PAUSED, sweeps=0)], ids=["no command", "all passes are over"])
-def test_nothing_is_swept_without_a_pass_to_make(ledger, control):
-    job = swept(ledger, control, READY)
-
-    assert (job.control, ledger.controls, ledger.done) == (control, [], [])
+    assert (asked is not sweep) is is_new
+    assert not is_new or (asked.passes, asked.after) == (PASSES[asked.goal], "")
 
 
 @pytest.mark.parametrize(
     ("job", "at"),
     [
         (RUNNING, None),
-        (replace(RUNNING, control=replace(PAUSED, sweeps=0)), None),
-        (replace(RUNNING, control=replace(PAUSED, sweep_due=T + 7)), T + 7),
-        (replace(JOB, control=PAUSED), None),
-        (replace(RUNNING, control=PAUSED, state=JobState.FINALIZING), None),
+        (replace(RUNNING, **PAUSED), 0.0),
+        (replace(RUNNING, sweep=replace(HOLD, passes=0), **PAUSED), None),
+        (replace(RUNNING, sweep=replace(HOLD, due=T + 7), **PAUSED), T + 7),
+        (replace(JOB, **PAUSED), None),
+        (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
     ],
-    ids=["no command", "no pass", "a pass", "its upload is being read", "all batches are done"],
+    ids=["no reason", "a reason", "no pass", "a pass", "its upload is being read", "all batches are done"],
 )
 def test_a_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
-    assert next_sweep(job) == at
+    assert next_sweep(job, T) == at
 
 
-def test_a_visit_gives_the_job_back_when_a_command_came_meanwhile(ledger):
-    ledger.has_new_command = True
+# ── how far a visit comes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pages"), [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)]
+)
+def test_a_visit_sweeps_for_115_seconds_and_leaves_25_of_its_invocation(ledger, seconds, pages):
+    ledger.page_seconds = 20.0
+
+    swept(ledger, PAUSED, *[HELD] * 9 * PAGE, seconds=seconds)
+
+    assert len(ledger.sweeps) == pages
+
+
+@pytest.mark.parametrize(("due_in", "pages"), [(-1, 1), (0, 1), (1, 0)])
+def test_a_page_is_swept_once_it_is_due(ledger, due_in, pages):
+    swept(ledger, {"sweep": replace(HOLD, due=T + due_in), **PAUSED}, READY)
+
+    assert len(ledger.sweeps) == pages
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}], ids=["no reason", "all passes are over"]
+)
+def test_nothing_is_swept_without_a_pass_to_make(ledger, changes):
+    swept(ledger, changes, READY)
+
+    assert (ledger.sweeps, ledger.done) == ([], [])
+
+
+def test_a_visit_whose_lease_is_lost_ends(ledger):
+    ledger.is_lost = True
 
     with pytest.raises(LeaseLostError, match=JOB.job_id):
         swept(ledger, PAUSED, READY)
 
-    assert ledger.released_jobs == [(JOB.job_id, T)]
+
+def test_a_command_that_comes_meanwhile_begins_its_own_sweep(ledger):
+    ledger.changes = RESUMED
+
+    swept(ledger, PAUSED, *[HELD] * PAGE)
+
+    assert [one.goal for one in ledger.sweeps[:2]] == [SweepGoal.HOLD, SweepGoal.RELEASE]
+
+
+def test_the_status_tells_the_error_before_the_sweep_and_once(ledger):
+    swept(ledger, {"error": REASON}, *[DONE] * 2 * PAGE)
+
+    assert ledger.statuses == [{"code": REASON.code, "message": REASON.message}]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ends"),
+    [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3)],
+    ids=["small", "together too large", "one too large", "the last"],
+)
+def test_a_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
+    batches = [replace(READY, body_size=size << 20) for size in sizes]
+
+    swept(ledger, {"error": REASON}, *batches)
+
+    assert ledger.sweeps[0].after == ("" if ends > len(sizes) else f"{ends - 1:08d}")
+    assert [number for _, number, _ in ledger.done] == ["00000000", "00000001", "00000002"]
 
 
 # ── what follows a page ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("control", "wait"),
-    [(PAUSED, 0), (STOPPED, 0), (RESUMED, 2 * 3), (replace(RESUMED, held_since=T - 9), 0)],
-    ids=["paused", "cancelled", "resumed: two held batches had their turns", "paused again"],
+    ("changes", "progress", "wait"),
+    [(PAUSED, HOLD, 0), (CANCELLED_JOB, END, 0), (RESUMED, RELEASE, 2 * 3)],
+    ids=["paused", "cancelled", "resumed: two held batches had their turns"],
 )
-def test_the_next_page_follows_when_the_batches_of_the_last_have_had_their_turns(ledger, control, wait):
-    swept(ledger, control, READY, HELD, HELD, READY)
+def test_the_next_page_follows_when_the_batches_of_the_last_have_had_their_turns(ledger, changes, progress, wait):
+    swept(ledger, changes, READY, HELD, HELD, READY)
 
-    assert ledger.controls[0] == replace(control, sweep_after="00000002", sweep_due=T + wait)
+    assert ledger.sweeps[0] == replace(progress, after="00000002", due=T + wait)
 
 
 @pytest.mark.parametrize(("count", "pages"), [(0, 1), (PAGE - 1, 1), (PAGE, 2), (PAGE + 1, 2)])
 def test_a_pass_ends_with_a_page_that_is_not_full(ledger, count, pages):
     swept(ledger, PAUSED, *[HELD] * count)
 
-    assert len(ledger.controls) == pages
-    assert ledger.controls[-1] == replace(PAUSED, sweeps=0, sweep_after="", sweep_due=T + SLOW_HOLD_SECONDS)
+    assert len(ledger.sweeps) == pages
+    assert ledger.sweeps[-1] == replace(HOLD, passes=0, after="", due=T + SLOW_HOLD_SECONDS)
 
 
 def test_the_second_pass_begins_when_every_run_that_read_the_job_before_is_over(ledger):
     job = swept(ledger, RESUMED, HELD)
 
-    assert job.control == replace(RESUMED, sweeps=1, sweep_after="", sweep_due=T + SLOW_HOLD_SECONDS)
-    assert len(ledger.controls) == 1
+    assert job.sweep == replace(RELEASE, passes=1, after="", due=T + SLOW_HOLD_SECONDS)
+    assert len(ledger.sweeps) == 1
 
 
 def test_a_pass_ends_at_a_batch_that_cannot_be_read_and_adjusts_those_before_it(ledger):
@@ -185,7 +290,7 @@ def test_a_pass_ends_at_a_batch_that_cannot_be_read_and_adjusts_those_before_it(
 
     job = swept(ledger, PAUSED, READY)
 
-    assert job.control.sweeps == 0
+    assert job.sweep.passes == 0
     assert ledger.done == [("held", "00000000", T, None)]
 
 
@@ -200,8 +305,8 @@ def test_a_resumed_job_releases_held_batches_one_after_another_at_half_the_rate(
 
 @pytest.mark.parametrize(
     "batch",
-    [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True), replace(ENDING, held=True)],
-    ids=["it has its turn", "it was accepted", "it is being submitted", "it ends"],
+    [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)],
+    ids=["it has its turn", "it was accepted", "it is being submitted"],
 )
 def test_a_resumed_job_leaves_batches_alone_that_wait_for_no_turn(ledger, batch):
     swept(ledger, RESUMED, batch)
@@ -211,15 +316,15 @@ def test_a_resumed_job_leaves_batches_alone_that_wait_for_no_turn(ledger, batch)
 
 @pytest.mark.parametrize("deadline", [None, T + 5])
 def test_a_paused_job_holds_batches_that_wait_to_be_submitted(ledger, deadline):
-    swept(ledger, PAUSED, READY, deadline_at=deadline)
+    swept(ledger, {"deadline_at": deadline, **PAUSED}, READY)
 
     assert ledger.done == [("held", "00000000", T, deadline)]
 
 
 @pytest.mark.parametrize(
     "batch",
-    [HELD, QUEUED, SUBMITTING, ENDING, SPLIT, WAITS_ANEW],
-    ids=["it is held", "it was accepted", "it is being submitted", "it ends", "it is split", "it waits anew"],
+    [HELD, QUEUED, SUBMITTING, SPLIT, WAITS_ANEW],
+    ids=["it is held", "it was accepted", "it is being submitted", "it is split", "it waits anew"],
 )
 def test_a_paused_job_leaves_other_batches_alone(ledger, batch):
     swept(ledger, PAUSED, batch)
@@ -227,54 +332,83 @@ def test_a_paused_job_leaves_other_batches_alone(ledger, batch):
     assert ledger.done == []
 
 
+ENDS = {"cancelled": (CANCELLED_JOB, CANCELLED), "past its deadline": ({"deadline_at": T}, PAST_DEADLINE)}
+
+
 @pytest.mark.parametrize(
     ("batch", "cancelled", "cancelled_now"),
     [
         (READY, "ended", "ended"),
+        (replace(READY, claims=1, due_at=T + 9), "ended", "ended"),
         (HELD, "ended", "ended"),
-        (SPLIT, "ended", "ended"),
-        (NEXT_ROUND, "ended", "ended"),
-        (WAITS_ANEW, "polled on", "ended"),
+        (SPLIT, "polled", "polled"),
+        (replace(SPLIT, due_at=T + 9), "polled", "polled"),
+        (replace(SPLIT, claims=1, due_at=T + 9), None, None),
+        (NEXT_ROUND, "ended later", "ended later"),
+        (WAITS_ANEW, "polled on", "ended later"),
         (QUEUED, None, "polled"),
         (SUBMITTING, None, None),
         (replace(SUBMITTING, submissions=(ID,)), None, None),
         (replace(SPLIT, pieces=4), None, None),
-        (replace(ENDING, due_at=T - 1), "polled", "polled"),
-        (ENDING, "polled", "polled"),
-        (replace(ENDING, due_at=T + 1), None, None),
         (DONE, None, None),
     ],
     ids=[
         "ready",
+        "refused, and to be submitted again later",
         "held",
         "to be split",
+        "waits for another to be split first",
+        "being looked at",
         "ready for a further round",
         "waits anew",
         "accepted",
         "being submitted",
         "being submitted again",
         "being split",
-        "ending for a second",
-        "ending",
-        "ending later",
         "done",
     ],
 )
-def test_a_cancelled_job_ends_what_was_not_accepted_and_cancel_now_the_rest_too(
-    ledger, batch, cancelled, cancelled_now
+@pytest.mark.parametrize("why", ENDS)
+def test_a_job_that_ends_ends_what_was_not_accepted_and_cancel_now_the_rest_too(
+    ledger, why, batch, cancelled, cancelled_now
 ):
-    for control, wanted in ((STOPPED, cancelled), (STOPPED_NOW, cancelled_now)):
+    for (changes, error), wanted in ((ENDS[why], cancelled), ((CANCELLED_JOB_NOW, CANCELLED), cancelled_now)):
         ledger.done.clear()
 
-        swept(ledger, control, batch)
+        swept(ledger, changes, batch)
 
-        told = {"ended": (CANCELLED,), "polled on": (CANCELLED, T), "polled": ()}
+        told = {"ended": (error,), "ended later": (error,), "polled on": (error, T), "polled": ()}
         assert ledger.done == ([(wanted, "00000000", *told[wanted])] if wanted else [])
         assert ledger.errors == []
 
 
+@pytest.mark.parametrize(
+    "changes", [PAUSED, RESUMED, CANCELLED_JOB, CANCELLED_JOB_NOW, {"error": REASON}, {"has_endings": True}]
+)
+@pytest.mark.parametrize(
+    ("batch", "is_ended"),
+    [
+        (replace(ENDING, due_at=T + 3_600), True),
+        (replace(ENDING, claims=1, due_at=T - 1), True),
+        (replace(ENDING, claims=1, due_at=T), True),
+        (replace(ENDING, claims=1, due_at=T + 1), False),
+    ],
+    ids=["nobody ends it yet", "its run died", "its run died just now", "another run ends it"],
+)
+def test_every_sweep_finishes_a_batch_whose_end_is_decided(ledger, changes, batch, is_ended):
+    swept(ledger, changes, batch)
+
+    assert ledger.done == ([("ended", "00000000", REASON)] if is_ended else [])
+
+
+def test_a_sweep_for_batches_without_a_request_leaves_the_others_alone(ledger):
+    swept(ledger, {"has_endings": True}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
+
+    assert ledger.done == []
+
+
 def test_a_cancelled_job_that_is_paused_too_ends_its_batches(ledger):
-    swept(ledger, replace(STOPPED, held_since=T - 9), READY)
+    swept(ledger, {"control": JobControl("v", held_since=T - 9, cancelled=CANCEL)}, READY)
 
     assert ledger.done == [("ended", "00000000", CANCELLED)]
 
@@ -289,4 +423,4 @@ def test_a_batch_that_fails_keeps_no_other_from_being_adjusted(ledger, monkeypat
 
     assert ledger.done == [("held", "00000001", T, None)]
     assert ledger.errors == ["Errors"]
-    assert job.control.sweeps == 0
+    assert job.sweep.passes == 0

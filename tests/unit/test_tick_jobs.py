@@ -18,7 +18,7 @@ from functions.poll.tick import (
     is_large,
 )
 from shared.aws.queues import AdvanceMessage, SplitMessage
-from shared.models import JobControl, JobState, Submission, Upload
+from shared.models import JobControl, JobState, Submission, Sweep, SweepGoal, Upload
 from tests.support.ledger_items import BATCH, JOB, T
 from tests.support.tick_parts import TickParts
 
@@ -26,7 +26,8 @@ ONE_ROUND = 41.0
 """Seconds that an invocation has left whose tick has one round, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
-SWEPT = JobControl("v", held_since=T, sweeps=1, sweep_due=T)
+SWEPT = {"control": JobControl("v", held_since=T)}
+IS_SWEPT = Sweep(SweepGoal.HOLD, T, passes=0)
 
 
 @pytest.fixture
@@ -47,12 +48,12 @@ def upload_of(size):
         (replace(SMALL, total=LARGE_RECORDS + 1), True),
         (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES)), False),
         (replace(SMALL, upload=upload_of(LARGE_UPLOAD_BYTES + 1)), True),
-        (replace(SMALL, control=SWEPT), True),
-        (replace(SMALL, control=replace(SWEPT, sweeps=0)), False),
+        (replace(SMALL, **SWEPT), True),
+        (replace(SMALL, sweep=IS_SWEPT, **SWEPT), False),
     ],
 )
 def test_a_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
-    assert is_large(job) is large
+    assert is_large(job, T) is large
 
 
 @pytest.mark.parametrize(
