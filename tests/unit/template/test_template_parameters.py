@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests.support.translated_template import resolved
+
 
 def test_parameters_are_those_of_the_design(source):
     told = source["Parameters"]
@@ -84,6 +86,21 @@ def test_outputs_are_those_of_the_design(template):
         "UserPolicyArn",
         "DashboardUrl",
     }
+
+
+@pytest.mark.parametrize(
+    ("choices", "console"),
+    [
+        ({}, "console.aws.amazon.com"),
+        ({"IsInChina": True}, "console.amazonaws.cn"),
+        ({"IsInGovCloud": True}, "console.amazonaws-us-gov.com"),
+    ],
+)
+def test_the_dashboard_is_in_the_console_of_its_partition(template, choices, console):
+    address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
+
+    assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
+    assert resolved(names, **{"IsInChina": False, "IsInGovCloud": False, **choices}) == {"Console": console}
 
 
 @pytest.mark.parametrize(
