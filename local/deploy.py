@@ -105,8 +105,6 @@ def _prepare(given: Mapping[str, str], saved: dict[str, Any]) -> answers.Answers
     Raises:
         DeployError: an answer is missing or wrong, or the user declined.
     """
-    if sys.stdin.isatty():
-        print("The first deployment of this stack. Everything that is not asked has a default.\n", flush=True)
     chosen = answers.ask(given, saved)
     account = session(saved).client("sts").get_caller_identity()["Account"]
     limit = _limit(saved, reserve=chosen.parameters.get("ReserveConcurrency") == "yes")
@@ -167,6 +165,8 @@ def _named(given: Mapping[str, str]) -> dict[str, Any]:
     if "region" in saved:
         return saved
     name = given.get("STACK_NAME") or saved["stack_name"]
+    if sys.stdin.isatty():
+        print("A few questions; everything else has a default.", flush=True)
     return {**saved, "stack_name": name, "region": answers.ask_region(given, saved)}
 
 
