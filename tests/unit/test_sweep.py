@@ -8,7 +8,7 @@ import pytest
 import functions.poll.due_items
 import functions.poll.sweep
 from functions.poll.poll_batch import PollOutcome
-from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, next_sweep, sweep
+from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.models import (
     CANCEL,
@@ -115,80 +115,6 @@ def swept(ledger, changes, *batches, seconds=140.0):
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
     services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=1_500))
     return sweep(services, replace(RUNNING, **changes), lambda: seconds)
-
-
-# ── which sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("changes", "goal", "since"),
-    [
-        ({}, None, 0),
-        ({"control": JobControl("v")}, None, 0),
-        ({"deadline_at": T + 1}, None, 0),
-        (PAUSED, SweepGoal.HOLD, T - 9),
-        (RESUMED, SweepGoal.RELEASE, T - 8),
-        ({"control": JobControl("v", held_since=T - 9, resumed_at=T - 8)}, SweepGoal.HOLD, T - 9),
-        ({"error": REASON}, SweepGoal.END, 0),
-        ({"deadline_at": T}, SweepGoal.END, 0),
-        (CANCELLED_JOB, SweepGoal.END, 0),
-        ({"error": REASON, **PAUSED}, SweepGoal.END, 0),
-        (CANCELLED_JOB_NOW, SweepGoal.END_ALL, 0),
-        ({"error": REASON, **CANCELLED_JOB_NOW}, SweepGoal.END_ALL, 0),
-        ({"has_endings": True}, SweepGoal.FINISH, 0),
-        ({"has_endings": True, **PAUSED}, SweepGoal.HOLD, T - 9),
-    ],
-)
-def test_a_jobs_state_asks_for_a_sweep(changes, goal, since):
-    asked = current_sweep(replace(RUNNING, **changes), T)
-
-    assert asked == (None if goal is None else Sweep(goal, since, PASSES[goal]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "sweep", "is_new"),
-    [
-        (PAUSED, replace(HOLD, passes=0), False),
-        (PAUSED, replace(HOLD, since=T - 99, passes=0), True),
-        (RESUMED, replace(HOLD, passes=0), True),
-        (RESUMED, replace(RELEASE, after="00000007"), False),
-        ({"error": REASON}, replace(RELEASE, passes=0), True),
-        ({"error": REASON, "deadline_at": T}, replace(END, passes=0), False),
-        (CANCELLED_JOB_NOW, replace(END, passes=0), True),
-    ],
-    ids=[
-        *(
-            "paused and swept",
-            "paused again",
-            "resumed",
-            "resumed and being swept",
-            "fails",
-            "fails, then its deadline",
-        ),
-        "cancelled at once after it was cancelled",
-    ],
-)
-def test_another_state_than_the_swept_one_begins_a_new_sweep(changes, sweep, is_new):
-    asked = current_sweep(replace(RUNNING, sweep=sweep, **changes), T)
-
-    assert (asked is not sweep) is is_new
-    assert not is_new or (asked.passes, asked.after) == (PASSES[asked.goal], "")
-
-
-@pytest.mark.parametrize(
-    ("job", "at"),
-    [
-        (RUNNING, None),
-        (replace(RUNNING, **PAUSED), 0.0),
-        (replace(RUNNING, sweep=replace(HOLD, passes=0), **PAUSED), None),
-        (replace(RUNNING, sweep=replace(HOLD, due=T + 7), **PAUSED), T + 7),
-        (replace(JOB, **PAUSED), None),
-        (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
-    ],
-    ids=["no reason", "a reason", "no pass", "a pass", "its upload is being read", "all batches are done"],
-)
-def test_a_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
-    assert next_sweep(job, T) == at
 
 
 # ── how far a visit comes ────────────────────────────────────────────────────────────────────────────────────────────
