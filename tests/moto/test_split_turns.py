@@ -5,12 +5,13 @@ import json
 import pytest
 
 from functions.submit import create_job as jobs
-from functions.submit import split
+from functions.submit import split, validate_upload
+from functions.submit.records import cut, stream
 from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from tests.support.resources import TABLE
+from tests.support.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -106,3 +107,28 @@ def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
     world.settle(minutes=60)
 
     assert [batch["requests"] for batch in world.manifest()["batches"]] == [1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("folder", ["inbox", "validate"])
+def test_turns_that_read_only_blank_lines_go_on_where_they_ended(start, monkeypatch, folder):
+    monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 100)
+    monkeypatch.setattr(stream, "RANGE_BYTES", 64)
+    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn reads one batch or one stretch of blank lines
+    monkeypatch.setattr(validate_upload, "TURN_SECONDS", -1.0)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    first, rest = BODY[: BODY.index(b"\n") + 1], BODY[BODY.index(b"\n") + 1 :]
+    content = first + b"\n" * 1_000 + rest
+    world.s3.put_object(Bucket=BUCKET, Key=f"{folder}/a.jsonl", Body=content, Metadata={"model": M2M})
+    starts = []
+    read = ObjectStore.read_version
+    monkeypatch.setattr(ObjectStore, "read_version", lambda *given: starts.append(given[4]) or read(*given))
+
+    world.settle(minutes=60)
+
+    assert len(starts) < 3 * len(content) / 64
+    if folder == "inbox":
+        assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
+        assert [batch["requests"] for batch in world.manifest()["batches"]] == [1, 2, 2, 2, 1]
+    else:
+        (report,) = [key for key in world.objects() if key.endswith("report.json")]
+        assert json.loads(world.s3.get_object(Bucket=BUCKET, Key=report)["Body"].read())["records"] == len(RECORDS)
