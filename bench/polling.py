@@ -7,6 +7,7 @@ seed gives the same table. Faults and the duration of calls and rounds (about a 
 from __future__ import annotations
 
 import heapq
+import json
 import random
 import statistics
 from bisect import bisect_right
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import whole_path
+from bench import polling_stack, whole_path
 from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
@@ -143,6 +144,9 @@ def _in_order() -> Callable[[float, random.Random], float]:
 REALISTIC = World("5 to 90 s, evenly", _after(lambda chance: chance.uniform(5, 90)))
 """The world of the targets: two jobs of 40 batches, the first on a new model."""
 TWO_JOBS, SEEDS, WHOLE_SEEDS = ((0.0, 40), (1_200.0, 40)), 20, 3
+GAP_SECONDS, GAP_SEEDS = 127.0, 60
+"""Seconds from the beginning of one job to that of the next, as on the local stack, where each begins when the one
+before is over."""
 WORLDS = (
     REALISTIC,
     World("33 s, always", _after(lambda _: 33.0)),
@@ -322,6 +326,40 @@ def two_jobs() -> list[list[str]]:
     return [head, ["---"] * len(head), *rows]
 
 
+def in_a_row(jobs: int = polling_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
+    """Jobs right after each other, the first on a new model: for each of them, its result with each seed."""
+    found: list[list[Found]] = [[] for _ in range(jobs)]
+    for seed in range(seeds):
+        way = Learned()
+        for place, results in enumerate(found):
+            begins = place * GAP_SECONDS
+            results.append(run(way, [(begins, TWO_JOBS[0][1])], REALISTIC.ready(), seed=1_000 * seed + place))
+    return found
+
+
+def _rows_in_a_row() -> list[list[str]]:
+    """Means and ranges of the simulation, and what was measured on the stack."""
+    found = in_a_row()
+    means, calls, medians = ["simulation"], ["calls, nine jobs in ten"], ["median, nine jobs in ten"]
+    for results in found:
+        means.append(
+            Found([n for one in results for n in one.polls], [s for one in results for s in one.delays]).cell(2)
+        )
+        calls.append(_nine_in_ten([1 + statistics.fmean(one.polls) for one in results], 2))
+        medians.append(_nine_in_ten([statistics.median(one.delays) for one in results], 0))
+    measured = json.loads(polling_stack.FIGURES.read_text())
+    head = ["", *(f"job {place}" for place in range(1, len(found) + 1))]
+    rows = [head, ["---"] * len(head), means, calls, medians, ["local stack", *map(polling_stack.cell, measured)]]
+    print(rows)
+    return rows
+
+
+def _nine_in_ten(values: list[float], digits: int) -> str:
+    """The range without the lowest and the highest twentieth."""
+    ordered, twentieth = sorted(values), len(values) // 20
+    return f"{ordered[twentieth]:.{digits}f} to {ordered[-1 - twentieth]:.{digits}f}"
+
+
 _TEXT = """\
 # When to poll a batch
 
@@ -339,6 +377,14 @@ The targets: at most 4 calls per batch in the first job and 3 in the second, and
 (`bench.whole_path`); there a call takes no time. Both rows cover several seeds.
 
 {two_jobs}
+
+## Five such jobs, one right after the other
+
+One job of 40 batches says little: what the first one teaches depends on when its batches happened to be polled. So the
+simulation also shows the range of nine jobs in ten, from {gap_seeds} seeds. *Local stack*: one run of
+`python -m bench.polling_stack`, with real processes, queues and ticks.
+
+{in_a_row}
 
 ## Jobs of 20 batches, one every 20 minutes, 12 times
 
@@ -368,6 +414,8 @@ def main() -> None:
     counted = next(world for world in WORLDS if world.name == "around 2 minutes (sigma 0.5)")
     text = _TEXT.format(
         two_jobs="\n".join(f"| {' | '.join(line)} |" for line in two_jobs()),
+        in_a_row="\n".join(f"| {' | '.join(line)} |" for line in _rows_in_a_row()),
+        gap_seeds=GAP_SEEDS,
         calls=CALLS_PER_MINUTE,
         outstanding=OUTSTANDING,
         regular=_grid("time to finish", [row(world.name, world, REGULAR) for world in WORLDS]),

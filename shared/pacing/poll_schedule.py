@@ -27,7 +27,7 @@ MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
 """Seconds between two polls of one batch."""
 MAX_FIRST_SECONDS = 300.0
 """Maximum seconds from acceptance to the first poll: a stall that is over must not hide a fast model."""
-SHARE = 0.36
+SHARE = 0.38
 """The share of the batches still pending that should be finished at the next poll. A larger one: fewer, later calls."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0
 """While nothing is known: the share of the pending batches that finish before they are this many times as old."""
@@ -38,10 +38,10 @@ SAMPLES = 40
 """Bounds stored for one model; with them its item stays under 1 KB, one write unit."""
 SAMPLE_LIFE_SECONDS = 6 * 3_600
 """Seconds for which bounds count: yesterday's stall says nothing about today."""
-SAMPLED_FIRST, SAMPLED_ONE_IN = 20, 8
+SAMPLED_FIRST, SAMPLED_ONE_IN = 40, 8
 """Batches of a job that are sampled: this many first ones, then one in this many."""
 ASSUMED_WEIGHT = 0.5
-ROUNDS = 10
+ROUNDS = 3
 """Iterations of the estimate. Stopped early, it stays smooth; more of them turn chance into narrow peaks."""
 
 START, STEPS = FIRST_POLL_SECONDS / GROWTH, 7

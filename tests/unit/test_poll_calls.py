@@ -1,0 +1,34 @@
+"""API calls per batch, and how soon answers are collected: the promise for jobs that follow each other immediately."""
+
+import statistics
+
+import pytest
+
+from bench.polling import in_a_row
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    return in_a_row(jobs=4, seeds=60)
+
+
+def calls(results):
+    return [1 + statistics.fmean(one.polls) for one in results]
+
+
+def test_a_first_job_takes_at_most_4_calls_per_batch_on_average(jobs):
+    assert statistics.fmean(calls(jobs[0])) <= 4
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_later_job_takes_at_most_3_calls_per_batch_mostly(jobs, place):
+    """One job of 40 batches varies; four in five stay within the target."""
+    found = calls(jobs[place])
+    assert statistics.fmean(found) <= 2.85
+    assert sum(one > 3 for one in found) <= len(found) / 5
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_the_median_answer_is_collected_within_20_s_in_four_of_five_jobs(jobs, place):
+    late = [statistics.median(one.delays) for one in jobs[place]]
+    assert sum(one > 20 for one in late) <= len(late) / 5
