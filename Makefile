@@ -57,13 +57,14 @@ simulate: .venv/.stamp ## worlds on simulated AWS, each decided by a seed: MINUT
 soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and killed functions on a stack; checks every line
 	$(DEV) -m tests.soak
 
-lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp ## style, types, the template and its policies
+lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp .local/parliament/.stamp ## style, types, the template and its policies
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/cfn-lint template.yaml
 	.local/sam/bin/sam validate --lint
 	.local/checkov/bin/checkov --file template.yaml --framework cloudformation --skip-download --compact --quiet
+	$(DEV) -m tests.policies.render | .local/parliament/bin/python -W ignore tests/policies/judge.py
 
 bench: .venv/.stamp $(LOCAL) ## measurements, each beside a baseline in the same run
 	$(DEV) -m bench
@@ -138,6 +139,12 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/sam,requirements-sam.txt)
 	@touch $@
 
+.local/parliament/.stamp: tests/policies/requirements.txt .venv/.stamp
+	@echo "Installing parliament (.local/parliament) ..."
+	@$(PYTHON) -m venv .local/parliament
+	@$(call install,.local/parliament,tests/policies/requirements.txt)
+	@touch $@
+
 # LocalStack's core starts with one version of Python.
 .local/localstack/.stamp: tests/second/requirements.txt .venv/.stamp
 	@echo "Installing LocalStack (.local/localstack) ..."
@@ -167,6 +174,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group sam -o requirements-sam.txt
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
+	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt
 	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/second/requirements.in -o tests/second/requirements.txt
 
 wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone

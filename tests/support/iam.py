@@ -201,6 +201,14 @@ def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) 
 
 
 _NOTHING = object()
+_OF_TEXTS: dict[str, Callable[[Any, Any], Any]] = {
+    "Fn::Join": lambda between, parts: between.join(parts),
+    "Fn::Select": lambda index, parts: parts[int(index)],
+    "Fn::Split": lambda between, text: text.split(between),
+    "Fn::Sub": lambda text, own: {
+        "Fn::Sub": re.sub(r"\$\{(\w+)\}", lambda match: own.get(match[1], match[0]), text),
+    },
+}
 
 
 def resolve(value: Any, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> Any:
@@ -220,6 +228,8 @@ def resolve(value: Any, names: Mapping[str, Any], conditions: Mapping[str, bool]
             return re.sub(r"\$\{([^}]+)\}", lambda match: str(names[match[1]]), text)
         case {"Fn::If": [condition, yes, no]}:
             return again(yes if conditions[condition] else no)
+        case dict() if (function := "".join(value)) in _OF_TEXTS:
+            return again(_OF_TEXTS[function](*again(value[function])))
         case dict():
             return {key: made for key, inner in value.items() if (made := again(inner)) is not _NOTHING}
         case list():

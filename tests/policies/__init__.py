@@ -1,0 +1,1 @@
+"""The policies of `template.yaml`, judged by parliament in `make lint`."""
