@@ -158,6 +158,12 @@ def is_success(record: bytes, *, is_table: bool) -> bool:
     answer = json.loads(record)
     if "success" in answer:
         return bool(answer["success"])
+    if isinstance(answer.get("result"), dict):  # Anthropic's
+        return bool(answer["result"].get("type") == "succeeded")
+    if "processed_time" in answer:  # Vertex AI's
+        return not answer.get("status")
+    if "key" in answer:  # the Gemini API's
+        return "error" not in answer
     if "response" in answer:
         return (answer["response"] or {}).get("status_code") == 200  # noqa: PLR2004 - HTTP's OK
     return "modelOutput" in answer
@@ -233,7 +239,7 @@ def _unique(references: dict[int, str]) -> dict[str, int]:
 
 
 def _reference(answer: dict[str, Any]) -> str:
-    for name in ("external_reference", "custom_id", "recordId"):
+    for name in ("external_reference", "custom_id", "recordId", "key", "id"):
         if isinstance(answer.get(name), str):
             return str(answer[name])
     return ""

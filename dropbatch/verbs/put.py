@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dropbatch.uploads import Uploaded
 
-FORMATS = ("native", "openai", "bedrock", "csv", "tsv", "text")
+FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
 
 
 def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import msgspec
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.records.detect_form import BOM, detect_form
+from functions.submit.records.framing import elements
 from functions.submit.records.stream import read_beginning
 from shared import s3_keys as keys
 from shared.cost import has_price
@@ -23,15 +24,19 @@ from shared.formats.detect import detect_format, first_model
 from shared.formats.registry import DELIMITERS, Form, reader_of, target_of
 from shared.job_status import JSON_TYPE
 from shared.model_catalog import max_records_per_reply
-from shared.models import CONVERTED_SCHEMA, Job, SplitPlan
+from shared.models import CONVERTED_SCHEMA, Checkpoint, Job, SplitPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from functions.submit.records.stream import Beginning
     from shared.bootstrap import Services
     from shared.formats.base import Reader
     from shared.options import Options
+
+
+ARRAYS = frozenset({"native", "openai", "anthropic", "gemini", "bedrock"})
+"""Formats whose records may be the elements of a JSON array."""
 
 
 def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
@@ -103,9 +108,11 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
     """The plan, and a table's header, which is empty for other formats."""
     head, complete = beginning.head, beginning.complete
     form, start = detect_form(head, complete=complete)
-    format_ = options.format or detect_format(job.upload.key, head, complete=complete, form=form)
+    array = list(_elements(head[start:])) if form == "array" else None
+    format_ = options.format or detect_format(job.upload.key, head, complete=complete, form=form, elements=array)
     start_line, header = 0, b""
-    if format_ != "native":
+    if format_ not in ARRAYS or (format_ != "native" and form == "object"):
+        array = None
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
     if format_ in DELIMITERS:
         form = "rows"
@@ -121,10 +128,21 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
         converts=format_ != "native" or bool(options.defaults),
     )
     settings = services.settings
-    if format_ == "openai" and plan.by_default and (model := first_model(head, complete=complete)):
+    model = first_model(format_, head, complete=complete, elements=array) if plan.by_default else ""
+    if model:
         most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
         plan = replace(plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most))
     return plan, header
+
+
+def _elements(text: bytes) -> Iterator[bytes]:
+    """The whole elements at the beginning of an array, as far as they can be read."""
+    plan = SplitPlan("", 0, 0, "", form="array")
+    try:
+        for window in elements(plan, Checkpoint(), [text]):
+            yield from (record for record in window.records if isinstance(record, bytes))
+    except UploadError:
+        return  # The head ends within an element; what is broken, the split finds.
 
 
 def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:

@@ -81,7 +81,8 @@ def _reason(answer: Answer, reasons: dict[str, str]) -> bytes:
     return encode(reasons.get(answer.finish, "tool_use" if answer.calls else "end_turn"))
 
 
-def _messages(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+def message_object(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> bytes | None:  # noqa: ARG001
+    """Anthropic's message; None if the answer is of an unknown shape."""
     if answer.text is None and not answer.calls and not answer.is_known:
         return None
     name = f"{facts.job_id}-{id_}"
@@ -185,7 +186,7 @@ def _is_converse(model_input: Input) -> bool:
 SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], bytes | None]], ...] = (
     (lambda model_input: "inputText" in model_input, _titan),
     (lambda model_input: "texts" in model_input, _cohere),
-    (lambda model_input: "anthropic_version" in model_input, _messages),
+    (lambda model_input: "anthropic_version" in model_input, message_object),
     (_is_converse, _converse),
     (lambda model_input: {"prompt", "max_gen_len"} <= model_input.keys(), _llama),
     (lambda model_input: {"prompt", "max_tokens"} <= model_input.keys(), _mistral),

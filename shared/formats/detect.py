@@ -1,9 +1,9 @@
-"""Which format a file has: from its options, its key's extension, or the lines at its beginning."""
+"""Which format a file has: from its options, its key's extension, or the records at its beginning."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from shared.formats.openai import model_id
 from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 LOOKED_AT_LINES = 100
 """First lines of which at least one must be JSON, unless the file is one of the other formats."""
@@ -21,54 +21,179 @@ LOOKED_AT_LINES = 100
 PACKED = (".gz", ".zst")
 EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".txt": "text"}
 
-UNREADABLE = object()
-"""Represents the value of a line that is not JSON."""
+BODIES = {"openai": "body", "anthropic": "params"}
+"""Formats whose records may name the model, and the member that does."""
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
 
-_ANTHROPIC = (
-    "The file is written for Anthropic's batches ('custom_id' with 'params'). Write each record as in OpenAI's "
-    "batches, with 'body' in place of 'params', or as a request of Workers AI itself."
-)
 _NONE = (
     "None of the first lines is JSON. Upload JSON Lines, one request object per line; a table under a name that ends "
     "in .csv or .tsv; one text per line under a name that ends in .txt; or name the format in x-amz-meta-format."
 )
+_OUTPUT = (
+    "{place} is a batch's result, not a request. Upload the file of requests; to try the failed ones again, upload the "
+    "retry file of their job."
+)
+_BARE = (
+    "Each record is the bare body of a request to OpenAI, which does not say what it is for. Write each record as "
+    '{"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request of Workers AI itself.'
+)
 
 
-def detect_format(key: str, head: bytes, *, complete: bool, form: str = "jsonl") -> str:
-    """The format of a file, if no option names it.
+class _Members(msgspec.Struct, rename={"model_input": "modelInput", "model_output": "modelOutput"}):
+    """The members by which a record's format is known; what they hold is not decoded."""
+
+    custom_id: msgspec.Raw = msgspec.Raw()
+    key: msgspec.Raw = msgspec.Raw()
+    url: msgspec.Raw = msgspec.Raw()
+    body: msgspec.Raw = msgspec.Raw()
+    params: msgspec.Raw = msgspec.Raw()
+    request: msgspec.Raw = msgspec.Raw()
+    response: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    success: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    model_input: msgspec.Raw = msgspec.Raw()
+    model_output: msgspec.Raw = msgspec.Raw()
+
+
+class _Contents(msgspec.Struct):
+    contents: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_decode_members = msgspec.json.Decoder(_Members).decode
+_decode_contents = msgspec.json.Decoder(_Contents).decode
+
+
+class _Seen(NamedTuple):
+    """What a record is, and its place from 1."""
+
+    kind: str
+    place: int
+
+
+def detect_format(
+    key: str, head: bytes, *, complete: bool, form: str = "jsonl", elements: Iterable[bytes] | None = None
+) -> str:
+    """The format of a file, if no option names it: that of the first record that has the members of one.
 
     Args:
         key: the upload's key.
         head: its first unpacked bytes.
         complete: whether these are all of them.
         form: `jsonl`, or `object` or `array` for a document.
+        elements: the records at the beginning of an array.
 
     Raises:
-        UploadError: `unknown_format`: it has no known format, or one that is not supported.
+        UploadError: `unknown_format`: it has no known format, or two.
     """
-    if form != "jsonl":
+    if form == "object":
         return "native"
-    first = head.removeprefix(_BOM).lstrip(_SPACE)[:1]
-    by_extension = extension_format(key)
-    if by_extension and first not in {b"{", b"["}:
+    by_extension = extension_format(key) if form == "jsonl" else ""
+    if by_extension and head.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
         return by_extension
-    readable = looked_at = 0
-    for value in _values(head, complete=complete):
-        looked_at += 1
-        if value is not UNREADABLE:
-            readable += 1
-            if isinstance(value, dict):
-                return _format_of(value)
-        if looked_at == LOOKED_AT_LINES and not readable:
-            break
-    if looked_at and not readable:
+    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
+    first, kinds = _look(records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension))
+    if first:
+        return first
+    if by_extension and kinds <= _NO_OBJECT:
+        return by_extension
+    if kinds == {"broken"} and form == "jsonl":
         raise UploadError("unknown_format", _NONE)
+    if kinds - {"broken"} == {"bare"}:
+        raise UploadError("unknown_format", _BARE)
     return "native"
+
+
+def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) -> tuple[str, set[str]]:
+    """The format that records have, empty for none, and all kinds of records there are.
+
+    Args:
+        records: each with its place.
+        word: what is counted by the places.
+        any_json: whether only objects count as JSON among the first lines.
+
+    Raises:
+        UploadError: `unknown_format`: they have two formats, or are results.
+    """
+    first: _Seen | None = None
+    kinds: set[str] = set()
+    hopeless = _NO_OBJECT if any_json else {"broken"}
+    for looked_at, (place, record) in enumerate(records, 1):
+        kind = _kind_of(record)
+        kinds.add(kind)
+        if kind in _NAMED:
+            first = first or _Seen(kind, place)
+            if kind != first.kind:
+                raise UploadError("unknown_format", _two(word, first, _Seen(kind, place)))
+        if looked_at == LOOKED_AT_LINES and kinds <= hopeless:
+            break
+    if first and first.kind == "output":
+        raise UploadError("unknown_format", _OUTPUT.format(place=f"{word} {first.place}"))
+    return first.kind if first else "", kinds
+
+
+_NAMED = frozenset({"openai", "anthropic", "gemini", "bedrock", "output"})
+_NO_OBJECT = frozenset({"broken", "value"})
+
+
+def _two(word: str, *both: _Seen) -> str:
+    one, other = (
+        f"{word} {seen.place} is {'a result' if seen.kind == 'output' else f'of the format {seen.kind}'}"
+        for seen in both
+    )
+    return f"{one}, and {other[0].lower()}{other[1:]}. Upload each format as a file of its own."
+
+
+def _kind_of(record: bytes) -> str:
+    """What a record is: a format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`."""
+    try:
+        found = _decode_members(record)
+    except UNDECODABLE:
+        return "value" if _is_json(record) else "broken"
+    if found.model_output or (found.model_input and found.error):
+        return "output"
+    if _is_object(found.model_input):
+        return "bedrock"
+    if _is_output(found):
+        return "output"
+    if _is_object(found.body) and (found.custom_id or found.url):
+        return "openai"
+    if _is_object(found.params) and found.custom_id:
+        return "anthropic"
+    if _is_object(found.request):
+        contents = _decode_contents(found.request)
+        if contents.contents or contents.content:
+            return "gemini"
+    return "bare" if found.model and found.input and not found.messages else "native"
+
+
+def _is_output(found: _Members) -> bool:
+    """Whether a record is a result of OpenAI's, Anthropic's, Gemini's or our own."""
+    if found.body or found.params:
+        return False
+    if found.response and (found.custom_id or found.key or found.request):
+        return True
+    return bool((found.custom_id or found.key or found.success) and (found.result or found.error))
+
+
+def _is_object(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"{"
+
+
+def _is_json(record: bytes) -> bool:
+    try:
+        _decode(record)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 def extension_format(key: str) -> str:
@@ -79,39 +204,33 @@ def extension_format(key: str) -> str:
     return next((found for ending, found in EXTENSIONS.items() if name.endswith(ending)), "")
 
 
-def _format_of(record: dict[str, Any]) -> str:
-    if "custom_id" in record:
-        if isinstance(record.get("body"), dict):
-            return "openai"
-        if isinstance(record.get("params"), dict):
-            raise UploadError("unknown_format", _ANTHROPIC)
-    return "bedrock" if isinstance(record.get("modelInput"), dict) else "native"
-
-
-def first_model(head: bytes, *, complete: bool) -> str:
-    """The first `body.model` that is a model id, in an OpenAI batch file; empty if there is none."""
-    for value in _values(head, complete=complete):
-        body = value.get("body") if isinstance(value, dict) else None
+def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
+    """The first model id that a record of a format names; empty if there is none."""
+    member = BODIES.get(format_)
+    if member is None:
+        return ""
+    for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
+        try:
+            value: Any = _decode(record)
+        except UNDECODABLE:
+            continue
+        body = value.get(member) if isinstance(value, dict) else None
         model = body.get("model") if isinstance(body, dict) else None
         if isinstance(model, str) and (found := model_id(model)):
             return found
     return ""
 
 
-def _values(head: bytes, *, complete: bool) -> Iterator[Any]:
-    """The value of each line that is whole and not blank; `UNREADABLE` for one that is not JSON."""
-    at = len(_BOM) if head.startswith(_BOM) else 0
-    while (at := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
-        end = head.find(b"\n", at)
+def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
+    """Each line that is whole and not blank, with its number from 1; lines too long for a record are left out."""
+    at, number = len(_BOM) if head.startswith(_BOM) else 0, 1
+    while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
+        number += head.count(b"\n", at, begin)
+        end = head.find(b"\n", begin)
         if end < 0:
             if not complete:
                 return
             end = len(head)
-        line = head[at:end]
-        at = end + 1
-        if len(line) > API_BODY_LIMIT:
-            continue
-        try:
-            yield _decode(line)
-        except UNDECODABLE:
-            yield UNREADABLE
+        at = end
+        if end - begin <= API_BODY_LIMIT:
+            yield number, head[begin:end]

@@ -73,7 +73,7 @@ class OpenAIReader:
     def _convert(self, line: _Line) -> Converted | RecordFault:
         try:
             body = _checked_body(line)
-            self._check_model(body)
+            check_model(body, self._target, "body")
             endpoint = endpoint_of(line.url, body, self._target.task)
             if endpoint is Endpoint.OTHER:
                 self._check_input(body)
@@ -90,24 +90,29 @@ class OpenAIReader:
                 name = INPUT_MEMBERS[self._target.shape]
             raise BadRecordError(f"body.{name}", "It is missing. Without it, the body is a request of no endpoint.")
 
-    def _check_model(self, body: dict[str, msgspec.Raw]) -> None:
-        """Check the model: another vendor's name is ignored, another Workers AI model is a fault."""
-        model = value_of(body.get("model", NULL))
-        if model is not None and not isinstance(model, str):
-            raise BadRecordError("body.model", "It must be a string.")
-        model = model_id(model or "")
-        if model and model != self._target.model:
-            raise BadRecordError(
-                "body.model",
-                f"The job's model is {self._target.model}. Upload records for {model[:100]} as a separate file.",
-                "mismatched_model",
-            )
-
 
 def model_id(name: str) -> str:
     """The model id in a `model`, which LiteLLM writes after `workers-ai/`; empty for another vendor's name."""
     name = name.removeprefix("workers-ai/")
     return name if MODEL_ID.fullmatch(name) else ""
+
+
+def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None:
+    """Check a body's model: another vendor's name is ignored.
+
+    Raises:
+        BadRecordError: it is another model of Workers AI than the job's, or no string.
+    """
+    model = value_of(body.get("model", NULL))
+    if model is not None and not isinstance(model, str):
+        raise BadRecordError(f"{path}.model", "It must be a string.")
+    model = model_id(model or "")
+    if model and model != target.model:
+        raise BadRecordError(
+            f"{path}.model",
+            f"The job's model is {target.model}. Upload records for {model[:100]} as a separate file.",
+            "mismatched_model",
+        )
 
 
 def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:

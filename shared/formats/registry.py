@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shared.formats.anthropic import AnthropicReader, AnthropicWriter
 from shared.formats.base import FileNames, Target, one_line
 from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
+from shared.formats.gemini import GeminiReader, GeminiWriter
 from shared.formats.native import NativeReader
 from shared.formats.openai import OpenAIReader, OpenAIWriter
 from shared.formats.requests import convert_defaults
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from shared.formats.base import Json, Reader, Writer
 
-FORMATS = ("native", "openai", "bedrock", "csv", "tsv", "text")
+FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
 
 DELIMITERS = {"csv": b",", "tsv": b"\t"}
 """Formats whose records are rows, and the delimiters of their fields."""
@@ -80,6 +82,8 @@ def reader_of(form: Form, target: Target) -> Reader:
 _READERS: dict[str, Callable[[Target], Reader]] = {
     "native": NativeReader,
     "openai": OpenAIReader,
+    "anthropic": AnthropicReader,
+    "gemini": GeminiReader,
     "bedrock": BedrockReader,
     "text": TextReader,
 }
@@ -91,7 +95,15 @@ def writer_of(form: Form, target: Target) -> Writer | None:
         return TableWriter(form.columns)
     if form.format == "openai":
         return OpenAIWriter(target.task)
-    return BedrockWriter() if form.format == "bedrock" else None
+    make = _WRITERS.get(form.format)
+    return make() if make else None
+
+
+_WRITERS: dict[str, Callable[[], Writer]] = {
+    "anthropic": AnthropicWriter,
+    "gemini": GeminiWriter,
+    "bedrock": BedrockWriter,
+}
 
 
 def describer_of(form: Form) -> Callable[[bytes], bytes]:

@@ -11,10 +11,16 @@ import pytest
 FILES = Path(__file__).parents[1] / "files"
 BGE = "@cf/baai/bge-m3"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+KIMI = "@cf/moonshotai/kimi-k2.6"
 GPT = "@cf/openai/gpt-oss-120b"
 VISION = "@cf/meta/llama-4-scout-17b-16e-instruct"
 
 MODELS = {
+    "anthropic-guide": LLAMA,
+    "anthropic-tools": KIMI,
+    "gemini-guide": LLAMA,
+    "gemini-vertex": KIMI,
+    "gemini-embeddings": BGE,
     "openai-guide": LLAMA,
     "openai-guide-embeddings": BGE,
     "openai-guide-responses": GPT,
@@ -49,7 +55,17 @@ def test_a_vendors_file_is_answered_in_its_own_form(world, name):
 
     manifest = world.manifest()
     assert (manifest["format"], manifest["counts"]["failed"]) == (name.partition("-")[0], 0)
-    if manifest["format"] == "openai":
+    if manifest["format"] == "anthropic":
+        lines = world.lines()
+        assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
+        assert all(line["result"]["message"]["content"] for line in lines)
+    elif manifest["format"] == "gemini":
+        lines = world.lines()
+        assert [line.get("key", line.get("id")) for line in lines] == [
+            record.get("key", record.get("id")) for record in records
+        ]
+        assert all(line["response"] for line in lines)
+    elif manifest["format"] == "openai":
         lines = world.lines()
         assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
         for line in lines:

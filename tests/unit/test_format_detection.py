@@ -10,12 +10,14 @@ from shared.formats.detect import detect_format, extension_format, first_model
 OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'
 BEDROCK = b'{"recordId":"a","modelInput":{}}\n'
 ANTHROPIC = b'{"custom_id":"a","params":{}}\n'
+GEMINI = b'{"key":"a","request":{"contents":[]}}\n'
 NATIVE = b'{"text":"a"}\n'
+OPENAI_OUTPUT = b'{"id":"b","custom_id":"a","response":{"status_code":200,"body":{}},"error":null}'
 BGE = "@cf/baai/bge-m3"
 
 
-def detect(head, key="inbox/a.jsonl", *, complete=True, form="jsonl"):
-    return detect_format(key, head, complete=complete, form=form)
+def detect(head, key="inbox/a.jsonl", *, complete=True, form="jsonl", elements=None):
+    return detect_format(key, head, complete=complete, form=form, elements=elements)
 
 
 def refusal(head, **arguments):
@@ -38,24 +40,69 @@ def refusal(head, **arguments):
         (b"\xef\xbb\xbf" + OPENAI, "openai"),
         (b"\n\r\n" + OPENAI, "openai"),
         (b'{"broken\n5\n[1]\n' + OPENAI + NATIVE, "openai"),
-        (NATIVE + OPENAI, "native"),
+        (NATIVE + OPENAI, "openai"),
+        (ANTHROPIC, "anthropic"),
+        (GEMINI, "gemini"),
+        (b'{"request":{"content":{"parts":[]}}}', "gemini"),
+        (b'{"url":"/v1/embeddings","body":{}}', "openai"),
+        (b'{"body":{}}\n' + OPENAI, "openai"),
+        (b'{"model":"a","messages":[]}', "native"),
+        (b'{"model":"a","input":"b"}\n' + NATIVE, "native"),
+        (b'{"request":{"prompt":"a"}}', "native"),
         (b"5\n", "native"),
         (b"null\n", "native"),
     ],
 )
-def test_the_first_object_decides_the_format(head, expected):
+def test_the_first_record_that_names_a_format_decides(head, expected):
     assert detect(head) == expected
 
 
-def test_a_document_is_native():
+def test_a_document_is_native_and_an_array_has_the_format_of_its_elements():
     assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
-    assert detect(b"[" + BEDROCK + b"]", form="array") == "native"
+    for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
+        assert detect(b"[" + record + b"]", form="array", elements=[NATIVE, record]) == expected
+    assert detect(b"[]", form="array", elements=[]) == "native"
 
 
-def test_anthropics_batches_are_refused_with_the_way_out():
-    error = refusal(ANTHROPIC)
+@pytest.mark.parametrize(
+    ("head", "places"),
+    [
+        (NATIVE + b"\n" + OPENAI + ANTHROPIC, ("Line 3 is of the format openai", "line 4 is of the format anthropic")),
+        (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
+    ],
+)
+def test_a_file_of_two_formats_is_refused_with_a_record_of_each(head, places):
+    error = refusal(head)
     assert error.code == "unknown_format"
-    assert "'body' in place of 'params'" in error.message
+    assert all(place in error.message for place in places)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        OPENAI_OUTPUT,
+        b'{"recordId":"a","modelInput":{},"modelOutput":{}}',
+        b'{"recordId":"a","modelInput":{},"error":{}}',
+        b'{"custom_id":"a","result":{"type":"succeeded"}}',
+        b'{"key":"a","response":{}}',
+        b'{"request":{"contents":[]},"response":{},"status":""}',
+        b'{"id":0,"external_reference":null,"success":true,"result":{}}',
+    ],
+)
+def test_a_batchs_results_are_refused_with_the_way_out(head):
+    error = refusal(NATIVE + head)
+    assert (error.code, "Line 2 is a batch's result" in error.message) == ("unknown_format", True)
+    assert "retry file" in error.message
+
+
+def test_bare_bodies_of_embeddings_are_refused_with_the_way_out():
+    error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
+    assert (error.code, '"body"' in error.message) == ("unknown_format", True)
+
+
+def test_a_text_that_begins_like_json_is_text():
+    assert detect(b"[Intro] hello\n42\nlast\n", key="inbox/a.txt") == "text"
+    assert detect(b"[id],text\n1,x\n", key="inbox/a.csv") == "csv"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +127,7 @@ def test_a_table_is_known_by_its_extension(head):
     assert detect(head, key="inbox/a.csv") == "csv"
 
 
-@pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n"])
+@pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n" + NATIVE])
 def test_json_is_json_whatever_its_extension(head):
     assert detect(head, key="inbox/a.csv") == "native"
     assert detect(OPENAI, key="inbox/a.txt") == "openai"
@@ -108,6 +155,9 @@ def test_an_unfinished_line_is_not_judged():
 def test_the_first_model_id_in_a_body_counts():
     lines = [{"body": {"model": "gpt-4o"}}, {"body": 5}, 7, {"body": {"model": BGE}}, {"body": {"model": "@cf/a/b"}}]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
-    assert first_model(head, complete=True) == BGE
-    assert first_model(OPENAI, complete=True) == ""
-    assert first_model(json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+    assert first_model("openai", head, complete=True) == BGE
+    assert first_model("native", head, complete=True) == ""
+    assert first_model("openai", OPENAI, complete=True) == ""
+    assert first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+    named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
+    assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE

@@ -35,6 +35,10 @@ _NO_PADDING = re.compile(rb"[^\x00]")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd"),
+    (b"\xd0\xcf\x11\xe0", "an Excel workbook; save the sheet as CSV (UTF-8)"),
+    (b"SQLite format 3\x00", "an SQLite database; export the table as CSV or JSON Lines"),
+    (b"7z\xbc\xaf", "a 7z archive; unpack it and upload the file inside, or compress that with gzip or zstd"),
+    (b"ARROW1", "Arrow; export it as JSON Lines"),
     (b"BZh", "bzip2; compress it with gzip or zstd instead"),
     (b"\xfd7zXZ\x00", "xz; compress it with gzip or zstd instead"),
     (b"PAR1", "Parquet; export it as JSON Lines"),
@@ -48,6 +52,11 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"Obj\x01", "Avro; export it as JSON Lines"),
     (b"ORC", "ORC; export it as JSON Lines"),
 )
+_TAR_MAGIC = 257
+"""Where a tar archive says what it is."""
+_SHEETS = (b"[Content_Types].xml", b"xl/workbook", b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet")
+SIGNATURE_BYTES = 4 << 10
+"""First bytes in which signatures are looked for: those of an archive have the names of a workbook's files."""
 
 
 def detect_compression(head: bytes) -> str:
@@ -63,6 +72,13 @@ def reject_foreign_format(head: bytes) -> None:
     Raises:
         UploadError: `unknown_format`, with the fix in its message.
     """
+    if head.startswith(b"PK\x03\x04") and any(name in head for name in _SHEETS):
+        raise UploadError("unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8).")
+    if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar":
+        raise UploadError(
+            "unknown_format",
+            "The upload is a tar archive; unpack it and upload each file, compressed with gzip or zstd.",
+        )
     for magic, words in _FOREIGN:
         if head.startswith(magic):
             raise UploadError("unknown_format", f"The upload is {words}.")

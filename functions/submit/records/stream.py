@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format
+from functions.submit.records.decompress import SIGNATURE_BYTES, decompress, detect_compression, reject_foreign_format
 from functions.submit.records.detect_form import HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -146,5 +146,5 @@ def read_beginning(store: ObjectStore, upload: Upload, check: Callable[[], None]
         if len(head) >= HEAD_BYTES:
             complete = False
             break
-    reject_foreign_format(bytes(head[:16]))
+    reject_foreign_format(bytes(head[:SIGNATURE_BYTES]))
     return Beginning(packing, bytes(head), complete)
