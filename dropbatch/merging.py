@@ -116,8 +116,9 @@ def overlay(current: Path, newer: Path, places: Iterable[int], target: Path) -> 
     is_table = _is_table(current)
     with current.open("rb") as old_file, newer.open("rb") as new_file, target.open("wb") as merged:
         old, new = records(old_file, is_table=is_table), records(new_file, is_table=is_table)
+        header = next(old, b"") if is_table else b""
         if is_table:
-            merged.write(next(old, b""))
+            merged.write(header)
             next(new, b"")
         upcoming = iter(zip(places, new, strict=True))
         place, answer = next(upcoming, (-1, b""))
@@ -125,7 +126,8 @@ def overlay(current: Path, newer: Path, places: Iterable[int], target: Path) -> 
             if at != place:
                 merged.write(line)
                 continue
-            if is_success(line, is_table=is_table) and not is_success(answer, is_table=is_table):
+            was, is_now = (is_success(one, is_table=is_table, header=header) for one in (line, answer))
+            if was and not is_now:
                 merged.write(line)
             else:
                 merged.write(_in_place_of(line, answer, at))
@@ -148,11 +150,15 @@ def records(lines: Iterable[bytes], *, is_table: bool) -> Iterator[bytes]:
         yield row
 
 
-def is_success(record: bytes, *, is_table: bool) -> bool:
+_LAST_COLUMN = re.compile(rb"([,;\t|])error_message(?:_\d+)?\s*$")
+
+
+def is_success(record: bytes, *, is_table: bool, header: bytes = b"") -> bool:
     """Whether a record of an output is an answer, in any format."""
     if is_table:
         # The last fields are answer, error_code and error_message.
-        delimiter = "\t" if b"\t" in record and b"," not in record else ","
+        last = _LAST_COLUMN.search(header)
+        delimiter = last.group(1).decode() if last else "\t" if b"\t" in record and b"," not in record else ","
         fields = next(csv.reader([record.decode(errors="replace")], delimiter=delimiter))
         return len(fields) > 1 and not fields[-2]
     answer = json.loads(record)

@@ -39,6 +39,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         model: as given, valid or not.
         template: text with `{column}`s.
+        delimiter: between the fields of a table's rows.
+        system: system prompt for the rows of tables and the lines of text.
         defaults: members for every request that has no member of that name, as JSON.
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
@@ -49,6 +51,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     format: str | None = None
     template: str | None = None
+    delimiter: str | None = None
+    system: str | None = None
     defaults: dict[str, msgspec.Raw] | None = None
     deadline_hours: float | None = None
     max_failed_fraction: float | None = None
@@ -75,6 +79,17 @@ def _format(raw: Json) -> str:
     if value not in FORMATS:
         raise _WrongValueError(f"{_one_of(FORMATS)}{_nearest(str(value), FORMATS)}")
     return str(value)
+
+
+def _delimiter(raw: Json) -> str:
+    words = "It must be one of , ; | tab."
+    value = _decoded(raw, str, words)
+    if value not in _DELIMITERS:
+        raise _WrongValueError(words)
+    return _DELIMITERS[value]
+
+
+_DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 
 
 def _one_of(names: Sequence[str]) -> str:
@@ -140,6 +155,8 @@ _PARSERS: dict[str, Callable[[Json], object]] = {
     "model": _text,
     "format": _format,
     "template": _text,
+    "delimiter": _delimiter,
+    "system": _text,
     "defaults": _defaults,
     "deadline_hours": _number(1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, up to {MAX_DEADLINE_HOURS}."),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
@@ -174,7 +191,7 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
             continue
         try:
             text = _unfolded(written)
-            is_json = member in _JSON_IN_METADATA or (member == "template" and text.startswith('"'))
+            is_json = member in _JSON_IN_METADATA or (member in {"template", "system"} and text.startswith('"'))
             found[member] = parse(text.encode() if is_json else msgspec.json.encode(text))
         except (_WrongValueError, UnicodeEncodeError) as error:
             raise _bad(f"x-amz-meta-{header}", str(error)) from None

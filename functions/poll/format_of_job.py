@@ -32,7 +32,9 @@ def form_of(store: ObjectStore, job: Job) -> Form:
         StorageError: S3 failed.
     """
     is_table = job.plan.format in DELIMITERS
-    return Form(job.plan.format or "native", store.get(keys.header(job.job_id)) if is_table else b"")
+    return Form(
+        job.plan.format or "native", store.get(keys.header(job.job_id)) if is_table else b"", job.plan.delimiter
+    )
 
 
 def result_file(job: Job, kind: Kind) -> ResultFile:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from shared.staged_batch import RecordEntry, RecordIndex
 
 
+NOT_RETRIED = UNREADABLE_CODES | {"too_large"}
+"""Codes of records that are not in the retry file: of a row that is too large, only some fields are kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Originals:
     """A batch's records as the user wrote them.
@@ -80,7 +84,7 @@ def join_originals(
         message = message[:MAX_MESSAGE_CHARACTERS]
         native = failed_line(id_, row, code, message)
         output = writer.line(facts, Outcome(id_, row.reference, record, None, code, message)) if writer else native
-        retry = record + b"\n" if record and code not in UNREADABLE_CODES else b""
+        retry = record + b"\n" if record and code not in NOT_RETRIED else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
 
 

@@ -19,7 +19,7 @@ from functions.submit.records.stream import read_beginning
 from shared import s3_keys as keys
 from shared.cost import has_price
 from shared.errors import UploadError
-from shared.formats.csv_rows import LongRow, read_rows
+from shared.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from shared.formats.detect import detect_format, first_model
 from shared.formats.registry import DELIMITERS, Form, reader_of, target_of
 from shared.job_status import JSON_TYPE
@@ -56,7 +56,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     options = pinned_options(services, job)
     beginning = read_beginning(services.store, job.upload, check)
     plan, header = _plan(services, job, options, beginning)
-    form = Form(plan.format, header)
+    form = Form(plan.format, header, plan.delimiter)
     if plan.converts and (header or plan.format not in DELIMITERS):
         _reader(form, plan, options)  # raises if the options do not fit the columns
     if job.max_cost is not None and plan.model and not has_price(plan.model):
@@ -95,13 +95,13 @@ def reader_for(services: Services, job: Job) -> Reader | None:
     if not job.plan.converts:
         return None
     header = services.store.get(keys.header(job.job_id)) if job.plan.format in DELIMITERS else b""
-    return _reader(Form(job.plan.format, header), job.plan, pinned_options(services, job))
+    return _reader(Form(job.plan.format, header, job.plan.delimiter), job.plan, pinned_options(services, job))
 
 
 def _reader(form: Form, plan: SplitPlan, options: Options) -> Reader:
     if form.format in DELIMITERS and not form.header:
         form = replace(form, header=b"text")  # a table without a header has no rows either
-    return reader_of(form, target_of(plan.model, options.template or "", options.defaults))
+    return reader_of(form, target_of(plan.model, options.template or "", options.defaults, options.system or ""))
 
 
 def _plan(services: Services, job: Job, options: Options, beginning: Beginning) -> tuple[SplitPlan, bytes]:
@@ -110,13 +110,15 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
     form, start = detect_form(head, complete=complete)
     array = list(_elements(head[start:])) if form == "array" else None
     format_ = options.format or detect_format(job.upload.key, head, complete=complete, form=form, elements=array)
-    start_line, header = 0, b""
+    start_line, header, delimiter = 0, b"", ""
     if format_ not in ARRAYS or (format_ != "native" and form == "object"):
         array = None
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
     if format_ in DELIMITERS:
         form = "rows"
-        header, size, start_line = _first_row(head[start:], DELIMITERS[format_])
+        delimiter = options.delimiter or _delimiter(format_, head[start:])
+        header, size, start_line = _first_row(head[start:], delimiter.encode())
+        header = head[:start] + header if header else b""
         start += size
     plan = replace(
         job.plan,
@@ -125,6 +127,7 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
         start=start,
         format=format_,
         start_line=start_line,
+        delimiter=delimiter,
         converts=format_ != "native" or bool(options.defaults),
     )
     settings = services.settings
@@ -143,6 +146,23 @@ def _elements(text: bytes) -> Iterator[bytes]:
             yield from (record for record in window.records if isinstance(record, bytes))
     except UploadError:
         return  # The head ends within an element; what is broken, the split finds.
+
+
+def _delimiter(format_: str, text: bytes) -> str:
+    """The delimiter of a table: the one that its header has outside quotes.
+
+    Raises:
+        UploadError: `bad_options`: it has several.
+    """
+    if format_ != "csv":
+        return DELIMITERS[format_].decode()
+    found = delimiters_in(first_row(text))
+    if len(found) > 1:
+        names = ", ".join(repr(one) for one in found)
+        raise UploadError(
+            "bad_options", f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to the one between columns."
+        )
+    return found[0] if found else DELIMITERS[format_].decode()
 
 
 def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:

@@ -105,7 +105,7 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
 
 
 def _row(row: bytes) -> bytes | LongRow:
-    row = row.removesuffix(b"\r")
+    row = row.rstrip(b"\r")  # Python on Windows writes CR CR LF where a file was opened without newline=""
     return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > API_BODY_LIMIT else row
 
 
@@ -175,6 +175,30 @@ def split_row(row: bytes, delimiter: bytes) -> list[bytes]:
         if end >= len(row):
             return fields
         at = end + 1
+
+
+def whole_fields(beginning: bytes, delimiter: bytes) -> bytes:
+    """The fields at a row's beginning that are whole, without the last one."""
+    return delimiter.join(split_row(beginning, delimiter)[:-1])
+
+
+def first_row(head: bytes) -> bytes:
+    """A file's first row that is not empty, whatever its delimiter; it may have line breaks in quotes."""
+    match = _FIRST_ROW.match(head)
+    return match.group(1) if match else b""
+
+
+_FIRST_ROW = re.compile(rb'[\r\n]*+((?:[^"\n]|"[^"]*+")*+)')
+_QUOTED_TEXT = re.compile(rb'"[^"]*+"')
+
+
+def delimiters_in(row: bytes) -> list[str]:
+    """The delimiters that a row has outside quotes."""
+    bare = _QUOTED_TEXT.sub(b"", row)
+    return [one for one in KNOWN_DELIMITERS if one.encode() in bare]
+
+
+KNOWN_DELIMITERS = (",", ";", "\t", "|")
 
 
 # ── a row that is too large ──────────────────────────────────────────────────────────────────────────────────────────

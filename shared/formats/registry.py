@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shared.errors import UploadError
 from shared.formats.anthropic import AnthropicReader, AnthropicWriter
-from shared.formats.base import FileNames, Target, one_line
+from shared.formats.base import FileNames, Target, Task, one_line
 from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
 from shared.formats.gemini import GeminiReader, GeminiWriter
 from shared.formats.native import NativeReader
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
 
 DELIMITERS = {"csv": b",", "tsv": b"\t"}
-"""Formats whose records are rows, and the delimiters of their fields."""
+"""Formats whose records are rows, and the delimiters of their fields unless the header has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ class Form:
 
     Attributes:
         format: one of `FORMATS`.
-        header: a table's first row, without BOM and line end; empty for others.
+        header: a table's first row, with its BOM, without line end; empty for others.
+        delimiter: between a table's fields; empty for the format's own.
     """
 
     format: str
     header: bytes = b""
+    delimiter: str = ""
 
     @property
     def columns(self) -> Columns:
@@ -47,10 +50,12 @@ class Form:
         Raises:
             UploadError: `unknown_format`: the header cannot be read.
         """
-        return Columns(self.header, DELIMITERS[self.format])
+        return Columns(self.header, self.delimiter.encode() or DELIMITERS[self.format])
 
 
-def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None) -> Target:
+def target_of(
+    model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None, system: str = ""
+) -> Target:
     """What is known about a job's model, with the job's options."""
     model = find_model(model_id)
     return Target(
@@ -60,6 +65,7 @@ def target_of(model_id: str, template: str = "", defaults: Mapping[str, Json] | 
         images=model.images,
         plain_schema=model.plain_schema,
         template=template,
+        system=system,
         defaults=defaults or {},
         schema=SCHEMAS[model.schema],
         dimensions=model.dimensions,
@@ -72,6 +78,8 @@ def reader_of(form: Form, target: Target) -> Reader:
     Raises:
         UploadError: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
     """
+    if target.system and form.format in {*DELIMITERS, "text"} and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+        raise UploadError("bad_options", f"system: {target.model} is a model for {target.task} and takes none.")
     if form.format != "native" and target.defaults:
         target = replace(target, defaults=convert_defaults(target))
     if form.format in DELIMITERS:

@@ -17,7 +17,9 @@ from shared.formats.base import (
     Task,
     begins,
     elements_of,
+    encode,
     members_of,
+    splice,
     splice_array,
     value_of,
 )
@@ -189,6 +191,11 @@ _USER = b'[{"role":"user","content":%b}]'
 
 def text_input(text: Json, target: Target) -> Request:
     """The members that pass a text, given as a JSON string, to a model."""
+    if target.system and target.shape is Shape.INPUT:
+        return {"instructions": encode(target.system), "input": text}
+    if target.system:
+        system = splice([("role", b'"system"'), ("content", encode(target.system))])
+        return {"messages": splice_array([system, splice([("role", b'"user"'), ("content", text)])])}
     if target.shape is Shape.MESSAGES:
         return {"messages": _USER % bytes(text)}
     return {INPUT_MEMBERS[target.shape]: text}

@@ -13,7 +13,7 @@ from shared.formats.answers import read_answer, text_value
 from shared.formats.base import NULL, Converted, RecordFault, compact, encode, splice, splice_array, with_defaults
 from shared.formats.csv_rows import split_row
 from shared.formats.requests import text_input
-from shared.formats.template import Template, listed
+from shared.formats.template import Template, listed, position
 from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
@@ -40,38 +40,36 @@ class Columns:
     """A table's header: the names of its columns, each of them unique.
 
     Attributes:
-        header: its exact bytes, without BOM and line end.
+        header: its exact bytes, with its BOM, without line end.
         delimiter: one byte.
         names: a name that occurs again gets `_2`, `_3`, … as a suffix.
+        only: the position of the only column that has a name; None if there are several.
     """
 
     def __init__(self, header: bytes, delimiter: bytes) -> None:
         """Read a header.
 
         Raises:
-            UploadError: `unknown_format`: it is not text, or its columns have another delimiter.
+            UploadError: `unknown_format`: it is not text.
         """
         self.delimiter = delimiter
         try:
             text = header.decode().lstrip(_BOM)
-            (fields,) = csv.reader([text], delimiter=delimiter.decode()) if text else ([""],)
+            (fields,) = csv.reader([text], delimiter=delimiter.decode(), strict=True) if text else ([""],)
         except (UnicodeDecodeError, csv.Error, ValueError) as error:
             raise UploadError(
                 "unknown_format",
                 f"The first row cannot be read as column names ({error}). Save the file as UTF-8, with LF or CRLF.",
             ) from error
-        if len(fields) == 1 and ";" in fields[0]:
-            raise UploadError(
-                "unknown_format",
-                "The first row has semicolons and no comma. Save the file with commas between its columns, or as "
-                "TSV under a name that ends in .tsv.",
-            )
-        self.header = text.encode()
+        self.header = header
         self.names = _made_unique(fields)
+        named = [index for index, field in enumerate(fields) if field.strip()]
+        self.only = named[0] if len(named) == 1 else 0 if len(fields) == 1 else None
 
     def find(self, candidates: Iterable[str]) -> int | None:
         """The position of the first candidate that exists; None if none does."""
-        return next((self.names.index(name) for name in candidates if name in self.names), None)
+        found = (position(self.names, name) for name in candidates)
+        return next((index for index in found if index is not None), None)
 
     def added_header(self) -> bytes:
         """The header of the output, line feed included."""
@@ -91,10 +89,13 @@ def _made_unique(names: list[str]) -> list[str]:
     return unique
 
 
+_FIX = "Put a field with a quote or a line break in quotes, and double the quotes in it."
+
+
 def read_fields(rows: list[bytes], delimiter: bytes) -> list[list[str] | RecordFault]:
     """Each row's values, or why it has none."""
     try:
-        found = list(csv.reader([row.decode() for row in rows], delimiter=delimiter.decode()))
+        found = list(csv.reader([row.decode() for row in rows], delimiter=delimiter.decode(), strict=True))
     except (UnicodeDecodeError, csv.Error):
         found = []
     if len(found) == len(rows):
@@ -104,12 +105,12 @@ def read_fields(rows: list[bytes], delimiter: bytes) -> list[list[str] | RecordF
 
 def _read_row(row: bytes, delimiter: bytes) -> list[str] | RecordFault:
     try:
-        (fields,) = csv.reader([row.decode()], delimiter=delimiter.decode())
+        (fields,) = csv.reader([row.decode()], delimiter=delimiter.decode(), strict=True)
     except UnicodeDecodeError as error:
         message = f"Byte {error.start + 1} of the row is not UTF-8. Save the file as UTF-8."
         return RecordFault("invalid_utf8", message)
     except (csv.Error, ValueError) as error:
-        return RecordFault("bad_record", f"The row cannot be read ({error}). Put a field with a line break in quotes.")
+        return RecordFault("bad_record", f"The row cannot be read ({error}). {_FIX}")
     return fields
 
 
@@ -125,7 +126,9 @@ class TableReader:
         self._target = target
         self._columns = columns
         self._template = Template(target.template, columns.names) if target.template else None
-        self._input = 0 if self._template or len(columns.names) == 1 else _input_column(columns)
+        self._input = 0
+        if not self._template:
+            self._input = _input_column(columns) if columns.only is None else columns.only
         self._reference = columns.find(REFERENCE_COLUMNS)
 
     def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:

@@ -33,11 +33,12 @@ class Template:
             at = token.end()
             name = token.group(1)
             if name is not None:
-                if name not in columns:
+                column = position(columns, name)
+                if column is None:
                     raise UploadError(
                         "bad_options", f"template: there is no column {name!r}. The columns are: {listed(columns)}."
                     )
-                self._columns.append(columns.index(name))
+                self._columns.append(column)
                 self._texts.append("")
             elif len(token.group()) == 1:
                 raise UploadError(
@@ -54,6 +55,14 @@ class Template:
         for column, text in zip(self._columns, self._texts[1:], strict=True):
             pieces += (values[column], text)
         return "".join(pieces)
+
+
+def position(columns: Sequence[str], name: str) -> int | None:
+    """Where a column is; one that differs in case, or in space around it, counts if there is no other such."""
+    if name in columns:
+        return columns.index(name)
+    like = [index for index, column in enumerate(columns) if column.strip().casefold() == name.strip().casefold()]
+    return like[0] if len(like) == 1 and name.strip() else None
 
 
 def listed(columns: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ class SplitPlan:
         format: one of `shared.formats.registry.FORMATS`; empty in jobs from when `native` was the only one.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
+        delimiter: between the fields of a table's rows; empty for other formats.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -50,6 +51,7 @@ class SplitPlan:
     start_line: int = 0
     converts: bool = False
     by_default: bool = False
+    delimiter: str = ""
 
     @property
     def is_document(self) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import UploadError
 from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault
-from shared.formats.csv_rows import read_rows
+from shared.formats.csv_rows import delimiters_in, first_row, read_rows, whole_fields
 from shared.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
 from shared.formats.tables import Columns
 from shared.formats.template import Template
@@ -65,10 +65,6 @@ def test_a_table_that_does_not_say_its_input_is_refused_with_its_columns():
     assert "'body', 'title'" in error.message
 
 
-def test_a_table_with_semicolons_is_refused():
-    assert error_of(Columns, b"id;text", b",").code == "unknown_format"
-
-
 @pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
 def test_a_header_that_cannot_be_read_is_refused(header):
     assert error_of(Columns, header, b",").code == "unknown_format"
@@ -76,7 +72,84 @@ def test_a_header_that_cannot_be_read_is_refused(header):
 
 def test_the_bom_is_not_part_of_the_first_name():
     assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
-    assert Columns(b"\xef\xbb\xbftext,b", b",").header == b"text,b"
+    columns = Columns(b"\xef\xbb\xbftext,b", b",")
+    assert columns.added_header() == b"\xef\xbb\xbftext,b,answer,error_code,error_message\n"
+    assert file_names(Form("csv", columns.header), "inbox/a.csv").retry_opening == b"\xef\xbb\xbftext,b\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (b"id\ttext\n1\thello\n", ["\t"]),
+        (b"id|text\n", ["|"]),
+        (b'id;text;"price, EUR"\n1;x;2\n', [";"]),
+        (b'\r\n\n"a,\nb";c\n1,1\n', [";"]),
+        (b"text\na,b\n", []),
+        (b"id,text|x\n", [",", "|"]),
+    ],
+)
+def test_the_delimiter_is_what_the_header_has_outside_quotes(header, found):
+    assert delimiters_in(first_row(header)) == found
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_a_table_is_written_with_its_own_delimiter(delimiter):
+    form = Form("csv", f"id{delimiter}text".encode(), delimiter)
+    row = f"1{delimiter}x".encode()
+    (converted,) = reader_of(form, target_of(BGE)).convert([row])
+    assert json.loads(converted.request) == {"text": "x", "external_reference": "1"}
+    line = writer_of(form, target_of(BGE)).line(FACTS, Outcome(0, b"null", row, b'{"response":"a,b"}'))
+    assert line.decode() == f"1{delimiter}x{delimiter}a,b{delimiter}{delimiter}\n"
+
+
+def test_names_of_columns_match_in_any_case_if_only_one_does():
+    assert sent(b"ID, Text", b"1,x") == {"text": "x", "external_reference": "1"}
+    assert sent(b"Title,body", b"x,y", template="{title}") == {"text": "x"}
+    assert sent(b"TEXT,text,b", b"x,y,z") == {"text": "y"}
+    assert error_of(convert, b"TEXT,Text,b", []).code == "bad_options"
+
+
+def test_a_column_without_a_name_is_not_counted():
+    assert sent(b",review", b"0,x") == {"text": "x"}
+    assert sent(b",review,", b"0,x,") == {"text": "x"}
+
+
+def test_a_row_ends_with_any_number_of_carriage_returns():
+    data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
+    assert [row for window in read_rows([data], b",") for row in window.rows] == [b"id,text", b"1,hello", b"2,bye"]
+
+
+@pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
+def test_quotes_that_would_be_lost_make_the_row_bad(row):
+    (fault,) = convert(b"id\ttext", [row], kind="tsv")
+    assert (fault.code, "double the quotes" in fault.message) == ("bad_record", True)
+    assert line_of(b"id\ttext", row, code="bad_record", message="m", kind="tsv").startswith(row)
+
+
+def test_what_is_whole_at_a_rows_beginning_can_be_kept():
+    assert whole_fields(b'7,"a,b",ccc', b",") == b'7,"a,b"'
+    assert whole_fields(b'7,"a,b', b",") == b"7"
+    assert whole_fields(b"xxx", b",") == b""
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"),
+    [
+        (LLAMA, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
+        (KIMI, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
+        (GPT_OSS, {"instructions": 'Be "brief".', "input": "x"}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "text"])
+def test_a_system_prompt_goes_before_each_row_and_line(model, request_, kind):
+    target = target_of(model, system='Be "brief".')
+    (converted,) = reader_of(Form(kind, b"text" if kind == "csv" else b""), target).convert([b"x"])
+    assert json.loads(converted.request) == request_
+
+
+def test_a_model_without_a_chat_takes_no_system_prompt():
+    error = error_of(reader_of, Form("text"), target_of(BGE, system="Be brief."))
+    assert (error.code, error.message.startswith("system: ")) == ("bad_options", True)
 
 
 def test_a_name_that_is_there_twice_gets_a_number():

@@ -14,7 +14,7 @@ from functions.submit.records.cut import MAX_BLANK_BYTES, Cut, excerpt_json, loc
 from functions.submit.records.framing import OverlongRecord, elements, lines
 from shared.errors import UploadError
 from shared.formats.base import UNREADABLE_CODES, RecordFault, compact
-from shared.formats.csv_rows import LongRow, read_rows
+from shared.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from shared.formats.registry import DELIMITERS
 from shared.models import Checkpoint
 from shared.settings import API_BODY_LIMIT
@@ -148,7 +148,7 @@ class _Window(NamedTuple):
 
 def _windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Window]:
     if plan.format in DELIMITERS:
-        for rows in read_rows(blocks, DELIMITERS[plan.format], start.line):
+        for rows in read_rows(blocks, _delimiter(plan), start.line):
             records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
             yield _Window(records, rows.steps, rows.lines)
     elif plan.is_document:
@@ -160,6 +160,10 @@ def _windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
                 yield _Window([b""], [window.blank_bytes], [window.blank_lines])
                 continue
             yield _Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+
+
+def _delimiter(plan: SplitPlan) -> bytes:
+    return plan.delimiter.encode() or DELIMITERS[plan.format]
 
 
 def _records(
@@ -175,20 +179,34 @@ def _records(
             judged.append(judge(raw, None if plan.is_document else line + 1))
             line += taken
         converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
-        for one, step, taken in zip(judged, window.steps, window.lines, strict=True):
+        for raw, one, step, taken in zip(window.records, judged, window.steps, window.lines, strict=True):
             line_number = None if plan.is_document else place.line + 1
             end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
             if isinstance(one, UnsendableRecord):
-                yield _Record(b"", b"", NO_REFERENCE, line_number, place, end, one)
+                kept = _kept(plan, one, raw)
+                yield _Record(b"", kept, NO_REFERENCE, line_number, place, end, one)
             elif one is not None:
-                yield _converted(next(converted), one, line_number, place, end)
+                yield _converted(plan, next(converted), one, line_number, place, end)
             place = end
         if judged == [None]:
             yield place
 
 
+def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> bytes:
+    """What is kept of a record that is too large: of a table's row, the fields at its beginning that are whole."""
+    if plan.format not in DELIMITERS or fault.code != "too_large":
+        return b""
+    beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
+    return whole_fields(beginning, _delimiter(plan))
+
+
 def _converted(
-    found: tuple[bytes, msgspec.Raw] | RecordFault, raw: bytes, line: int | None, begin: Checkpoint, end: Checkpoint
+    plan: SplitPlan,
+    found: tuple[bytes, msgspec.Raw] | RecordFault,
+    raw: bytes,
+    line: int | None,
+    begin: Checkpoint,
+    end: Checkpoint,
 ) -> _Record:
     if isinstance(found, RecordFault):
         request = excerpt_json(raw) if found.code in UNREADABLE_CODES else NO_REFERENCE
@@ -197,7 +215,7 @@ def _converted(
     sent, reference = found
     if len(sent) >= API_BODY_LIMIT - WRAPPER_BYTES:
         fault = too_large(len(sent), line, excerpt_json(raw))
-        return _Record(b"", b"", _normal(reference), line, begin, end, fault)
+        return _Record(b"", _kept(plan, fault, raw), _normal(reference), line, begin, end, fault)
     return _Record(sent, raw, _normal(reference), line, begin, end)
 
 

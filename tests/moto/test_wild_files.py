@@ -1,0 +1,133 @@
+"""Files as people have them, from drop to results: tables of other tools, arrays, mixtures, archives."""
+
+import csv
+import io
+import json
+import tarfile
+import zipfile
+
+import pytest
+
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+def chat(number):
+    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"hello {number}"}]}
+    return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def run(world, name, content, model=LLAMA, **options):
+    world.upload(name, content, model=model, **options)
+    world.settle(minutes=240)
+    return world.manifest()
+
+
+def rows(world, name="output.csv", delimiter=","):
+    text = world.read(f"{world.only_folder()}/{name}").decode("utf-8-sig")
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter"),
+    [
+        (b"id\ttext\n1\thello\n2\tbye\n", "\t"),
+        (b"id|text\n1|hello\n2|bye\n", "|"),
+        (b'id;text;"price, EUR"\n1;hello;2\n2;bye;3\n', ";"),
+        (b"\xef\xbb\xbfID,Text\r\r\n1,hello\r\r\n2,bye\r\r\n", ","),
+        (b",text\n0,hello\n1,bye\n", ","),
+    ],
+)
+def test_a_table_of_another_tool_is_answered_in_its_own_form(world, content, delimiter):
+    manifest = run(world, "a.csv", content)
+    assert (manifest["state"], manifest["counts"]["succeeded"]) == ("completed", 2)
+    header, *answers = rows(world, delimiter=delimiter)
+    assert header[-3:] == ["answer", "error_code", "error_message"]
+    assert [one[-3].rpartition(": ")[2] for one in answers] == ["hello", "bye"]
+    assert world.read(f"{world.only_folder()}/output.csv").startswith(b"\xef\xbb\xbf") == content.startswith(b"\xef")
+
+
+def test_two_delimiters_need_an_option(world):
+    manifest = run(world, "a.csv", b"id,text|x\n1,hello\n")
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "bad_options")
+    world.upload("b.csv", b"id|text,x\n1|hello\n", model=LLAMA, delimiter="|", template="{text,x}")
+    world.settle()
+    states = {one["source"]["key"]: one["state"] for one in world.manifests().values()}
+    assert states["inbox/b.csv"] == "completed"
+
+
+def test_a_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
+    big = b"7," + b"x" * 10_500_000 + b"\n"
+    manifest = run(world, "a.csv", b"id,text\n1,hello\n" + big + b"2,bye\n", BGE)
+    assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
+    assert [(one[0], one[3]) for one in rows(world)[1:]] == [("1", ""), ("7", "too_large"), ("2", "")]
+    assert "retry" not in {one["kind"] for one in manifest["files"]}
+
+
+def test_a_system_prompt_is_sent_with_each_row(world):
+    run(world, "a.csv", b"id,text\n1,hello\n", system="Be brief.")
+    staged = (world.read(key) for key in world.objects("staging/"))
+    (body,) = (one for one in staged if one.startswith(b'{"requests":'))
+    (request,) = json.JSONDecoder().raw_decode(body.decode())[0]["requests"]
+    assert [one["content"] for one in request["messages"]] == ["Be brief.", "hello"]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_of_openais_records_is_a_batch_file(world, api, indent):
+    manifest = run(world, "a.json", json.dumps([chat(number) for number in range(600)], indent=indent).encode())
+    assert (manifest["format"], manifest["counts"]["succeeded"]) == ("openai", 600)
+    assert len(api.accepted) == 2
+    assert [line["custom_id"] for line in world.lines()] == [f"c{number}" for number in range(600)]
+
+
+def test_a_first_record_without_custom_id_fails_alone(world):
+    first = chat(0)
+    del first["custom_id"], first["url"]
+    records = [first, *(chat(number) for number in range(1, 5))]
+    manifest = run(world, "a.jsonl", "\n".join(map(json.dumps, records)).encode())
+    assert (manifest["format"], manifest["counts"]["failed"]) == ("openai", 1)
+    assert world.lines()[0]["response"]["body"]["error"]["param"] == "custom_id"
+
+
+def tar_of(content):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        info = tarfile.TarInfo("a.jsonl")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def workbook():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    return packed.getvalue()
+
+
+LINES = b'{"text":"a"}\n'
+TWO = json.dumps(chat(0)).encode() + b"\n" + json.dumps({"custom_id": "a", "params": {}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", tar_of(LINES), "tar archive"),
+        ("a.xlsx", workbook(), "Excel workbook; save the sheet as CSV"),
+        ("a.db", b"SQLite format 3\x00" + LINES, "SQLite"),
+        ("a.jsonl", TWO, "Line 1 is of the format openai, and line 2 is of the format anthropic"),
+        ("a.jsonl", b'{"custom_id":"a","response":{"status_code":200}}\n', "batch's result"),
+        ("a.jsonl", b'{"model":"text-embedding-3-small","input":"a"}\n', "bare body"),
+    ],
+)
+def test_what_is_no_file_of_requests_is_refused_with_the_way_out(world, api, name, content, words):
+    manifest = run(world, name, content)
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "unknown_format")
+    assert words in manifest["error"]["message"]
+    assert api.accepted == []
+
+
+def test_a_text_that_begins_with_a_bracket_is_text(world):
+    manifest = run(world, "a.txt", b"[Intro] hello\n42\nlast\n")
+    assert (manifest["format"], manifest["counts"]["succeeded"]) == ("text", 3)
