@@ -7,6 +7,7 @@ import pytest
 from functions.poll.advance_job import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared.models import JobState
+from shared.pacing.completion_times import CompletionTimes
 from tests.support.translations import M2M, codes, greetings
 from tests.support.world import BUCKET
 
@@ -59,7 +60,8 @@ def test_answers_that_are_there_at_the_deadline_are_collected(slow, api):
     assert slow.manifest()["counts"]["succeeded"] == len(api.accepted) > 0
 
 
-def test_a_batch_is_polled_first_no_later_than_at_its_jobs_deadline(start, api):
+def test_a_batch_is_polled_first_no_later_than_at_its_jobs_deadline(start, api, monkeypatch):
+    monkeypatch.setattr(CompletionTimes, "first_poll", lambda *_given: 900.0)
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 30, **{"deadline-hours": "0.02"})
