@@ -49,7 +49,7 @@ def random_world(seed: int, events: list[str] | None = None) -> Outcome:
     settings = {
         "MAX_REQUESTS_PER_BATCH": random.choice((2, 3, 10, 500)),
         "API_CALLS_PER_MINUTE": calls_per_minute,
-        "BATCH_DEADLINE_HOURS": random.choice((1, 24)),
+        "BATCH_DEADLINE_HOURS": 24 if is_calm else random.choice((1, 24)),
         "AMBIGUOUS_SUBMIT": random.choice(("resubmit", "resubmit", "fail")),
     }
     with simulated(seed, awkward, behaviour, **settings) as world:

@@ -49,8 +49,6 @@ START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
 TICK_SECONDS = 60.0
 FINAL = frozenset({"completed", "failed", "cancelled"})
-ALARM_ONLY: frozenset[str] = frozenset()
-"""Queues whose dead letters are only an alarm, because the ledger does what they asked."""
 
 
 @dataclass(frozen=True, slots=True)
