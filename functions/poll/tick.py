@@ -80,6 +80,8 @@ REPEAT_SECONDS = 1.0
 class _CallsLeft:
     """What a tick may still send to queues: no more than can call the API before the next tick."""
 
+    firsts: int
+    """First batches of jobs; they are sent again when a poll took their token."""
     submits: int
     polls: int
     idle_visits: int
@@ -102,7 +104,7 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     count("BatchesWaiting", waiting)
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     calls = services.budget.calls_in(60)
-    left = _CallsLeft(calls // 2, calls, MAX_IDLE_VISITS)
+    left = _CallsLeft(calls, calls // 2, calls, MAX_IDLE_VISITS)
     none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
     while True:
         worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS, none_of)
@@ -166,12 +168,13 @@ def _round(
     polls = due(DueKind.POLL, min(free.polls, left.polls) if now >= left.look_at else 0)
     idle = due(DueKind.JOB, min(MAX_JOBS, left.idle_visits), heeds=left.idle_visits > 0)
     pause = free.look_at if free.paused else None
-    may = min(free.first, left.submits)
+    may = min(free.first, left.firsts)
     sent, unused = send_submits(services, firsts, may, pause)
     others = min(free.submits - (may - unused), left.submits - sent)
     if others > 0 or free.paused:
         sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
+    left.firsts -= sent
     polled = _polls(services, polls, left, remaining, over)
     visited = _advance_due_jobs(services, idle, remaining, idle=True)
     left.idle_visits -= visited

@@ -190,7 +190,7 @@ def test_a_tick_that_finds_nothing_reads_only_what_it_has_not_counted(parts):
     ("free", "left", "outcome", "calls"),
     [
         ((3, 5), 9, (0, 0), [3, 5]),
-        ((9, 5), 4, (0, 0), [4, 4]),
+        ((9, 5), 4, (0, 0), [9, 4]),
         ((3, 5), 9, (2, 2), [3, 3]),
         ((3, 5), 9, (2, 0), [3, 5]),
         ((3, 9), 4, (3, 3), [3, 1]),
@@ -233,10 +233,10 @@ def test_without_a_pause_none_is_named_to_what_sends_submits(parts):
     assert [pause for _, _, pause in parts.submits] == [None, None]
 
 
-def test_a_tick_sends_half_as_many_submits_as_there_may_be_calls_before_the_next(parts):
+def test_a_tick_sends_first_batches_for_all_calls_before_the_next_and_others_for_half(parts):
     parts.budget.calls = 9
     parts.submit_outcomes = [(1, 1), (2, 2)]
 
     parts.run()
 
-    assert [calls for _, calls, _ in parts.submits] == [4, 3, 1, 1]
+    assert [calls for _, calls, _ in parts.submits] == [9, 3, 6, 1]
