@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -100,6 +101,8 @@ def detect_format(
     if by_extension and head.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
         return by_extension
     records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
+    if not any(mark in head for mark in _MARKS):
+        records = islice(records, LOOKED_AT_LINES)  # no record names a format: the first ones say what the file is
     first, kinds = _look(records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension))
     if first:
         return first
@@ -140,6 +143,8 @@ def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) ->
     return first.kind if first else "", kinds
 
 
+_MARKS = (b'"body"', b'"params"', b'"request"', b'"modelInput"', b'"response"', b'"result"', b'"error"')
+"""Members without which no record is of another format than the native one."""
 _NAMED = frozenset({"openai", "anthropic", "gemini", "bedrock", "output"})
 _NO_OBJECT = frozenset({"broken", "value"})
 

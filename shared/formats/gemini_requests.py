@@ -54,7 +54,7 @@ def convert_request(request: dict[str, msgspec.Raw], target: Target) -> dict[str
     if tools:
         body["tools"] = tools
     calling = _member(_member(members.get("toolConfig"), "functionCallingConfig"), "mode")
-    if calling in _MODES:
+    if isinstance(calling, str) and calling in _MODES:
         body["tool_choice"] = _MODES[calling]
     raws = {name: msgspec.Raw(encode(value)) for name, value in body.items()}
     return convert_body(raws, Endpoint.CHAT, target, "request")

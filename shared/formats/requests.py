@@ -129,7 +129,7 @@ def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str)
         raise BadRecordError(f"{path}.{name}", "It must be a string or an array of strings.")
     request["text"] = texts
     if "truncate" in request:
-        is_cut = value_of(request.pop("truncate")) in {"END", "START"}
+        is_cut = value_of(request.pop("truncate")) in ("END", "START")
         if is_cut and "truncate_inputs" in target.schema.members:
             request["truncate_inputs"] = b"true"
 

@@ -87,7 +87,7 @@ def chat_tool_choice(choice: Json) -> Json:
     if not isinstance(value, dict):
         return choice
     kind = value.get("type") or next(iter(value), "")
-    if kind in _CHOICES:
+    if isinstance(kind, str) and kind in _CHOICES:
         return encode(_CHOICES[kind])
     if kind == "function" and "function" not in value:
         return encode({"type": "function", "function": {"name": value.get("name")}})

@@ -49,14 +49,15 @@ def test_a_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_
     assert manifest["counts"] == {"total": 3, "succeeded": 1, "failed": 2}
     assert names(world, "a.CSV") == {"output": "output.csv", "errors": "errors.jsonl", "retry": "retry.csv"}
     output = result(world, "a.CSV", "output.csv")
-    rows = list(csv.reader(io.StringIO(output.decode(), newline="")))
+    rows = list(csv.reader(io.StringIO(output.decode("utf-8-sig"), newline="")))
+    assert output.startswith(b"\xef\xbb\xbf")
     assert rows[0] == ["id", "text", "note", "answer", "error_code", "error_message"]
     assert rows[1][:3] == ["7", "hello,\r\nthere", "a"]
     assert json.loads(rows[1][3])["shape"][-1]
     assert [row[4] for row in rows[1:]] == ["", "bad_record", "inference_failed"]
     assert output.splitlines(keepends=True)[1:3] != []
     assert b'7,"hello,\r\nthere",a,' in output
-    assert result(world, "a.CSV", "retry.csv") == b"id,text,note\n8,good day,b,ragged\n9,fail,c\n"
+    assert result(world, "a.CSV", "retry.csv") == b"\xef\xbb\xbfid,text,note\n8,good day,b,ragged\n9,fail,c\n"
     errors = world.lines("errors.jsonl")
     assert [(one["line"], one["external_reference"]) for one in errors] == [(4, "8"), (6, "9")]
     assert errors[1]["request"] == {"id": "9", "text": "fail", "note": "c"}
@@ -81,7 +82,8 @@ def test_a_table_without_rows_gives_its_header_alone(world, body):
 
     (file,) = world.manifest()["files"]
     content = world.read(f"{world.only_folder()}/{file['name']}")
-    assert content == (b"id,text,answer,error_code,error_message\n" if body else b"")
+    bom = body[:3] if body.startswith(b"\xef") else b""
+    assert content == (bom + b"id,text,answer,error_code,error_message\n" if body else b"")
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 
@@ -181,7 +183,7 @@ def test_native_records_with_defaults_are_sent_with_them_and_given_back_without(
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("a.jsonl", "prose\nof some\nlines\n"), ("a.data", "id,text\n1,hello\n"), ("a.csv", "id;text\n1;hello\n")],
+    [("a.jsonl", "prose\nof some\nlines\n"), ("a.data", "id,text\n1,hello\n"), ("a.txt.gz", b"PK\x03\x04")],
 )
 def test_a_file_of_no_known_format_fails_as_a_whole(world, path, body):
     world.upload(path, body, model=BGE)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from shared.errors import UploadError
+from shared.formats import detect as module
 from shared.formats.detect import detect_format, extension_format, first_model
 
 OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'
@@ -93,6 +94,15 @@ def test_a_batchs_results_are_refused_with_the_way_out(head):
     error = refusal(NATIVE + head)
     assert (error.code, "Line 2 is a batch's result" in error.message) == ("unknown_format", True)
     assert "retry file" in error.message
+
+
+def test_few_lines_are_decoded_if_no_line_can_name_a_format(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(module, "_kind_of", lambda record: decoded.append(record) or "native")
+    assert detect(NATIVE * 5_000) == "native"
+    assert len(decoded) == 100
+    detect(NATIVE * 500 + OPENAI)
+    assert len(decoded) == 601
 
 
 def test_bare_bodies_of_embeddings_are_refused_with_the_way_out():

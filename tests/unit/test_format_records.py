@@ -45,6 +45,7 @@ NAMES = [
         "image",
     ),
     *("response_format", "json_schema", "schema", "reasoning_effort", "modalities", "audio", "anthropic_version"),
+    *("params", "request", "key", "contents", "parts", "generationConfig", "functionCall", "tool_calls", "thinking"),
     *("image_url", "input_audio", "encoding_format", "usage", "response", "data", "choices", "message", "bytes"),
 ]
 words = [
@@ -70,6 +71,10 @@ lines = {
         objects,
         st.fixed_dictionaries({"custom_id": st.just("a"), "body": objects}, optional={"url": st.sampled_from(words)}),
     ),
+    "anthropic": st.one_of(objects, st.fixed_dictionaries({"custom_id": st.just("a"), "params": objects})),
+    "gemini": st.one_of(
+        objects, st.fixed_dictionaries({"request": objects}, optional={"key": st.sampled_from(words), "id": values})
+    ),
     "bedrock": st.one_of(objects, st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values})),
 }
 written = st.tuples(st.booleans(), st.sampled_from([(",", ":"), (", ", ": "), (",\r", ":\r ")]))
@@ -80,7 +85,7 @@ def write(record, style):
     return json.dumps(record, ensure_ascii=is_ascii, separators=separators).encode()
 
 
-@pytest.mark.parametrize("format_", ["openai", "bedrock"])
+@pytest.mark.parametrize("format_", sorted(lines))
 @given(data=st.data(), model=st.sampled_from(MODELS), style=written, result=values)
 def test_any_record_has_a_request_or_a_fault_and_one_line(format_, data, model, style, result):
     form, target = Form(format_), target_of(model, defaults={"seed": b"1"})
@@ -115,10 +120,15 @@ def test_any_bytes_are_a_line_of_text_or_no_text(records):
             assert json.loads(one.request) == {"text": f"<{text}>"}
 
 
-@given(result=st.binary(max_size=30), format_=st.sampled_from(["openai", "bedrock", "csv"]))
+@given(result=st.binary(max_size=30), format_=st.sampled_from(["openai", "anthropic", "gemini", "bedrock", "csv"]))
 def test_a_result_that_is_not_json_still_gives_one_line(result, format_):
     form = Form(format_, b"text" if format_ == "csv" else b"")
-    record = {"openai": b'{"custom_id":"a","body":{"messages":[]}}', "bedrock": b'{"modelInput":{"inputText":"x"}}'}
+    record = {
+        "openai": b'{"custom_id":"a","body":{"messages":[]}}',
+        "anthropic": b'{"custom_id":"a","params":{"messages":[]}}',
+        "gemini": b'{"request":{"contents":[]}}',
+        "bedrock": b'{"modelInput":{"inputText":"x"}}',
+    }
     line = writer_of(form, target_of(MODELS[2])).line(
         BatchFacts("j", "m"),
         Outcome(0, b"null", record.get(format_, b"x"), b'{"response":' + result.replace(b"\n", b"") + b"}"),
