@@ -13,23 +13,11 @@ from shared.formats.requests import Endpoint, convert_body
 if TYPE_CHECKING:
     from shared.formats.base import Target
 
-CONFIG: dict[str, str] = {
-    "maxOutputTokens": "max_tokens",
-    "topP": "top_p",
-    "topK": "top_k",
-    "stopSequences": "stop",
-    "candidateCount": "n",
-    "presencePenalty": "presence_penalty",
-    "frequencyPenalty": "frequency_penalty",
-    "responseLogprobs": "logprobs",
-    "logprobs": "top_logprobs",
-    "temperature": "temperature",
-    "seed": "seed",
-}
-"""Members of `generationConfig`, and what they are sent as."""
-
-_CONFIG_LEFT_OUT = frozenset({"mediaResolution", "thinkingConfig", "responseMimeType", "audioTimestamp"})
 _SCHEMAS = ("responseSchema", "responseJsonSchema", "_responseJsonSchema")
+_CONFIG_LEFT_OUT = frozenset(
+    {*_SCHEMAS, "mediaResolution", "thinkingConfig", "responseMimeType", "responseModalities", "audioTimestamp"}
+)
+"""Members of `generationConfig` that have no name of their own in a chat request."""
 _MODES = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _REFUSED_PARTS = frozenset({"inlineData", "fileData", "executableCode", "codeExecutionResult", "videoMetadata"})
 _SNAKE = re.compile(r"(?<=[a-z0-9])_([a-z])")
@@ -130,15 +118,14 @@ def _blocks(content: object, path: str) -> list[dict[str, Any]]:
 def _config(config: object) -> dict[str, Any]:
     """`generationConfig` as members of a chat request."""
     known = {_camel(name): value for name, value in config.items()} if isinstance(config, dict) else {}
-    body = {CONFIG.get(name, name): value for name, value in known.items() if name not in _CONFIG_LEFT_OUT}
-    schema = next((body.pop(name) for name in _SCHEMAS if body.get(name) is not None), None)
-    for name in _SCHEMAS:
-        body.pop(name, None)
+    own = {name: value for name, value in known.items() if name not in _CONFIG_LEFT_OUT}
+    body: dict[str, Any] = {"generationConfig": own}
+    schema = next((known[name] for name in _SCHEMAS if known.get(name) is not None), None)
     if schema is not None:
         body["response_format"] = {"name": "answer", "schema": json_schema(schema)}
     elif known.get("responseMimeType") == "application/json":
         body["response_format"] = {"type": "json_object"}
-    modalities = body.pop("responseModalities", None)
+    modalities = known.get("responseModalities")
     if modalities and modalities != ["TEXT"]:
         raise BadRecordError("request.generationConfig.responseModalities", "Workers AI answers with text here.")
     if _member(known.get("thinkingConfig"), "thinkingBudget") == 0:

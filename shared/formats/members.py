@@ -71,6 +71,17 @@ NESTED: dict[str, dict[str, str]] = {
         "stopSequences": "stop",
     },
     "textGenerationConfig": {"maxTokenCount": "max_tokens", "topP": "top_p", "stopSequences": "stop"},
+    "generationConfig": {
+        "maxOutputTokens": "max_tokens",
+        "topP": "top_p",
+        "topK": "top_k",
+        "stopSequences": "stop",
+        "candidateCount": "n",
+        "presencePenalty": "presence_penalty",
+        "frequencyPenalty": "frequency_penalty",
+        "responseLogprobs": "logprobs",
+        "logprobs": "top_logprobs",
+    },
     "additionalModelRequestFields": {},
     "embeddingConfig": {},
 }
@@ -97,13 +108,12 @@ def renamed(body: Mapping[str, Json], target: Target, path: str) -> tuple[Reques
         elif _is_sent(name, name, value, target, path):
             request[name] = value
     for written, name, value in later:
-        outer, dot, key = written.partition(".")
+        outer, dot, _ = written.partition(".")
         renames = NESTED[outer] if dot else {}
         known = renames.get(name, RENAMED.get(name, name))
         if known not in request and _is_sent(known, written, value, target, path):
             request[known] = value
             origins[known] = written
-        del key
     return request, origins
 
 

@@ -133,7 +133,7 @@ def test_a_response_schema_is_json_schema():
 def test_several_candidates_are_asked_for_where_the_schema_allows_it():
     request = {"contents": CONTENTS, "generationConfig": {"candidateCount": 2}}
     assert sent(request, KIMI)["n"] == 2
-    assert member_of(convert(request).message) == "request.n"
+    assert member_of(convert(request).message) == "request.generationConfig.candidateCount"
 
 
 def test_a_thinking_budget_of_0_switches_thinking_off():
@@ -157,7 +157,7 @@ def test_contents_are_texts_for_an_embedding_model():
         ({"contents": [{"parts": [{"file_data": {}}]}]}, LLAMA, "request.contents[0].parts[0]"),
         ({"contents": [{"role": "user"}]}, LLAMA, "request.contents[0]"),
         ({"contents": CONTENTS, "tools": [{"googleSearch": {}}]}, LLAMA, "request.tools[0]"),
-        ({"contents": CONTENTS, "generationConfig": {"topK": 64}}, LLAMA, "request.top_k"),
+        ({"contents": CONTENTS, "generationConfig": {"topK": 64}}, LLAMA, "request.generationConfig.topK"),
         ({"contents": CONTENTS, "generationConfig": {"responseModalities": ["IMAGE"]}}, LLAMA, None),
         ({"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 768}, BGE, "request.outputDimensionality"),
     ],
