@@ -31,6 +31,10 @@ RECORDS: dict[str, Callable[[int], str]] = {
     "openai": lambda n: json.dumps(
         {"custom_id": f"r{n}", "url": "/v1/chat/completions", "body": {"messages": MESSAGES}}
     ),
+    "anthropic": lambda n: json.dumps({"custom_id": f"r{n}", "params": {"messages": MESSAGES, "max_tokens": 100}}),
+    "gemini": lambda n: json.dumps(
+        {"key": f"r{n}", "request": {"contents": [{"role": "user", "parts": [{"text": TEXT}]}]}}
+    ),
     "bedrock": lambda n: json.dumps({"recordId": f"r{n}", "modelInput": {"messages": MESSAGES, "max_tokens": 100}}),
     "csv": lambda n: f'r{n},"{TEXT}"',
     "tsv": lambda n: f"r{n}\t{TEXT}",

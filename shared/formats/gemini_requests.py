@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,7 +84,10 @@ def _messages(contents: object) -> list[dict[str, Any]]:
     for index, content in enumerate(_list(contents)):
         path = f"request.contents[{index}]"
         role = "assistant" if _member(content, "role") == "model" else "user"
-        messages.append({"role": role, "content": _blocks(content, path)})
+        blocks = _blocks(content, path)
+        is_text = all(block["type"] == "text" for block in blocks)
+        text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+        messages.append({"role": role, "content": text if is_text else blocks})
     return messages
 
 
@@ -164,10 +168,15 @@ def _member(value: object, name: str) -> Any:  # noqa: ANN401 # Whatever the use
     """A member under its name in camel case or in snake case; None if there is none."""
     if not isinstance(value, dict):
         return None
-    snake = re.sub(r"([A-Z])", lambda match: f"_{match.group(1).lower()}", name)
-    return value.get(name, value.get(snake))
+    return value[name] if name in value else value.get(_snake(name))
 
 
+@lru_cache(1024)
+def _snake(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda match: f"_{match.group(1).lower()}", name)
+
+
+@lru_cache(1024)
 def _camel(name: str) -> str:
     return _SNAKE.sub(lambda match: match.group(1).upper(), name)
 
