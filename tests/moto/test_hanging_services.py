@@ -91,6 +91,7 @@ def begin(black_hole, monkeypatch):
         "API_CALLS_PER_MINUTE": "200",
         "BATCH_DEADLINE_HOURS": "24",
         "AMBIGUOUS_SUBMIT": "resubmit",
+        "STAGING_RETENTION_DAYS": "3",
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(composition, "QUICK", Waits(0.5, 0.2, TRIES))

@@ -19,7 +19,7 @@ from tests.simulation.services import Calls
 from tests.support.resources import BUCKET, REGION, TABLE
 
 CALLS = 1_000
-TRANSFER = {"ResponseMetadata", "Count", "ScannedCount", "ConsumedCapacity"}
+TRANSFER = {"ResponseMetadata", "Count", "ScannedCount", "ConsumedCapacity", "ConsumedCapacityUnits"}
 STATES = ("ready", "queued", "done")
 
 

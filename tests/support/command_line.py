@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dropbatch.aws
 from dropbatch import cli, waiting
+from local.template import template
 from tests.support.resources import BUCKET, client
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class CommandLine:
             "PollFunctionName": "poll",
             **{f"{name}Url": url for name, url in self.world.queues.items() if not name.endswith("-dead")},
             **{
-                f"{name.removesuffix('Queue-dead')}DeadLetterQueueUrl": url
+                output: url
                 for name, url in self.world.queues.items()
-                if name.endswith("Queue-dead")
+                if (output := f"{name.removesuffix('Queue-dead')}DeadLetterQueueUrl") in template()["Outputs"]
             },
         }
-        template = TEMPLATE | {"Outputs": {name: {"Value": value} for name, value in outputs.items()}}
-        client("cloudformation").create_stack(StackName="dropbatch", TemplateBody=json.dumps(template))
+        described = TEMPLATE | {"Outputs": {name: {"Value": value} for name, value in outputs.items()}}
+        client("cloudformation").create_stack(StackName="dropbatch", TemplateBody=json.dumps(described))
         self.monkeypatch.setattr(dropbatch.aws, "session", lambda *_: client)
         self.monkeypatch.setattr(waiting.time, "sleep", self._sleep)  # type: ignore[attr-defined] # The module that waiting imports.
         self._ticked = 0.0

@@ -9,11 +9,11 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_workflow_runs_what_ci_runs():
+def test_the_workflow_runs_what_ci_runs_and_the_second_implementations():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     (job,) = workflow["jobs"].values()
 
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run", "make test-second"]
     assert workflow["permissions"] == {"contents": "read"}
 
 

@@ -18,7 +18,7 @@ WITHOUT_A_JOB = {
     "upload deleted before its job was created",
     "no job id left for an upload",
     "calls are paused",
-    "pause over, nothing waits",
+    "pause over",
     "models have as many batches outstanding as they may",
     "message not worked on",
     "completion time not remembered",
