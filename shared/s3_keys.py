@@ -96,6 +96,11 @@ def is_in_results(staged_key: str) -> bool:
     return name.startswith("part-") or "/segments/" in staged_key
 
 
+def answer_columns(job: str) -> str:
+    """The columns that a table's answers have besides `answer`, as a JSON array."""
+    return f"staging/{job}/header-answers"
+
+
 def header(job: str) -> str:
     """A table's first row, as written."""
     return f"staging/{job}/header"

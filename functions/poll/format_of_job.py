@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from shared import s3_keys as keys
 from shared.formats.registry import DELIMITERS, Form, file_names
 
@@ -31,10 +33,11 @@ def form_of(store: ObjectStore, job: Job) -> Form:
     Raises:
         StorageError: S3 failed.
     """
-    is_table = job.plan.format in DELIMITERS
-    return Form(
-        job.plan.format or "native", store.get(keys.header(job.job_id)) if is_table else b"", job.plan.delimiter
-    )
+    if job.plan.format not in DELIMITERS:
+        return Form(job.plan.format or "native")
+    names = store.get(keys.answer_columns(job.job_id)) if job.plan.answers else b"[]"
+    answers = msgspec.json.decode(names, type=tuple[str, ...])
+    return Form(job.plan.format, store.get(keys.header(job.job_id)), job.plan.delimiter, answers)
 
 
 def result_file(job: Job, kind: Kind) -> ResultFile:

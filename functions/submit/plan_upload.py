@@ -22,6 +22,7 @@ from shared.errors import UploadError
 from shared.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from shared.formats.detect import detect_format, first_model
 from shared.formats.registry import DELIMITERS, Form, reader_of, target_of
+from shared.formats.tables import answer_columns
 from shared.job_status import JSON_TYPE
 from shared.model_catalog import max_records_per_reply
 from shared.models import CONVERTED_SCHEMA, Checkpoint, Job, SplitPlan
@@ -63,6 +64,9 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
         raise UploadError("bad_options", f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out.")
     if plan.format in DELIMITERS:
         services.store.put_if_absent(keys.header(job.job_id), header)
+    if plan.answers:
+        columns = msgspec.json.encode(answer_columns(options.defaults or {}))
+        services.store.put_if_absent(keys.answer_columns(job.job_id), columns)
     schema = CONVERTED_SCHEMA if plan.converts else job.schema
     planned = replace(job, plan=plan, schema=schema)
     if plan.model and plan.model != (options.model or "").strip():
@@ -128,6 +132,7 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
         format=format_,
         start_line=start_line,
         delimiter=delimiter,
+        answers=format_ in DELIMITERS and bool(answer_columns(options.defaults or {})),
         converts=format_ != "native" or bool(options.defaults),
     )
     settings = services.settings

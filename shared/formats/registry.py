@@ -37,11 +37,13 @@ class Form:
         format: one of `FORMATS`.
         header: a table's first row, with its BOM, without line end; empty for others.
         delimiter: between a table's fields; empty for the format's own.
+        answers: columns of a table's answers besides `answer`.
     """
 
     format: str
     header: bytes = b""
     delimiter: str = ""
+    answers: tuple[str, ...] = ()
 
     @property
     def columns(self) -> Columns:
@@ -50,7 +52,7 @@ class Form:
         Raises:
             UploadError: `unknown_format`: the header cannot be read.
         """
-        return Columns(self.header, self.delimiter.encode() or DELIMITERS[self.format])
+        return Columns(self.header, self.delimiter.encode() or DELIMITERS[self.format], self.answers)
 
 
 def target_of(

@@ -10,18 +10,30 @@ from typing import TYPE_CHECKING
 
 from shared.errors import UploadError
 from shared.formats.answers import read_answer, text_value
-from shared.formats.base import NULL, Converted, RecordFault, compact, encode, splice, splice_array, with_defaults
+from shared.formats.base import (
+    NULL,
+    Converted,
+    RecordFault,
+    begins,
+    compact,
+    encode,
+    members_of,
+    splice,
+    splice_array,
+    value_of,
+    with_defaults,
+)
 from shared.formats.csv_rows import split_row
 from shared.formats.requests import text_input
 from shared.formats.template import Template, listed, position
 from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     import msgspec
 
-    from shared.formats.base import BatchFacts, Outcome, Target
+    from shared.formats.base import BatchFacts, Json, Outcome, Target
 
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 
@@ -43,16 +55,18 @@ class Columns:
         header: its exact bytes, with its BOM, without line end.
         delimiter: one byte.
         names: a name that occurs again gets `_2`, `_3`, … as a suffix.
+        answers: columns of an answer's members, in the output.
         only: the position of the only column that has a name; None if there are several.
     """
 
-    def __init__(self, header: bytes, delimiter: bytes) -> None:
+    def __init__(self, header: bytes, delimiter: bytes, answers: Iterable[str] = ()) -> None:
         """Read a header.
 
         Raises:
             UploadError: `unknown_format`: it is not text.
         """
         self.delimiter = delimiter
+        self.answers = tuple(answers)
         try:
             text = header.decode().lstrip(_BOM)
             (fields,) = csv.reader([text], delimiter=delimiter.decode(), strict=True) if text else ([""],)
@@ -73,8 +87,9 @@ class Columns:
 
     def added_header(self) -> bytes:
         """The header of the output, line feed included."""
-        names = _made_unique([*self.names, *ADDED_COLUMNS])[len(self.names) :]
-        return self.delimiter.join([self.header, *(name.encode() for name in names)]) + b"\n"
+        answer, *ends = ADDED_COLUMNS
+        names = _made_unique([*self.names, answer, *self.answers, *ends])[len(self.names) :]
+        return self.delimiter.join([self.header, *(quoted(name.encode(), self.delimiter) for name in names)]) + b"\n"
 
 
 def _made_unique(names: list[str]) -> list[str]:
@@ -171,12 +186,13 @@ class TableWriter:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._special = (columns.delimiter, b'"', b"\n", b"\r")
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer gets them
         """The row as it was, then its answer, or its error's code and message."""
-        answer = b"" if outcome.result is None else answer_text(outcome.result).encode(errors="replace")
-        added = (answer, outcome.code.encode(), outcome.message.encode(errors="replace"))
+        answer = "" if outcome.result is None else answer_text(outcome.result)
+        members = _members(answer, self._columns.answers) if self._columns.answers else ()
+        texts = (answer, *members, outcome.code, outcome.message)
+        added = [text.encode(errors="replace") for text in texts]
         fields = [self.fit(outcome.record), *map(self._quoted, added)]
         return self._columns.delimiter.join(fields) + b"\n"
 
@@ -206,9 +222,33 @@ class TableWriter:
         return field if field.startswith(b'"') or b"\r" not in field else self._quoted(field)
 
     def _quoted(self, value: bytes) -> bytes:
-        if any(special in value for special in self._special):
-            return b'"%b"' % value.replace(b'"', b'""')
-        return value
+        return quoted(value, self._columns.delimiter)
+
+
+def quoted(value: bytes, delimiter: bytes) -> bytes:
+    """A field, in quotes if it needs them."""
+    if any(special in value for special in (delimiter, b'"', b"\n", b"\r")):
+        return b'"%b"' % value.replace(b'"', b'""')
+    return value
+
+
+def _members(answer: str, names: Sequence[str]) -> list[str]:
+    """The members of an answer that is a JSON object: texts as they are, other values as compact JSON."""
+    members = members_of(answer.encode(errors="replace")) or {}
+    found = (members.get(name, NULL) for name in names)
+    return [
+        "" if raw == NULL else text_value(raw) if begins(raw, b'"') else compact(raw).decode(errors="replace")
+        for raw in found
+    ]
+
+
+def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
+    """The members that a schema in `response_format` gives each answer; empty without one."""
+    format_ = value_of(defaults.get("response_format", NULL))
+    inner = format_.get("json_schema", format_) if isinstance(format_, dict) else None
+    schema = inner.get("schema", inner) if isinstance(inner, dict) else None
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return [*properties] if isinstance(properties, dict) else []
 
 
 def _is_text(row: bytes) -> bool:

@@ -36,6 +36,7 @@ class SplitPlan:
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
         delimiter: between the fields of a table's rows; empty for other formats.
+        answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
         by_default: whether the model is the stack's default: a model that the file names precedes it.
     """
 
@@ -52,6 +53,7 @@ class SplitPlan:
     converts: bool = False
     by_default: bool = False
     delimiter: str = ""
+    answers: bool = False
 
     @property
     def is_document(self) -> bool:

@@ -64,6 +64,15 @@ def test_a_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
     assert "retry" not in {one["kind"] for one in manifest["files"]}
 
 
+def test_a_schema_in_the_defaults_gives_the_answer_columns(world):
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}, "points": {"type": "integer"}}}
+    defaults = json.dumps({"response_format": {"type": "json_schema", "json_schema": schema}})
+    run(world, "a.csv", b"id,text\n1,hello\n", defaults=defaults)
+    header, row = rows(world)
+    assert header == ["id", "text", "answer", "mood", "points", "error_code", "error_message"]
+    assert row[3:] == ["hello", "5", "", ""]
+
+
 def test_a_system_prompt_is_sent_with_each_row(world):
     run(world, "a.csv", b"id,text\n1,hello\n", system="Be brief.")
     staged = (world.read(key) for key in world.objects("staging/"))

@@ -12,7 +12,7 @@ from shared.errors import UploadError
 from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault
 from shared.formats.csv_rows import delimiters_in, first_row, read_rows, whole_fields
 from shared.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
-from shared.formats.tables import Columns
+from shared.formats.tables import Columns, answer_columns
 from shared.formats.template import Template
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -280,6 +280,37 @@ def test_result_files_are_tables():
     assert names.output_opening == b"id,text,answer,error_code,error_message\n"
     assert names.retry_opening == b"id,text\n"
     assert file_names(Form("tsv", b"id\ttext"), "inbox/a.tsv").output == "output.tsv"
+
+
+SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 0-5": {}}}
+
+
+@pytest.mark.parametrize(
+    "format_",
+    [
+        {"type": "json_schema", "json_schema": SCHEMA},
+        {"name": "s", "schema": SCHEMA},
+        {"json_schema": {"schema": SCHEMA}},
+    ],
+)
+def test_a_schema_gives_each_member_of_the_answer_a_column(format_):
+    names = answer_columns({"response_format": json.dumps(format_).encode()})
+    form = Form("csv", b"id,mood", ",", tuple(names))
+    opening = file_names(form, "inbox/a.csv").output_opening
+    assert opening == b'id,mood,answer,mood_2,"points, 0-5",error_code,error_message\n'
+    writer = writer_of(form, target_of(BGE))
+    good = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}'))
+    assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", ""]
+    text = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":"no JSON"}'))
+    assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", ""]
+    failed = writer.line(FACTS, Outcome(0, b"null", b"1,x", None, "rejected", "no"))
+    assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "rejected", "no"]
+
+
+def test_without_a_schema_there_is_one_column():
+    for format_ in (b"null", b'{"type":"json_object"}', b'{"json_schema":{"type":"string"}}', b"5"):
+        assert answer_columns({"response_format": format_}) == []
+    assert answer_columns({}) == []
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
