@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from dropbatch.stack import Stack
 
-OPTIONS = ("model", "format", "template", "defaults", "deadline-hours", "max-failed-fraction", "max-cost", "tags")
+OPTIONS = (
+    *("model", "format", "template", "delimiter", "system", "defaults"),
+    *("deadline-hours", "max-failed-fraction", "max-cost", "tags"),
+)
 """The members of an upload's metadata that Dropbatch reads."""
 MAX_METADATA_BYTES = 2_048
 """S3's limit for one object."""

@@ -94,6 +94,34 @@ def test_records_of_a_table_are_whole_rows():
     assert list(records([b"a,b\n", b'"x\n', b'y",1\n'], is_table=True)) == [b"a,b\n", b'"x\ny",1\n']
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "good"),
+    [
+        (b"id;text;answer;error_code;error_message\n", b"1;a,b;Hi, you;;\n", True),
+        (b"id|answer|error_code_2|error_message_2\n", b"1||expired|late, very\n", False),
+        (b"id,answer,error_code,error_message\n", b"1,a\tb,,\n", True),
+    ],
+)
+def test_the_header_tells_the_delimiter(header, row, good):
+    assert is_success(row, is_table=True, header=header) is good
+
+
+@pytest.mark.parametrize(
+    ("line", "good"),
+    [
+        ({"custom_id": "a", "result": {"type": "succeeded", "message": {}}}, True),
+        ({"custom_id": "a", "result": {"type": "errored", "error": {}}}, False),
+        ({"custom_id": "a", "result": {"type": "expired"}}, False),
+        ({"key": "a", "response": {"candidates": []}}, True),
+        ({"key": "a", "error": {"code": 400}}, False),
+        ({"request": {}, "response": {"candidates": []}, "status": "", "processed_time": "2026-11-21"}, True),
+        ({"request": {}, "response": {}, "status": "no", "processed_time": "2026-11-21"}, False),
+    ],
+)
+def test_success_is_known_in_anthropics_and_geminis_lines(line, good):
+    assert is_success(json.dumps(line).encode(), is_table=False) is good
+
+
 @pytest.mark.parametrize(("row", "good"), [(b"x\tanswer\t\t\n", True), (b"x\t\texpired\tlate, very\n", False)])
 def test_tabs_separate_the_fields_of_a_tsv(row, good):
     assert is_success(row, is_table=True) is good
