@@ -1,4 +1,4 @@
-"""The local AWS: MiniStack with three corrections. It runs in its own environment.
+"""The local AWS: MiniStack with four corrections. It runs in its own environment.
 
 It knows nothing of Dropbatch. What MiniStack lacks (alarms, lifecycle, time to live) is not added.
 """
@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from ministack import app
-from ministack.core import iam_actions
+from ministack.core import iam_actions, iam_evaluator
 from ministack.services import s3
 
 _BATCH_ACTIONS = {
@@ -57,7 +57,13 @@ def _request_context(service: str, action: str, body: bytes, params: dict[str, A
     return context
 
 
+def _pin_origin_with_tls(source_ip: str, _secure: bool) -> None:  # noqa: FBT001 - called by position
+    """Tell policies that each request came over TLS: the local AWS has no certificate, and listens on loopback only."""
+    iam_evaluator.pin_request_origin(source_ip, secure_transport=True)
+
+
 if __name__ == "__main__":
+    app.pin_request_origin = _pin_origin_with_tls
     s3._get_object = _get_object_in_ranges  # noqa: SLF001
     iam_actions.extract_iam_action = _extract_iam_action_of_batches
     iam_actions.request_tag_context = _request_context

@@ -32,7 +32,7 @@ CHOICES = {
 WORKER = {"SendsToken": False, "UsesWorker": True}
 """The conditions that differ with `Transport` worker."""
 JOB = "20261121T093000Z-5f3a9c1e"
-NOT_TLS = {"Bool": {"aws:SecureTransport": "false"}, "NotIpAddress": {"aws:SourceIp": "127.0.0.0/8"}}
+NOT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
 
 
 class _NoPolicies:
