@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from dropbatch.errors import CommandError, Exit
@@ -13,6 +14,8 @@ from dropbatch.errors import CommandError, Exit
 TIMEOUT_SECONDS = 60.0
 MAX_REPLY_BYTES = 16 << 20
 DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
+_REFUSALS = {400, 401, 403, 404}
+"""Statuses that are about the token or the account; others are not."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +110,26 @@ def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - u
 
 
 def check_token(api: Api) -> str:
-    """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is."""
+    """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is.
+
+    Success proves that the token is valid and may read Workers AI in this account. Only a submit, which is billed,
+    would prove that it may run models.
+
+    Raises:
+        CommandError: no reply arrived.
+    """
     if not api.token or api.token != api.token.strip():
         return "The token is empty, or has a space or a line break before or after it."
     reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
-    if reply.status == 200:  # noqa: PLR2004 - HTTP's OK
+    said = f"HTTP {reply.status}, code {reply.code}"
+    if reply.status == HTTPStatus.OK:
         return ""
-    if any(api.get(path).status == 200 for path in ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")):  # noqa: PLR2004
+    if reply.status not in _REFUSALS:
+        return f"Cloudflare cannot check the token now ({said}). Try again later."
+    verified = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
+    if any(api.get(path).status == HTTPStatus.OK for path in verified):
         return (
-            f"The token is valid but may not use Workers AI in account {api.account} (HTTP {reply.status}, code "
-            f'{reply.code}). Give it "Workers AI - Read" and "Workers AI - Edit" for that account.'
+            f"The token is valid but may not use Workers AI in account {api.account} ({said}). Give it "
+            '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the account id.'
         )
-    return f"Cloudflare does not accept this token (HTTP {reply.status}, code {reply.code}). Create a new one."
+    return f"Cloudflare does not accept this token ({said}). Create a new one."

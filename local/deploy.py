@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.stack
+from dropbatch.cloudflare import Api, check_token
 from dropbatch.errors import CommandError
 from local import answers, deploy_worker, plan, smoke_job
 from local.account_stack import (
@@ -36,7 +37,7 @@ from local.account_stack import (
     session,
 )
 from local.processes import LocalAwsError
-from local.token_check import check_token, check_worker
+from local.worker_check import check_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,7 +233,12 @@ def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, s
 def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
     """What the free call finds wrong with the token or the Worker's secret; empty if nothing is."""
     if settings["TRANSPORT"] != "worker":
-        return check_token(settings["WORKERS_AI_BASE_URL"].rstrip("/"), settings["CLOUDFLARE_ACCOUNT_ID"], token)
+        base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
+        try:
+            wrong = check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token))
+        except CommandError as error:
+            return f"{error}. Is WorkersAiBaseUrl ({base_url}) right?"
+        return wrong and f"{wrong} The bare token belongs in the stack's secret; the functions read it immediately."
     url = settings["WORKER_URL"].rstrip("/")
     if not check_worker(url, token):
         return ""

@@ -31,7 +31,7 @@ from local.account_stack import (
     session,
 )
 from local.processes import LocalAwsError
-from local.token_check import check_worker
+from local.worker_check import check_worker
 
 MAX_NAME = 63
 """Characters: a Worker's name is a part of its host's name."""

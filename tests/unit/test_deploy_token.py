@@ -75,7 +75,7 @@ def deployed(monkeypatch, secrets, stack):
         deploy, "_deployed_settings", lambda saved, stack: ({**SETTINGS, "BUCKET_NAME": "files"}, kept(secrets, stack))
     )
     monkeypatch.setattr(deploy, "_unconfirmed_email", lambda saved, stack: "")
-    monkeypatch.setattr(deploy, "check_token", lambda url, account, token: "" if token == "good" else "Not known.")
+    monkeypatch.setattr(deploy, "check_token", lambda api: "" if api.token == "good" else "Not known.")
     monkeypatch.setattr(deploy.smoke_job, "run", lambda made: "The smoke job was fine.")
     for name in (answers.TOKEN, "SMOKE", "ANSWERS"):
         monkeypatch.delenv(name, raising=False)

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from dropbatch import doctor
-from dropbatch.cloudflare import Api, Reply, check_token
+from dropbatch.cloudflare import Api
 from dropbatch.doctor import examine
 from dropbatch.errors import CommandError
 from dropbatch.stack import Stack
@@ -200,21 +200,3 @@ def test_a_page_that_is_not_json_has_no_body(server):
 def test_a_token_is_sent_over_https_only():
     with pytest.raises(CommandError, match="https"):
         Api("http://example.com", "a" * 32, "secret").get("/x")
-
-
-@pytest.mark.parametrize(
-    ("replies", "says"),
-    [
-        ([200], ""),
-        ([403, 200], "Workers AI - Read"),
-        ([401, 401, 401], "does not accept this token"),
-    ],
-)
-def test_the_token_is_judged_by_free_calls(monkeypatch, replies, says):
-    answers = iter(replies)
-    monkeypatch.setattr(Api, "get", lambda *_: Reply(next(answers), {}, {}))
-
-    wrong = check_token(Api("https://api", "a" * 32, "token"))
-
-    assert says in wrong
-    assert bool(wrong) == bool(says)
