@@ -6,6 +6,7 @@ The row itself is copied unchanged wherever possible, both to the output and to 
 from __future__ import annotations
 
 import csv
+import re
 from typing import TYPE_CHECKING
 
 from shared.errors import UploadError
@@ -219,10 +220,13 @@ class TableWriter:
     def _safe(self, field: bytes) -> bytes:
         """A field that another reader can read: UTF-8, and in quotes if it holds a carriage return."""
         field = field if _is_text(field) else field.decode(errors="replace").encode()
-        return field if field.startswith(b'"') or b"\r" not in field else self._quoted(field)
+        return field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
 
     def _quoted(self, value: bytes) -> bytes:
         return quoted(value, self._columns.delimiter)
+
+
+_QUOTED_FIELD = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"')
 
 
 def quoted(value: bytes, delimiter: bytes) -> bytes:

@@ -259,6 +259,8 @@ def test_a_failed_row_has_its_code_and_message_and_no_answer():
         (b"", b",,"),
         (b"1,\xff,3", b"1,\xef\xbf\xbd,3"),
         (b"1,a\rb,3", b'1,"a\rb",3'),
+        (b'1,"a"\rb,3', b'1,"""a""\rb",3'),
+        (b'1,"a\rb",3', b'1,"a\rb",3'),
         (b"1,\xc3\xa9,3", b"1,\xc3\xa9,3"),
     ],
 )
