@@ -1,8 +1,9 @@
-"""`make simulate`: run worlds, each of its own seed, and print what they broke.
+"""`make simulate`: run worlds, each decided by its own seed, and print what they broke.
 
-SEED=17     that world alone, with its trace
+SEED=17     that world alone: the smallest plan that breaks the same law, and its last events (EVENTS=60)
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
+EXPLORE=2   small worlds under every schedule: one switch or death (1), one of each (2), two switches (3)
 """
 
 from __future__ import annotations
@@ -16,30 +17,38 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
+from tests.simulation.explore import SMALL_WORLDS, explore
+from tests.simulation.runs import random_world, run, smallest
 
-def main() -> int:
-    """Run the worlds that the environment asks for; return the exit status."""
-    from tests.simulation.runs import random_world  # noqa: PLC0415 - the variables above come first
 
-    if seed := os.environ.get("SEED"):
-        events: list[str] = []
-        outcome = random_world(int(seed), events)
-        print(*events[-int(os.environ.get("EVENTS", "200")) :], sep="\n")
-        for one in outcome.violations:
-            print(f"{one.at:.3f} {one.law}: {one.detail}")
-        return bool(outcome.violations)
-    first, wanted = int(os.environ.get("FIRST", "1")), os.environ.get("SEEDS")
-    ends = time.monotonic() + 60 * float(os.environ.get("MINUTES", "1"))
+def replay(seed: int) -> bool:
+    """Run one seed, and show its smallest plan and events if it breaks a law; return whether it does."""
+    outcome = random_world(seed)
+    if not outcome.violations:
+        print(*outcome.plan.lines(), "No law was broken.", sep="\n")
+        return False
+    law = outcome.violations[0].law
+    plan = smallest(outcome.plan, law)
+    events: list[str] = []
+    broken = next(one for one in run(plan, events).violations if one.law == law)
+    print(*plan.lines(), sep="\n")
+    print(*events[-int(os.environ.get("EVENTS", "60")) :], sep="\n")
+    print(f"{broken.law}: {broken.detail}")
+    return True
+
+
+def random_worlds(first: int, wanted: int | None, minutes: float) -> bool:
+    """Run worlds until there are enough or the time is over; return whether any broke a law."""
     began, worlds, calls, simulated_seconds, broken = time.monotonic(), 0, 0, 0.0, 0
-    for number in count(first):
-        if (wanted and worlds == int(wanted)) or (not wanted and time.monotonic() > ends):
+    for seed in count(first):
+        if worlds == wanted or (wanted is None and time.monotonic() > began + 60 * minutes):
             break
-        outcome = random_world(number)
+        outcome = random_world(seed)
         worlds += 1
         calls += outcome.calls
         simulated_seconds += outcome.seconds
         for one in outcome.violations[:3]:
-            print(f"seed {outcome.seed}: {one.law}: {one.detail[:300]}")
+            print(f"seed {seed}: {one.law}: {one.detail[:300]}", flush=True)
         broken += bool(outcome.violations)
     took = time.monotonic() - began
     print(
@@ -48,6 +57,35 @@ def main() -> int:
         f"{broken} broken"
     )
     return bool(broken)
+
+
+def small_worlds(depth: int) -> bool:
+    """Explore each small world; return whether any schedule broke a law."""
+    is_broken = False
+    for small in SMALL_WORLDS:
+        began = time.monotonic()
+        found = explore(small, depth)
+        print(
+            f"{small.name}: {found.calls} calls, {found.schedules:,} schedules, {found.distinct:,} of them distinct, "
+            f"{time.monotonic() - began:.0f} s, {len(found.broken)} broken",
+            flush=True,
+        )
+        for schedule, one in found.broken[:5]:
+            print(f"  {schedule}: {one.law}: {one.detail[:300]}")
+        is_broken = is_broken or bool(found.broken)
+    return is_broken
+
+
+def main() -> int:
+    """Run what the environment asks for; return the exit status: 1 if a law was broken."""
+    if seed := os.environ.get("SEED"):
+        return replay(int(seed))
+    if depth := os.environ.get("EXPLORE"):
+        return small_worlds(int(depth))
+    wanted = os.environ.get("SEEDS")
+    return random_worlds(
+        int(os.environ.get("FIRST", "1")), int(wanted) if wanted else None, float(os.environ.get("MINUTES", "1"))
+    )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOLD_UPS = (1.5, 100.0)
 """Seconds: longer than a message takes to be processed, and longer than the items' leases and waits of a minute."""
 SETTLE_SECONDS = 50 * 86_400.0
+AFTERWARDS_SECONDS = 1_200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +149,17 @@ def run(small: SmallWorld, schedule: Schedule) -> tuple[str, int, list[Violation
         dropped = small.act(world)
         world.settle(SETTLE_SECONDS)
         places = world.calls.places
-        world.run(1_200)
+        world.run(AFTERWARDS_SECONDS)
         Ending(laws).judge(dropped)
         return digest.hexdigest(), places, laws.violations
 
 
-def explore(small: SmallWorld, *, switches: int = 2) -> Explored:
-    """Run every schedule with up to so many switches and one death.
+def explore(small: SmallWorld, depth: int) -> Explored:
+    """Run every schedule of a small world.
 
     Args:
         small: the world.
-        switches: 1 or 2.
+        depth: 1: one switch, or one death; 2: also a switch and a death; 3: also two switches.
     """
     base, calls, violations = run(small, Schedule())
     explored = Explored(small.name, calls, 1, 1, [(Schedule(), one) for one in violations])
@@ -179,9 +180,10 @@ def explore(small: SmallWorld, *, switches: int = 2) -> Explored:
     telling.extend(one for one in product(places, HOLD_UPS) if attempt(Schedule((one,))))
     for number in places:
         attempt(Schedule(dies_at=number))
-    for first, number in product(telling, places):
-        attempt(Schedule((first,), number))
-    if switches > 1:
+    if depth > 1:
+        for first, number in product(telling, places):
+            attempt(Schedule((first,), number))
+    if depth > 2:
         for pair in _pairs(telling, calls):
             attempt(Schedule(pair))
     return explored

@@ -66,18 +66,22 @@ class Laws:
         violations: what was broken.
     """
 
-    def __init__(self, world: World) -> None:
-        """Watch a world's table."""
+    def __init__(self, world: World, events: list[str] | None = None) -> None:
+        """Watch a world's table; `events` gets a line for each write and each violation."""
         self.world = world
+        self.events = events
         self.violations: list[Violation] = []
         world.dynamodb.watchers.append(self.judge_write)
 
     def broken(self, law: str, detail: str) -> None:
         """Note a violation."""
         self.violations.append(Violation(law, detail, self.world.kernel.now))
+        if self.events is not None:
+            self.events.append(f"{self.world.kernel.now - self.world.began:10.3f} BROKEN {law}: {detail}")
 
     def judge_write(self, key: Key, old: Item | None, new: Item | None) -> None:
         """Judge one write by what the item was and is."""
+        self._note(key, old or {}, new or {})
         if not key[0].startswith("JOB#"):
             return
         if new is None:
@@ -87,7 +91,7 @@ class Laws:
         was, state = old["state"]["S"] if old else None, new["state"]["S"]
         table = NEXT_JOB_STATES if key[1] == "META" else NEXT_STATES
         if was in table and not table[was] and not _is_cleanup(old or {}, new):
-            self.broken("a final item never changes", f"{key} {was}: {_difference(old or {}, new)}")
+            self.broken("a final item never changes", f"{key} {was}: {_changed(old or {}, new)}")
         elif state not in table[was] and table[was]:
             self.broken("only known transitions happen", f"{key}: {was} to {state}")
         self._judge_due(key, new, is_open=bool(table[state]))
@@ -99,6 +103,11 @@ class Laws:
             kept = [one["M"]["request_id"] for one in old["submissions"]["L"]]
             if [one["M"]["request_id"] for one in new["submissions"]["L"]][: len(kept)] != kept:
                 self.broken("every id that a batch had is kept", f"{key}")
+
+    def _note(self, key: Key, old: Item, new: Item) -> None:
+        if self.events is not None:
+            changed = {name: new.get(name) for name in _changed(old, new)}
+            self.events.append(f"{self.world.kernel.now - self.world.began:10.3f} wrote {key}: {changed}"[:400])
 
     def _judge_due(self, key: Key, new: Item, *, is_open: bool) -> None:
         has_due = "due_at" in new and "work" in new
@@ -112,7 +121,7 @@ class Laws:
 
 def _is_cleanup(old: Item, new: Item) -> bool:
     """Whether only what a finished item's cleanup may change has changed."""
-    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} <= {
+    return set(_changed(old, new)) <= {
         "due_at",
         "work",
         "staging",
@@ -121,8 +130,9 @@ def _is_cleanup(old: Item, new: Item) -> bool:
     }
 
 
-def _difference(old: Item, new: Item) -> str:
-    return ", ".join(sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)))
+def _changed(old: Item, new: Item) -> list[str]:
+    """Names of the attributes that a write changed."""
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
 
 class Ending:

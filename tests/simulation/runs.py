@@ -1,16 +1,15 @@
-"""Runs: one world of one seed, from its first upload to its judges, and its trace."""
+"""Runs: a plan from its first upload to its judges; and the smallest plan that still breaks the same law."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour
-from tests.simulation.awkward import Awkward
 from tests.simulation.judges import Ending, Laws, Promises, Violation
-from tests.simulation.users import drop_some
+from tests.simulation.plans import Drop, Plan, draw, smaller
+from tests.simulation.users import drop
 from tests.simulation.world import simulated
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 60 * 86_400.0
 """Every job ends within 50 days."""
+AFTERWARDS_SECONDS = 3_600.0
+"""Simulated seconds that are judged after the last job is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,47 +31,61 @@ class Outcome:
         seconds: simulated time.
     """
 
-    seed: int
+    plan: Plan
     violations: tuple[Violation, ...]
     trace: str
     calls: int
     seconds: float
 
 
-def random_world(seed: int, events: list[str] | None = None) -> Outcome:
-    """A small world with a bit of everything, decided by the seed; `events` gets one line an event."""
-    random = Random(seed)
-    is_calm = random.random() < 0.2
-    awkward = Awkward() if is_calm else Awkward.drawn(random)
-    behaviour = Behaviour(
-        embedder="hash", latency=random.choice((0.0, 3.0, 40.0, 600.0)), latency_kind="lognormal", latency_spread=0.5
-    )
-    calls_per_minute = random.choice((2, 20, 200))
-    settings = {
-        "MAX_REQUESTS_PER_BATCH": random.choice((2, 3, 10, 500)),
-        "API_CALLS_PER_MINUTE": calls_per_minute,
-        "BATCH_DEADLINE_HOURS": 24 if is_calm else random.choice((1, 24)),
-        "AMBIGUOUS_SUBMIT": random.choice(("resubmit", "resubmit", "fail")),
-    }
-    with simulated(seed, awkward, behaviour, **settings) as world:
+def run(plan: Plan, events: list[str] | None = None) -> Outcome:
+    """Run a plan; `events` gets one line for each call and each write."""
+    behaviour = Behaviour(embedder="hash", latency=plan.latency, latency_kind="lognormal", latency_spread=0.5)
+    with simulated(plan.seed, plan.awkward, behaviour, **dict(plan.settings)) as world:
         digest = hashlib.sha256()
 
         def note(life: Life, operation: str) -> None:
-            line = f"{world.kernel.now:.6f} {life.name} {operation}"
+            line = f"{world.kernel.now - world.began:10.3f} {life.name} {operation}"
             digest.update(line.encode())
             if events is not None:
                 events.append(line)
             world.may_die(life)
 
         world.calls.before = note
-        laws = Laws(world)
+        laws = Laws(world, events)
         promises = Promises(laws)
-        dropped = drop_some(world, random, faults=not is_calm)
+        world.inject(*plan.faults)
+        dropped = []
+        for act in sorted(plan.acts, key=lambda one: one.at):
+            world.run(world.began + act.at - world.kernel.now)
+            if isinstance(act, Drop):
+                one = drop(world, act.name, act.size, act.model, bad=act.bad, may_fail=not plan.is_calm)
+                dropped.append(one)
+                continue
+            jobs = {one.upload.key: one.upload.job_id for one in dropped}
+            if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":
+                world.command(target, act.word)
         world.settle(SETTLE_SECONDS)
-        world.run(3_600)
+        world.run(AFTERWARDS_SECONDS)
         Ending(laws).judge(dropped)
-        if is_calm:
-            promises.judge(dropped, calls_per_minute)
+        if plan.is_calm:
+            promises.judge(dropped, world.calls_per_minute)
         return Outcome(
-            seed, tuple(laws.violations), digest.hexdigest(), world.calls.total, world.kernel.now - world.began
+            plan, tuple(laws.violations), digest.hexdigest(), world.calls.total, world.kernel.now - world.began
         )
+
+
+def random_world(seed: int, events: list[str] | None = None) -> Outcome:
+    """A small world with a bit of everything, decided by the seed."""
+    return run(draw(seed), events)
+
+
+def smallest(plan: Plan, law: str) -> Plan:
+    """A plan without anything that is not needed to break a law: taking one more thing away would keep it."""
+    while found := next((one for one in smaller(plan) if _breaks(one, law)), None):
+        plan = found
+    return plan
+
+
+def _breaks(plan: Plan, law: str) -> bool:
+    return any(one.law == law for one in run(plan).violations)

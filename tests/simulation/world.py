@@ -69,6 +69,7 @@ class World:
         self.seed = seed
         self.began = START
         self.has_faults = False
+        self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.call_times: list[float] = []
         self.kernel = Kernel(seed, START)
         self.calls = Calls(self.kernel, awkward or Awkward())

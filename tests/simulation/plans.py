@@ -1,0 +1,161 @@
+"""Plans: what happens in a random world, drawn from a seed, as data that can be printed, run and made smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from local.workers_ai import Fault
+from tests.simulation.awkward import Awkward
+from tests.simulation.users import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAULTS = (
+    Fault(kind="3040", on="submit", times=3),
+    Fault(kind="971", retry_after=30),
+    Fault(kind="json_500", on="submit"),
+    Fault(kind="refuse"),
+    Fault(kind="accept_then_reset"),
+    Fault(kind="accept_then_html"),
+    Fault(kind="sync_answer"),
+    Fault(kind="5006", on="submit"),
+    Fault(kind="html", on="poll", times=2),
+    Fault(kind="truncated_body"),
+    Fault(kind="batch_fails"),
+    Fault(kind="10404", on="poll", status=404, times=6),
+    Fault(kind="stuck", seconds=4_000),
+    Fault(kind="missing", first=1),
+    Fault(kind="repeated"),
+    Fault(kind="item_fails", code=3040, first=1),
+    Fault(kind="10000", status=401),
+)
+CALM_SHARE = 0.2
+"""Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A user drops a file, `at` seconds after the world's beginning; `bad` of its `size` lines are no JSON."""
+
+    at: float
+    name: str
+    size: int
+    model: str = MODELS[0]
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A user commands the job of a dropped file, or the stack if `name` is empty."""
+
+    at: float
+    name: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole world.
+
+    Attributes:
+        latency: median seconds that the API takes for a batch.
+        settings: the functions' variables that differ from the template's defaults.
+    """
+
+    seed: int
+    awkward: Awkward = field(default_factory=Awkward)
+    latency: float = 3.0
+    settings: tuple[tuple[str, object], ...] = ()
+    faults: tuple[Fault, ...] = ()
+    acts: tuple[Drop | Command, ...] = ()
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing goes wrong, so that the promises hold."""
+        is_commanded = any(isinstance(act, Command) for act in self.acts)
+        return self.awkward == Awkward() and not self.faults and not is_commanded
+
+    def lines(self) -> Iterator[str]:
+        """The plan for people, a line each."""
+        yield f"latency {self.latency:g} s, " + ", ".join(f"{name}={value}" for name, value in self.settings)
+        for one in fields(self.awkward):
+            if (value := getattr(self.awkward, one.name)) != one.default:
+                yield f"AWS: {one.name} {value:g}"
+        yield from (f"API: {_short(fault)}" for fault in self.faults)
+        for act in self.acts:
+            yield f"{act.at:7.1f} s  {_short(act)}"
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(seed)
+    is_calm = random.random() < CALM_SHARE
+    settings: dict[str, object] = {
+        "MAX_REQUESTS_PER_BATCH": random.choice((2, 3, 10, 500)),
+        "API_CALLS_PER_MINUTE": random.choice((1, 2, 20, 200)),
+        "BATCH_DEADLINE_HOURS": 24 if is_calm else random.choice((1, 24)),
+        "AMBIGUOUS_SUBMIT": random.choice(("resubmit", "resubmit", "fail")),
+    }
+    drops = [
+        Drop(
+            at=random.choice((0.0, 0.3, 5.0, 30.0)) * place,
+            name=f"{place}.jsonl",
+            size=(size := random.choice((0, 1, 2, 5, 17, 60))),
+            model=random.choice(MODELS),
+            bad=random.randint(0, 2) if size > 2 else 0,
+        )
+        for place in range(random.randint(1, 4))
+    ]
+    return Plan(
+        seed,
+        awkward=Awkward() if is_calm else Awkward.drawn(random),
+        latency=random.choice((0.0, 3.0, 40.0, 600.0)),
+        settings=tuple(settings.items()),
+        faults=() if is_calm else tuple(random.sample(FAULTS, random.randint(0, 4))),
+        acts=(*drops, *(() if is_calm else _commands(random, drops))),
+    )
+
+
+def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
+    """Some commands for one job or the stack; what was paused is resumed in the end."""
+    if random.random() < 0.5:
+        return
+    name, at, paused = random.choice(drops).name, random.choice((0.2, 3.0, 60.0)), set[str]()
+    for word in random.sample(("pause", "run", "cancel", "cancel now", "run"), random.randint(1, 3)):
+        target = random.choice((name, "")) if word in {"pause", "run"} else name
+        yield Command(at, target, word)
+        (paused.add if word == "pause" else paused.discard)(target)
+        at += random.choice((0.5, 20.0, 300.0))
+    for target in sorted(paused):
+        yield Command(at, target, "run")
+
+
+def smaller(plan: Plan) -> Iterator[Plan]:
+    """Plans that lack one thing each: an act, a fault, something awkward, half of a file, a setting."""
+    for place in range(len(plan.acts)):
+        yield replace(plan, acts=plan.acts[:place] + plan.acts[place + 1 :])
+    for place in range(len(plan.faults)):
+        yield replace(plan, faults=plan.faults[:place] + plan.faults[place + 1 :])
+    for one in fields(plan.awkward):
+        if getattr(plan.awkward, one.name) != one.default:
+            changed: dict[str, Any] = {one.name: one.default}
+            yield replace(plan, awkward=replace(plan.awkward, **changed))
+    for place, act in enumerate(plan.acts):
+        if isinstance(act, Drop) and act.size > 1:
+            half = replace(act, size=act.size // 2, bad=0)
+            yield replace(plan, acts=(*plan.acts[:place], half, *plan.acts[place + 1 :]))
+    for place in range(len(plan.settings)):
+        yield replace(plan, settings=plan.settings[:place] + plan.settings[place + 1 :])
+
+
+def _short(thing: Any) -> str:
+    """A data class without what is at its default."""
+    given = {
+        one.name: value
+        for one in fields(thing)
+        if (value := getattr(thing, one.name)) != one.default and one.name != "at"
+    }
+    return f"{type(thing).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
