@@ -89,3 +89,22 @@ def is_not_found(error: Exception) -> bool:
     """Whether a client's error means that an object, a bucket or another resource does not exist."""
     response = getattr(error, "response", {})
     return response.get("Error", {}).get("Code", "") in _NOT_FOUND
+
+
+def is_missing(s3: Any, bucket: str, key: str, error: Exception) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
+    """Whether a read failed because its object does not exist.
+
+    S3 may answer 403 for a missing key to a caller who may not list the bucket without a prefix, and the users' policy
+    does not allow that: it would show every key. It allows to list this key, which decides.
+    """
+    from botocore.exceptions import ClientError
+
+    if is_not_found(error):
+        return True
+    if not isinstance(error, ClientError) or error.response["Error"].get("Code") not in _DENIED:
+        return False
+    try:
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1).get("Contents", [])
+    except ClientError:
+        return False  # The first error is the one to show.
+    return key not in {entry["Key"] for entry in found}

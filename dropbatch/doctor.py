@@ -184,7 +184,7 @@ def _control_word(stack: Stack) -> str:
     try:
         word: bytes = stack.s3.get_object(Bucket=stack.bucket, Key="control/stack")["Body"].read(100)
     except ClientError as error:
-        if aws.is_not_found(error):
+        if aws.is_missing(stack.s3, stack.bucket, "control/stack", error):
             return ""
         raise
     return word.decode(errors="replace").strip()

@@ -111,7 +111,7 @@ def read_json(stack: Stack, key: str) -> dict[str, Any] | None:
         try:
             body = stack.s3.get_object(Bucket=stack.bucket, Key=key)["Body"].read()
         except ClientError as error:
-            if aws.is_not_found(error):
+            if aws.is_missing(stack.s3, stack.bucket, key, error):
                 return None
             raise
     found: dict[str, Any] = json.loads(body)

@@ -31,11 +31,12 @@ def save_report(stack: Stack, job: Job, path: Path) -> Path:
     from botocore.exceptions import ClientError
 
     manifest_of(stack, job)
+    key = f"{job.folder}report.html"
     with aws.explained():
         try:
-            body = stack.s3.get_object(Bucket=stack.bucket, Key=f"{job.folder}report.html")["Body"]
+            body = stack.s3.get_object(Bucket=stack.bucket, Key=key)["Body"]
         except ClientError as error:
-            if not aws.is_not_found(error):
+            if not aws.is_missing(stack.s3, stack.bucket, key, error):
                 raise
             raise CommandError(
                 f"Job {job.id} has no report: it ended before reports were written.", Exit.NOT_FOUND

@@ -73,3 +73,43 @@ def test_who_may_read_only_uploads_nothing(command, finished, monkeypatch, tmp_p
     assert (ended.code, "AWS denied PutObject" in ended.err) == (4, True)
     assert command.world.objects("inbox/") == ["inbox/a.jsonl"]
     assert command.run("status", "a.jsonl").code == 0
+
+
+@pytest.fixture
+def forbids_missing(monkeypatch):
+    """S3 answers 403 for a missing key, as to a caller who may list some prefixes only; returns the listed prefixes."""
+    real = botocore.client.BaseClient._make_api_call
+    listed = []
+
+    def call(client, operation, arguments):
+        if operation == "ListObjectsV2":
+            listed.append(arguments["Prefix"])
+        try:
+            return real(client, operation, arguments)
+        except ClientError as error:
+            if operation == "GetObject" and error.response["Error"]["Code"] == "NoSuchKey":
+                raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not listed"}}, operation) from error
+            raise
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    return listed
+
+
+def test_a_missing_key_is_missing_though_s3_says_denied(command, finished, forbids_missing):
+    """The users' policy lets nobody list without a prefix, so S3 may answer 403 where a 404 is meant."""
+    missing = "20200101T000000Z-00000000"
+
+    ended = command.run("status", missing)
+
+    assert (ended.code, "There is no job" in ended.err) == (5, True)
+    assert forbids_missing == [f"results/_jobs/{missing}.json"]
+    command.run("doctor")
+    assert "control/stack" in forbids_missing
+
+
+def test_a_key_that_exists_and_is_denied_stays_denied(command, finished, monkeypatch):
+    deny(monkeypatch, "GetObject")
+
+    ended = command.run("status", "a.jsonl")
+
+    assert (ended.code, "AWS denied GetObject" in ended.err) == (4, True)
