@@ -144,9 +144,10 @@ values; three of them always have.
 The waiting time of each call is assumed: DynamoDB {dynamodb:.0f} ms; S3 {s3_read:.0f} ms to the first byte and 80 MB a
 second; SQS {sqs:.0f} ms; Workers AI {submit:.1f} s for a submit, {pending:.1f} s for a poll of a pending batch,
 {finished:.1f} s for a poll with an answer. Parallel calls count once. The time that a tick waits for the next due item
-is counted on the simulated clock. Processor time was measured on {full} batches of {records:,} records of 1 KB, whose
-answers had {reply:.1f} MB each. {call_cpu:.0f} ms per call is added to the waiting time for TLS, which is not used
-here. A function has its share of a processor: with less memory, computing takes longer and waiting costs less.
+is counted on the simulated clock, in the jobs of small batches, because a tick waits for all batches at once. Processor
+time was measured on {full} batches of {records:,} records of 1 KB, whose answers had {reply:.1f} MB each.
+{call_cpu:.0f} ms per call is added to the waiting time for TLS, which is not used here. A function has its share of a
+processor: with less memory, computing takes longer and waiting costs less.
 
 {lambdas}
 
@@ -209,7 +210,7 @@ class Bill:
 def _bill(used: Mapping[str, float], seconds: Mapping[str, float], times: float = 1.0) -> Bill:
     return Bill(
         Counter({name: count * times for name, count in used.items()}),
-        {name: seconds.get(f"{name} wait", 0.0) * times for name in FUNCTIONS},
+        {name: sum(seconds.get(f"{name} {what}", 0.0) for what in ("calls", "sleep")) * times for name in FUNCTIONS},
         {name: seconds.get(f"{name} CPU", 0.0) * times for name in FUNCTIONS},
     )
 
@@ -245,12 +246,15 @@ def bills(one: Meter, small: Meter, large: Meter, full: Meter, idle: Meter) -> B
     batch = _bill(per_batch(small.used, large.used, more), per_batch(small.seconds, large.seconds, more))
     job = _bill(one.used, one.seconds).plus(batch, -1)
     # Full batches differ from small ones only in seconds: they have more bytes to process and to move.
-    excess = _bill({}, full.seconds, 1 / FULL_BATCHES).plus(Bill(Counter(), batch.wait, batch.cpu), -1)
-    record = Bill(
-        Counter(),
-        {name: max(seconds, 0.0) / FULL_RECORDS for name, seconds in excess.wait.items()},
-        {name: max(seconds, 0.0) / FULL_RECORDS for name, seconds in excess.cpu.items()},
-    )
+    # A tick sleeps for all batches at once: its sleep in a job of three batches says nothing about a record.
+    seconds = per_batch(small.seconds, large.seconds, more)
+
+    def of_record(what: str) -> dict[str, float]:
+        names = {name: f"{name} {what}" for name in FUNCTIONS}
+        excess = {name: full.seconds[key] / FULL_BATCHES - seconds[key] for name, key in names.items()}
+        return {name: max(one, 0.0) / FULL_RECORDS for name, one in excess.items()}
+
+    record = Bill(Counter(), of_record("calls"), of_record("CPU"))
     return Bills(batch, job, record, _bill(idle.used, idle.seconds, 1 / IDLE_TICKS))
 
 

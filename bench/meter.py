@@ -118,6 +118,7 @@ class Meter:
         self.used: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
+        """By function: `calls`, waiting for answers; `sleep`, waiting for the next due item; `CPU`, computing."""
         self.steps: dict[str, Counter[str]] = defaultdict(Counter)
         """What each step used: calls by service, `waiting` and `computing` seconds."""
         self.stored: Counter[str] = Counter()
@@ -209,7 +210,9 @@ class Meter:
         if not scheduled:
             self.used["SQS requests"] += 2  # received and deleted by Lambda's poller
         self.seconds[f"{function} CPU"] += own  # type: ignore[assignment]
-        self.seconds[f"{function} wait"] += min(run.waited() + time.time() - clock, TICK_SECONDS)  # type: ignore[assignment]
+        calls = min(run.waited(), TICK_SECONDS)
+        self.seconds[f"{function} calls"] += calls  # type: ignore[assignment]
+        self.seconds[f"{function} sleep"] += min(time.time() - clock, TICK_SECONDS - calls)  # type: ignore[assignment]
 
     @contextlib.contextmanager
     def foreign(self) -> Iterator[None]:

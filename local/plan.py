@@ -55,10 +55,12 @@ def _uses_worker(parameters: Mapping[str, str]) -> bool:
     return parameters.get("Transport") == "worker"
 
 
-def idle_dollars() -> str:
-    """What an idle stack costs a month, as docs/cost.md says."""
-    (found,) = re.findall(r"\*\*(\$[\d.]+)\*\* a month", (ROOT / "docs/cost.md").read_text("utf-8"))
-    return str(found)
+def dollars() -> tuple[str, str]:
+    """What an idle stack costs a month, and a job of a million records, as docs/cost.md says."""
+    text = (ROOT / "docs/cost.md").read_text("utf-8")
+    (idle,) = re.findall(r"\*\*(\$[\d.]+)\*\* a month", text)
+    (job,) = re.findall(r"such a job costs (\$[\d.]+\d)", text)
+    return idle, job
 
 
 def concurrency(*, reserve: bool) -> tuple[int, int]:
@@ -106,11 +108,12 @@ def about_limit(limit: Limit, region: str, *, reserve: bool) -> tuple[bool, str]
 
 def describe(answers: Answers, account: str, limit: str) -> str:
     """What is shown before a first deployment."""
+    idle, job = dollars()
     token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""
     return f"""
 This creates the stack "{answers.stack_name}" in {answers.region}, AWS account {account}:
   {resources(answers.parameters)}.
-AWS bills about {idle_dollars()} a month while it is idle (an account has 10 alarms and 3 dashboards free),
-and about $0.03 for a job of a million records (docs/cost.md). Cloudflare bills the tokens that models use.
+AWS bills about {idle} a month while it is idle (an account has 10 alarms and 3 dashboards free),
+and about {job} for a job of a million records (docs/cost.md). Cloudflare bills the tokens that models use.
 {token}{limit}
 """

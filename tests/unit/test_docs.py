@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cost import STANDING
+from local.plan import dollars
 from local.template import template
 from shared.options import OPTIONS
 from shared.pacing.controls import PauseReason
@@ -177,6 +178,17 @@ def test_the_cost_of_an_idle_stack_counts_the_alarms_of_the_template():
     ]
     assert f"{len(alarms)} alarms (${len(alarms) * 0.1:.2f})" in (ROOT / "docs" / "cost.md").read_text()
     assert STANDING[f"{len(alarms)} alarms"] == pytest.approx(len(alarms) * 0.1)
+
+
+def test_the_costs_shown_before_a_deployment_are_those_that_were_counted():
+    counted = (ROOT / "bench" / "cost.md").read_text()
+    idle, job = dollars()
+    assert f"| **{idle[1:]}** |" in counted
+    (whole,) = re.findall(r"storage and work .* \*\*([\d.]+)\*\*", counted)
+    assert job == f"${float(whole):.4f}"
+    queues = [name for name, one in template()["Resources"].items() if one["Type"] == "AWS::SQS::Queue"]
+    fed = [name for name in queues if not name.endswith("DeadLetterQueue")]
+    assert f"each of the {len(fed)} queues" in counted
 
 
 def test_the_page_of_options_has_those_of_the_code():
