@@ -47,6 +47,7 @@ DECIDING = (
     "shared/pacing/budget.py",
     "shared/pacing/controls.py",
     "shared/aws/object_store.py",
+    "shared/other_account.py",
     "shared/claims.py",
     "shared/retry.py",
     "shared/workers_ai/error_codes.py",
@@ -61,6 +62,8 @@ DECIDING = (
     "functions/poll/unanswered.py",
     "functions/poll/control.py",
     "functions/poll/sweep.py",
+    "functions/poll/pauses.py",
+    "functions/poll/delete_staged.py",
     "functions/poll/advance_job.py",
 )
 """Modules that decide what happens to a job or a batch: each of their guards, bounds and waits is broken too.
