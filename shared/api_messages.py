@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
+from shared.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from shared.aws.object_store import ObjectStore

@@ -8,6 +8,8 @@
     │       └── UnreadableItemError an item does not match its schema
     └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
         ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
+        │   ├── ObjectNotFoundError nothing is stored under the key
+        │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
 A reply of the Workers AI API is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
@@ -57,6 +59,14 @@ class RetryableError(DropbatchError):
 
 class StorageError(RetryableError):
     """An AWS service rejected a call or the connection failed, after the client's own short retries."""
+
+
+class ObjectNotFoundError(StorageError):
+    """Nothing is stored under the key, or no longer that version."""
+
+
+class WriteConflictError(StorageError):
+    """Two conditional writes of one object collided (409)."""
 
 
 class LeaseLostError(RetryableError):

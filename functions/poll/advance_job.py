@@ -30,9 +30,8 @@ from functions.poll.result_files import (
 from functions.poll.sweep import next_sweep, sweep
 from functions.poll.waiting_for import report_long_wait, waiting_for
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
-from shared.errors import InvariantError, LeaseLostError
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState, Staging
 from shared.observability import count, logger

@@ -18,8 +18,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
-from shared.errors import StorageError
+from shared.errors import ObjectNotFoundError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, FINAL_JOB_STATES, Job, JobControl, JobState
 from shared.observability import count, logger
 from shared.pacing.controls import Permit, StackControl

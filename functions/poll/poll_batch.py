@@ -16,10 +16,9 @@ from functions.poll.bisect_batch import give_up, isolate
 from functions.poll.collect import StoredReply, collect
 from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.errors import StorageError
+from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger

@@ -23,8 +23,7 @@ from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_fi
 from functions.poll.manifest import FileEntry, batch_entry
 from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
-from shared.errors import InvariantError, LeaseLostError, StorageError, UnreadableItemError
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count

@@ -8,8 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from shared import s3_keys as keys
-from shared.aws.object_store import ObjectNotFoundError
-from shared.errors import UnreadableItemError, UploadError
+from shared.errors import ObjectNotFoundError, UnreadableItemError, UploadError
 from shared.job_status import JSON_TYPE
 from shared.observability import logger
 from shared.options import (

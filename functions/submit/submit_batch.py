@@ -15,10 +15,9 @@ import msgspec
 
 from shared import s3_keys as keys
 from shared.api_messages import attach_api_message
-from shared.aws.object_store import ObjectNotFoundError
 from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
-from shared.errors import StorageError
+from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import (
     Batch,

@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 
 from shared.aws.client_errors import storage_errors
-from shared.errors import StorageError, UploadError
+from shared.errors import ObjectNotFoundError, StorageError, UploadError, WriteConflictError
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -328,14 +328,6 @@ class ObjectStore:
                     raise ObjectNotFoundError(f"{call}: {error}") from error
                 raise
             return answer
-
-
-class ObjectNotFoundError(StorageError):
-    """Nothing is stored under the key, or no longer that version."""
-
-
-class WriteConflictError(StorageError):
-    """Two conditional writes collided (409)."""
 
 
 class ObjectExistsError(Exception):

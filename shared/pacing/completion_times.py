@@ -1,4 +1,4 @@
-"""How long batches of each model took, stored in one control item per model. `cadence` decides what follows from it.
+"""How long batches of each model took, stored in one control item per model. `poll_schedule` decides what follows.
 
 A bound is written into a random slot, with one unconditional update that reads nothing. In time it replaces another
 bound; a lost update costs one bound. All of this only makes polling better, so nothing here ever fails: without the
@@ -16,7 +16,7 @@ from shared.aws.attribute_values import attribute, plain
 from shared.aws.dynamodb import call_dynamodb
 from shared.errors import StorageError
 from shared.observability import logger
-from shared.pacing import poll_schedule as cadence
+from shared.pacing import poll_schedule
 from shared.pacing.controls import control_key
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ class CompletionTimes:
         """Use a ready client; nothing is read yet."""
         self.client = client
         self.table = table
-        self.known: dict[str, tuple[float, cadence.Distribution]] = {}
+        self.known: dict[str, tuple[float, poll_schedule.Distribution]] = {}
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
-        return cadence.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
+        return poll_schedule.first_poll(self._spread(model, now), number, random.random())  # noqa: S311 - spreads load
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         """Seconds until a batch of a model, pending at this age, is polled."""
-        return cadence.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
+        return poll_schedule.next_poll(self._spread(model, now), age, random.random())  # noqa: S311 - spreads load
 
     def note(self, model: str, number: str, after: float, by: float, now: float) -> None:
         """Store a batch's bound, if the batch is one of those sampled.
@@ -53,7 +53,7 @@ class CompletionTimes:
             by: its age when it was first seen finished.
             now: Unix seconds.
         """
-        if not cadence.is_sampled(number):
+        if not poll_schedule.is_sampled(number):
             return
         try:
             call_dynamodb(
@@ -62,20 +62,20 @@ class CompletionTimes:
                 TableName=self.table,
                 Key=_key(model),
                 UpdateExpression="SET #slot = :bound",
-                ExpressionAttributeNames={"#slot": f"b{random.randrange(cadence.SAMPLES)}"},  # noqa: S311
+                ExpressionAttributeNames={"#slot": f"b{random.randrange(poll_schedule.SAMPLES)}"},  # noqa: S311
                 ExpressionAttributeValues={":bound": attribute((int(after), round(by), int(now)))},
             )
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
 
-    def _spread(self, model: str, now: float) -> cadence.Distribution:
-        read_at, spread = self.known.get(model, (0.0, cadence.ASSUMED))
+    def _spread(self, model: str, now: float) -> poll_schedule.Distribution:
+        read_at, spread = self.known.get(model, (0.0, poll_schedule.ASSUMED))
         if now - read_at < READ_EVERY:
             return spread
         try:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})
             slots = [plain(wire) for name, wire in item.items() if name.startswith("b")]
-            spread = cadence.distribution(msgspec.convert(slots, tuple[cadence.Bound, ...]), now)
+            spread = poll_schedule.distribution(msgspec.convert(slots, tuple[poll_schedule.Bound, ...]), now)
         except (StorageError, msgspec.ValidationError) as error:
             logger.warning("completion times not read", reason=str(error))
         self.known[model] = (now, spread)

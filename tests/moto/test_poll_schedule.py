@@ -1,4 +1,4 @@
-"""The cadence of polls is learned: on the whole path, from one job to the next."""
+"""The times of polls are learned: on the whole path, from one job to the next."""
 
 import pytest
 

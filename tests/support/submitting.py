@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from functions.submit.submit_batch import submit_batch
-from shared.aws.object_store import ObjectNotFoundError
+from shared.errors import ObjectNotFoundError
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, Job
 from shared.pacing.controls import Denied, Permit

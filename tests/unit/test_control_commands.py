@@ -19,8 +19,8 @@ from functions.poll.control import (
     read_command,
     watch_stack_control,
 )
-from shared.aws.object_store import ObjectInfo, ObjectNotFoundError
-from shared.errors import StorageError
+from shared.aws.object_store import ObjectInfo
+from shared.errors import ObjectNotFoundError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, JobControl, JobState
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
 from tests.support.ledger_items import JOB, T

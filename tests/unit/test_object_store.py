@@ -7,8 +7,8 @@ import pytest
 from botocore.response import StreamingBody
 from botocore.stub import ANY
 
-from shared.aws.object_store import BLOCK_BYTES, ObjectNotFoundError, ObjectStore, WriteConflictError
-from shared.errors import StorageError
+from shared.aws.object_store import BLOCK_BYTES, ObjectStore
+from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
 from tests.support.stubs import stubbed
 
 KEY = "results/a/output.jsonl"

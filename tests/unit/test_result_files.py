@@ -14,8 +14,8 @@ import pytest
 
 from functions.poll import advance_job as finish
 from functions.poll import result_files as segments
-from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectNotFoundError, ObjectStore
-from shared.errors import InvariantError
+from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
+from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, JobState, Part, SplitPlan, Submission, Upload
 from shared.pacing.controls import Controls, Rate
 
