@@ -1,4 +1,7 @@
-"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in constant memory."""
+"""Collect: the API's answers for one batch become its part, written once. Joins from disk, in constant memory.
+
+A batch that was never submitted gets no object: its part only counts, and its lines are written as they are joined.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,20 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.format_of_job import form_of
-from functions.poll.join import Answers, add_reply, join, merge_round, retryable_places, sort_answers
-from functions.poll.join_originals import Originals, join_originals
+from functions.poll.join import Answers, add_reply, merge_round, retryable_places, sort_answers
+from functions.poll.result_lines import lines_of, unwritten_part
 from shared import s3_keys as keys
-from shared.api_messages import full_message
 from shared.errors import StorageError
-from shared.formats.base import BatchFacts
-from shared.formats.registry import describer_of, target_of, writer_of
 from shared.models import Batch, Job, JobState, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from functions.poll.join import Failure
     from shared.bootstrap import Services
     from shared.staged_batch import RecordIndex
 
@@ -78,11 +73,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
         msgspec.MsgspecError: an earlier round's reply cannot be read again.
     """
-    # Without an answer every record fails, and the lines of failed records need the requests too.
-    start = batch.index_offset if reply else 0
-    staged = services.store.get(keys.staged(job.job_id, batch.number), start)
-    rows = decode_index(staged[batch.index_offset - start :])
-    body = None if reply else staged[: batch.body_size]
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    if reply is None and not batch.submissions:
+        return _finish(services, job, batch, *unwritten_part(services, job, batch, rows))
     references = rows.references_sent()
     with ExitStack() as stack:
         replies = Replies(services, batch, references, stack)
@@ -102,8 +95,13 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
             if again and batch.round < MAX_RETRIES and not job.ending(services.now()):
                 _begin_round(services, batch, rows, again, reply.key)
                 return False
-        part, failed = _write_part(services, job, batch, rows, answers, body)
+        part, failed = _write_part(services, job, batch, rows, answers)
         del answers
+    return _finish(services, job, batch, part, failed)
+
+
+def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Counter[str]) -> bool:
+    """Make a batch `done`; return whether this call did."""
     _expect_visit(services, job)
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
@@ -261,7 +259,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 
 
 def _write_part(
-    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None, body: bytes | None
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
     """Spool output, errors and retry lines, then put them as one object; if one already exists, that one counts.
 
@@ -269,13 +267,12 @@ def _write_part(
         The part, and how many records failed with which code.
     """
     key = keys.part(job.job_id, batch.number, batch.attempt)
-    ending = (batch.ending.code, full_message(services.store, batch.ending)) if batch.ending else None
     usage = answers.usage if answers else Usage()
     retries = waiting = 0
     failed: Counter[str] = Counter()
     with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:
         ready: list[bytes] = []
-        for line in _lines(services, job, batch, rows, answers, ending, body):
+        for line in lines_of(services, job, batch, rows, answers):
             if isinstance(line, bytes):
                 ready.append(line)
             else:
@@ -304,50 +301,5 @@ def _write_part(
     return msgspec.json.decode(there.metadata["part"], type=Part), failed
 
 
-def _lines(
-    services: Services,
-    job: Job,
-    batch: Batch,
-    rows: RecordIndex,
-    answers: Answers | None,
-    ending: tuple[str, str] | None,
-    body: bytes | None,
-) -> Iterator[bytes | Failure]:
-    """The batch's result lines, in the upload's format."""
-    if not job.plan.converts:
-        return join(rows, batch.first_id, answers, ending, _request_reader(services, job, batch, rows, body))
-    form = form_of(services.store, job)
-    content = services.store.get(keys.staged(job.job_id, batch.number), batch.body_size, batch.originals_size)
-    facts = BatchFacts(
-        job.job_id,
-        job.plan.model,
-        batch.submissions[-1].request_id if batch.submissions else "",
-        batch.accepted_at or 0.0,
-    )
-    writer, originals = writer_of(form, target_of(job.plan.model)), Originals(content, describer_of(form))
-    return join_originals(rows, batch.first_id, answers, ending, originals, writer, facts)
-
-
 def _spool() -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)
-
-
-def _request_reader(
-    services: Services, job: Job, batch: Batch, rows: RecordIndex, body: bytes | None
-) -> Callable[[int], bytes]:
-    """A function that returns a record's request on one line; it reads the body, if not given, at the first failure."""
-
-    @cache
-    def read() -> tuple[bytes, list[tuple[int, int]]]:
-        content = (
-            services.store.get(keys.staged(job.job_id, batch.number), 0, batch.body_size) if body is None else body
-        )
-        return content, record_spans(rows)
-
-    def request_of(index: int) -> bytes:
-        content, places = read()
-        start, length = places[index]
-        request = content[start : start + length]
-        return msgspec.json.format(request, indent=-1) if job.plan.is_document else request
-
-    return request_of

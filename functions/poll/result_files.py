@@ -13,7 +13,7 @@ import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from functions.poll.file_digests import digest_of, has_digest
 from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.manifest import FileEntry, batch_entry
+from functions.poll.result_lines import unwritten_lines
 from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
 from shared import s3_keys as keys
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError, UnreadableItemError
@@ -172,7 +173,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         if has_digest(joined):
             digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
         opening = b"" if joined.mark else opening_of(services.store, job, kind)
-        for block in chain([opening], _read_sections(services, kind, ahead.leaves)):
+        for block in chain([opening], _read_sections(services, job, kind, ahead.leaves)):
             if digest:
                 digest.update(block)
             spool.write(block)
@@ -258,10 +259,15 @@ def _put(
     return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
 
 
-def _read_sections(services: Services, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:
+def _read_sections(services: Services, job: Job, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:
     if kind == "batches":
-        return (msgspec.json.encode(batch_entry(batch)) + b"\n" for batch in leaves)
-    return services.store.sections((_part(batch).key, *_section(batch, kind)) for batch in leaves)
+        yield from (msgspec.json.encode(batch_entry(batch)) + b"\n" for batch in leaves)
+        return
+    for is_written, batches in groupby(leaves, lambda batch: bool(_part(batch).key)):
+        if is_written:
+            yield from services.store.sections((_part(batch).key, *_section(batch, kind)) for batch in batches)
+        else:
+            yield from unwritten_lines(services, job, batches, kind)
 
 
 def _section(batch: Batch, kind: Kind) -> tuple[int, int]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
-"""Most batches of a page, and bytes of their bodies after which it ends: a page takes seconds."""
+"""Most batches of a page, and bytes of bodies that it may read after which it ends: a page takes seconds."""
 MAX_SWEEP_SECONDS, RESERVE_SECONDS = 115.0, 25.0
 """Seconds that one visit sweeps, and seconds of its invocation that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
@@ -113,8 +113,9 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], b
     except UnreadableItemError:
         logger.exception("sweep ends at an unreadable batch", job_id=job.job_id)
         return page, True
-    is_open = (batch.state not in {BatchState.DONE, BatchState.HALVED} for batch in page)
-    sizes = accumulate(batch.body_size * opened for batch, opened in zip(page, is_open, strict=True))
+    # Of a batch that was never submitted, not a byte of the body is read.
+    is_read = (bool(batch.submissions) and batch.state not in {BatchState.DONE, BatchState.HALVED} for batch in page)
+    sizes = accumulate(batch.body_size * read for batch, read in zip(page, is_read, strict=True))
     for place, size in enumerate(sizes, 1):
         if size > PAGE_BYTES and place < len(page):
             return page[:place], False
@@ -185,6 +186,5 @@ def _end(services: Services, job: Job, goal: SweepGoal, batch: Batch, remaining:
         return services.ledger.keep_polling(batch, ending, now) is not None
     if batch.submissions:
         return end(services, job, batch, ending)
-    # Its part is written before the one write that ends it. If it is submitted meanwhile, that write fails, and the
-    # part is that of an attempt which got no answer.
+    # Only that one write ends it: it fails if the batch is submitted meanwhile.
     return collect(services, job, replace(batch, ending=ending), None)

@@ -164,14 +164,17 @@ class ObjectStore:
 
     def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
         """Sections of objects (key, offset, bytes), one after another, a few MB at a time; some are fetched ahead."""
+        return self.read_ahead((block for section in wanted for block in _in_blocks(*section)), MAX_PARALLEL_READS)
+
+    def read_ahead(self, wanted: Iterable[tuple[str, *tuple[int, ...]]], most: int) -> Iterator[bytes]:
+        """What `get` returns for each (key, offset, bytes), in this order; at most `most` of them wait in memory."""
         ahead: deque[Future[bytes]] = deque()
-        threads = ThreadPoolExecutor(MAX_PARALLEL_READS)
+        threads = ThreadPoolExecutor(most)
         try:
             for section in wanted:
-                for block in _in_blocks(*section):
-                    if len(ahead) == MAX_PARALLEL_READS:
-                        yield ahead.popleft().result()
-                    ahead.append(threads.submit(self.get, *block))
+                if len(ahead) == most:
+                    yield ahead.popleft().result()
+                ahead.append(threads.submit(self.get, *section))
             while ahead:
                 yield ahead.popleft().result()
         finally:  # No wait: the garbage collector may close this generator while another thread begins.

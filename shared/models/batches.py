@@ -17,7 +17,7 @@ class Part:
     """A batch's part: three sections in one object (`shared.s3_keys.part`).
 
     Attributes:
-        key: the object.
+        key: the object; empty if no line is written before they are joined. Then the sizes are estimates.
         output: bytes of the output lines, first in the object.
         errors: bytes of the error lines, after them.
         retry: bytes of the retry lines, last.

@@ -5,9 +5,14 @@ import json
 import pytest
 
 from functions.poll.advance_job import STATUS_SECONDS
+from functions.poll.collect import _write_part
+from functions.poll.result_lines import unwritten_lines, unwritten_part
 from local.workers_ai import Fault
+from shared import s3_keys as keys
+from shared.bootstrap import services
 from shared.models import JobState
 from shared.pacing.completion_times import CompletionTimes
+from shared.staged_batch import decode_index
 from tests.support.translations import M2M, codes, greetings
 from tests.support.world import BUCKET
 
@@ -103,6 +108,66 @@ def test_batches_beyond_the_cost_limit_end_by_the_sweep(start, api):
 
     assert codes(world) == ["cost_limit"] * 60
     assert api.accepted == []
+
+
+def test_batches_end_without_a_byte_of_their_bodies(start):
+    """So 20,000 end in the same time, however large they are; their lines are written as the results are joined."""
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    upload(world, 60, **{"max-cost": "0.00000000001"})
+    world.deliver("UploadQueue")
+    bodies = {key: len(world.read(key)) for key in world.objects("staging/") if key.endswith("/request")}
+    read, put, at_first_join = [], [], []
+
+    def before(operation, arguments):
+        if operation == "GetObject" and arguments["Key"] in bodies:
+            start = int(arguments.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+            read.append(bodies[arguments["Key"]] - start)
+        elif operation == "PutObject":
+            put.append(arguments["Key"])
+            if "output" in arguments["Key"] and not at_first_join:
+                at_first_join.append((len(read), sum(read)))
+
+    world.permissions.before = before
+    world.settle(minutes=3)
+    world.permissions.before = None
+
+    ((reads, size),) = at_first_join
+    assert reads == 2 * 60  # Once to end it, once for its output line.
+    assert size < sum(bodies.values())
+    assert [key for key in put if "part-" in key] == []
+    assert [line["text"] for line in world.lines("retry.jsonl")] == [f"text {number}" for number in range(60)]
+
+
+FILES = {
+    "native": ("a.jsonl", '{"text":"b","external_reference":"r"}\n{broken\n{"text":"c"}\n'),
+    "document": ("a.json", '{"requests": [{"text" : "b"},\n 7, {"text":"c"}]}'),
+    "openai": (
+        "a.jsonl",
+        '{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"x","input":"b"}}\n{"custom_id":"s"}\n',
+    ),
+    "table": ("a.csv", "id,text\nr,b\ns,c\n"),
+}
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_lines_written_as_they_are_joined_are_those_of_a_part(start, form):
+    name, body = FILES[form]
+    world = start()
+    world.upload(name, body, model=BGE, **{"max-cost": "0.00000000001"})
+    world.settle(minutes=5)
+    built = services()
+    job, batch = built.ledger.job(world.job_id()), built.ledger.batch(world.job_id(), "00000000")
+    rows = decode_index(built.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
+    part, failed = _write_part(built, job, batch, rows, None)
+
+    joined = [b"".join(unwritten_lines(built, job, [batch], kind)) for kind in ("output", "errors", "retry")]
+    assert batch.part.key == ""
+    assert b"".join(joined) == built.store.get(part.key)
+    assert list(map(len, joined)) == [part.output, part.errors, part.retry]
+    assert unwritten_part(built, job, batch, rows)[1] == failed
+    assert (batch.part.retry_lines, batch.part.failed) == (part.retry_lines, part.failed)
+    assert batch.part.output >= part.output > 0
+    assert batch.part.retry > 0
 
 
 def test_batches_without_a_request_end_by_the_sweep(start, api):

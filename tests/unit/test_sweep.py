@@ -173,13 +173,20 @@ def test_the_status_tells_the_error_before_the_sweep_and_once(ledger):
     [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3)],
     ids=["small", "together too large", "one too large", "the last"],
 )
-def test_a_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
-    batches = [replace(READY, body_size=size << 20) for size in sizes]
+def test_a_page_ends_after_64_mb_of_bodies_that_it_may_read(ledger, sizes, ends):
+    batches = [replace(NEXT_ROUND, body_size=size << 20) for size in sizes]
 
     swept(ledger, {"error": REASON}, *batches)
 
     assert ledger.sweeps[0].after == ("" if ends > len(sizes) else f"{ends - 1:08d}")
     assert [number for _, number, _ in ledger.done] == ["00000000", "00000001", "00000002"]
+
+
+def test_bodies_that_are_not_read_do_not_end_a_page(ledger):
+    swept(ledger, {"error": REASON}, *[replace(READY, body_size=200 << 20)] * 2)
+
+    assert [number for _, number, _ in ledger.done] == ["00000000", "00000001"]
+    assert len(ledger.sweeps) == 1
 
 
 # ── what follows a page ──────────────────────────────────────────────────────────────────────────────────────────────

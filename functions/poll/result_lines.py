@@ -1,0 +1,143 @@
+"""A batch's result lines, from what is staged and the API's answers.
+
+The lines of a batch that was never submitted follow from what is staged and from why it ended. They are written only
+when they are joined, so ending a batch moves none of its bytes and takes as long for a large one as for a small one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from functions.poll.format_of_job import form_of
+from functions.poll.join import Failure, failed_line, join
+from functions.poll.join_originals import NOT_RETRIED, Originals, join_originals
+from shared import s3_keys as keys
+from shared.api_messages import full_message
+from shared.formats.base import BatchFacts
+from shared.formats.registry import describer_of, target_of, writer_of
+from shared.models import Part
+from shared.staged_batch import decode_index, record_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from functions.poll.join import Answers
+    from shared.bootstrap import Services
+    from shared.models import Batch, Job
+    from shared.staged_batch import RecordIndex
+
+LINE_BYTES = 100
+"""About how many bytes an output line of a failed record has besides its message and its reference."""
+FIELDS = {"output": "output", "errors": "error", "retry": "retry"}
+"""By result file, the member of a failed record's lines that it takes."""
+READ_AHEAD = 4
+"""Staged batches that are read while the lines of the one before are written."""
+
+
+def lines_of(
+    services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
+) -> Iterator[bytes | Failure]:
+    """The batch's result lines, in the upload's format; what is staged is read if they need it."""
+    key = keys.staged(job.job_id, batch.number)
+    return _lines(services, job, batch, rows, answers, lambda *section: services.store.get(key, *section))
+
+
+def _lines(
+    services: Services,
+    job: Job,
+    batch: Batch,
+    rows: RecordIndex,
+    answers: Answers | None,
+    read: Callable[[int, int], bytes],
+) -> Iterator[bytes | Failure]:
+    ending = _ending(services, batch)
+    if not job.plan.converts:
+        return join(rows, batch.first_id, answers, ending, _request_reader(job, batch, rows, read))
+    form = form_of(services.store, job)
+    content = read(batch.body_size, batch.originals_size)
+    facts = BatchFacts(
+        job.job_id,
+        job.plan.model,
+        batch.submissions[-1].request_id if batch.submissions else "",
+        batch.accepted_at or 0.0,
+    )
+    writer, originals = writer_of(form, target_of(job.plan.model)), Originals(content, describer_of(form))
+    return join_originals(rows, batch.first_id, answers, ending, originals, writer, facts)
+
+
+def _ending(services: Services, batch: Batch) -> tuple[str, str] | None:
+    return (batch.ending.code, full_message(services.store, batch.ending)) if batch.ending else None
+
+
+def _request_reader(
+    job: Job, batch: Batch, rows: RecordIndex, read: Callable[[int, int], bytes]
+) -> Callable[[int], bytes]:
+    """A function that returns a record's request on one line; it reads the body at the first failure."""
+
+    @cache
+    def body() -> tuple[bytes, list[tuple[int, int]]]:
+        return read(0, batch.body_size), record_spans(rows)
+
+    def request_of(index: int) -> bytes:
+        content, places = body()
+        start, length = places[index]
+        request = content[start : start + length]
+        return msgspec.json.format(request, indent=-1) if job.plan.is_document else request
+
+    return request_of
+
+
+# ── batches without an answer ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unwritten_part(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> tuple[Part, Counter[str]]:
+    """The part of a batch that was never submitted, of which no line is written yet: its sizes are estimates.
+
+    Returns:
+        The part, and how many records failed with which code.
+    """
+    code, message = _ending(services, batch) or ("missing_response", "")
+    failed = Counter(fault.code for fault in rows.faults.values())
+    failed[code] += len(rows) - failed.total()
+    retried = [
+        size
+        for index, size in enumerate(rows.originals if job.plan.converts else rows.lengths)
+        if size and (index not in rows.faults or rows.faults[index].code not in NOT_RETRIED)
+    ]
+    faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
+    references = sum(len(bytes(one)) for one in rows.references)
+    output = len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.originals_size
+    errors = output + (batch.originals_size or batch.body_size)
+    retry = sum(retried) + len(retried)
+    return Part("", output, errors, retry, len(retried), 0, len(rows)), failed
+
+
+def unwritten_lines(
+    services: Services, job: Job, batches: Iterable[Batch], kind: Literal["output", "errors", "retry"]
+) -> Iterator[bytes]:
+    """For each batch that was never submitted, its lines of one result file."""
+    wanted = list(batches)
+    # Output lines of native records hold nothing of their requests.
+    from_index = kind == "output" and not job.plan.converts
+    starts = [batch.index_offset if from_index else 0 for batch in wanted]
+    sections = [(keys.staged(job.job_id, batch.number), start) for batch, start in zip(wanted, starts, strict=True)]
+    found = services.store.read_ahead(sections, READ_AHEAD)
+    for batch, start, staged in zip(wanted, starts, found, strict=True):
+        rows = decode_index(staged[batch.index_offset - start :])
+        if from_index:
+            code, message = _ending(services, batch) or ("", "")
+            yield b"".join(
+                failed_line(batch.first_id + index, row, row.code or code, row.message if row.code else message)
+                for index, row in enumerate(rows)
+            )
+        else:
+            lines = _lines(services, job, batch, rows, None, partial(_section, staged))
+            yield b"".join(getattr(line, FIELDS[kind]) for line in lines)
+
+
+def _section(staged: bytes, start: int, length: int) -> bytes:
+    return staged[start : start + length]
