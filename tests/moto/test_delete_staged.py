@@ -1,14 +1,24 @@
 """What a job staged is deleted after its end: surely, for good, at the times promised, and nothing of any other job."""
 
+from types import SimpleNamespace
+
 import pytest
 from botocore.exceptions import ClientError
 
 import functions.poll.delete_staged
 import functions.poll.handler
-from functions.poll.delete_staged import CLAIM_SECONDS, FIRST_SECONDS, delete_staged
+from functions.poll.delete_staged import (
+    CLAIM_SECONDS,
+    FIRST_SECONDS,
+    MIN_FIRST_BYTES,
+    _delete,
+    delete_staged,
+    first_deletion,
+)
 from shared.aws.object_store import ObjectStore
 from shared.claims import MAX_CLAIMS
-from shared.ledger import Ledger
+from shared.ledger import DueEntry, Ledger
+from shared.models import Staging
 from tests.support.deaths import DiedError
 from tests.support.resources import BUCKET, TABLE
 from tests.support.translations import M2M
@@ -207,8 +217,11 @@ def test_a_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_the_end(w
     finish(world)
     refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DeleteObjects")
 
+    tries = []
+
     def deny(operation, arguments):
         if operation == "DeleteObjects":
+            tries.append(world.now())
             raise refusal
 
     world.permissions.before = deny
@@ -221,6 +234,7 @@ def test_a_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_the_end(w
         assert hours <= MAX_CLAIMS + 2
 
     assert hours >= 72
+    assert len(tries) == MAX_CLAIMS + 1
     assert job_item(world)["state"]["S"] == "completed"
     assert staged(world)
 
@@ -257,3 +271,70 @@ def test_a_job_that_cannot_be_read_is_left_to_the_lifecycle_rule(world):
     job = job_item(world)
     assert "due_at" not in job
     assert job["state"]["S"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE", "REMOVE staging", "REMOVE due_at", "SET due_at = :later"],
+    ids=["no job", "nothing staged", "nothing due", "due later"],
+)
+def test_an_index_that_is_out_of_date_deletes_nothing(world, change):
+    finish(world)
+    world.pass_time(3 * DAY)
+    job = job_item(world)
+    key = {"pk": job["pk"], "sk": {"S": "META"}}
+    if change == "DELETE":
+        world.dynamodb.delete_item(TableName=TABLE, Key=key)
+    else:
+        later = {":later": {"N": str(world.now() + 1)}}
+        values = {"ExpressionAttributeValues": later} if ":later" in change else {}
+        world.dynamodb.update_item(TableName=TABLE, Key=key, UpdateExpression=change, **values)
+    before = world.items()
+
+    _delete(functions.poll.handler.services(), DueEntry(job["job_id"]["S"], "", None), world.now())
+
+    assert staged(world)
+    assert world.items() == before
+
+
+@pytest.mark.parametrize("claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"])
+def test_a_job_that_another_function_has_claimed_is_left_alone(world, monkeypatch, claimed):
+    finish(world)
+    world.pass_time(3 * DAY)
+    monkeypatch.setattr(Ledger, "claim_cleanup", lambda *_: claimed)
+
+    due = DueEntry(job_item(world)["job_id"]["S"], "", None)
+    _delete(functions.poll.handler.services(), due, world.now() + 60)
+
+    assert staged(world)
+
+
+def test_a_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
+    finish(world)
+    world.pass_time(3 * DAY)
+
+    def die(*_):
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectStore, "versions", die)
+        with pytest.raises(DiedError):
+            world.tick()
+    world.pass_time(CLAIM_SECONDS - 61)
+    world.tick()
+    assert staged(world)
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "first"),
+    [
+        (MIN_FIRST_BYTES - 1, 3 * DAY, 3 * DAY),
+        (MIN_FIRST_BYTES, 3 * DAY, FIRST_SECONDS),
+        (MIN_FIRST_BYTES, FIRST_SECONDS - 1, FIRST_SECONDS - 1),
+    ],
+    ids=["small", "large", "everything is due sooner"],
+)
+def test_the_first_deletion_of_a_large_job_is_an_hour_after_its_end_at_the_latest(size, kept, first):
+    job = SimpleNamespace(output=SimpleNamespace(size=size))
+
+    assert first_deletion(job, Staging(until=1_000 + kept), 1_000) == 1_000 + first
