@@ -76,7 +76,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
     """Read due batches and their jobs, without those that are no longer due or cannot be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
-    jobs = dict(zip(job_ids, in_parallel(lambda job_id: _job(services, job_id), job_ids), strict=True))
+    jobs = dict(zip(job_ids, in_parallel(lambda job_id: readable_job(services, job_id), job_ids), strict=True))
 
     def look(due: DueEntry) -> DueItem | None:
         batch = services.ledger.batch(due.job_id, due.number)
@@ -95,7 +95,7 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
     return [found for found in in_parallel(lambda due: isolated(services, due, lambda: look(due)), dues) if found]
 
 
-def _job(services: Services, job_id: str) -> Job | None:
+def readable_job(services: Services, job_id: str) -> Job | None:
     """A batch's job; None if it is missing or unreadable, in which case it ends through its own entry in the index."""
     try:
         return services.ledger.job(job_id)

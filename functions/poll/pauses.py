@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from functions.poll.due_items import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
+from shared.other_account import other_account
 from shared.pacing.controls import PAUSED_LOOK_SECONDS, PauseReason, Permit
 from shared.rejections import token_state
 from shared.workers_ai.client import TokenState
@@ -25,6 +27,8 @@ METRIC_OF_REASON = {
 
 SOON_SECONDS = 2 * PAUSED_LOOK_SECONDS
 """Seconds within which a batch is due that may be submitted; those of a paused job are due a day later."""
+MAX_EXAMINED = 20
+"""Batches of which one has to be of the stack's account; if none is, the free call probes instead."""
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
@@ -55,7 +59,7 @@ def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool
         return True  # The next submit shows whether it still lasts.
     if pause.reason is PauseReason.QUOTA_SPENT or _may_submit(services, now):
         return False
-    if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait:
+    if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and _waits_soon(services, now, DueKind.POLL):
         return False
     # Only the call that costs nothing can show that the API is there and the token is valid again.
     claimed = services.budget.claim_probe(pause, now) is not None
@@ -66,4 +70,11 @@ def _may_submit(services: Services, now: float) -> bool:
     """Whether a batch waits that may be submitted soon, and so will probe the pause: users may have paused all."""
     if services.budget.controls().stack.held_since:
         return False
-    return any(services.ledger.due(work, now + SOON_SECONDS, 1)[0] for work in (DueKind.FIRST, DueKind.SUBMIT))
+    return any(_waits_soon(services, now, work) for work in (DueKind.FIRST, DueKind.SUBMIT))
+
+
+def _waits_soon(services: Services, now: float, work: DueKind) -> bool:
+    """Whether one of the next batches is of the stack's account: those of another account never probe this pause."""
+    found = services.ledger.due(work, now + SOON_SECONDS, MAX_EXAMINED)[0]
+    jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in found))
+    return any(job is not None and not other_account(services, job) for job in jobs)

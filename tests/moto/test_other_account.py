@@ -219,6 +219,32 @@ def test_a_refused_token_of_the_stacks_account_is_not_probed_by_a_job_of_another
     assert statuses(world)["b.jsonl"]["waiting_for"]["code"] == "token_refused"
 
 
+@pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 400)], ids=["to be polled", "to be submitted"])
+def test_a_refused_token_of_the_stacks_account_is_checked_while_only_other_accounts_jobs_wait(
+    start, api, rate, records
+):
+    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=rate)
+    api.inject(Fault(kind="stuck", seconds=86_400, times=0))
+    world.upload_records("a.jsonl", greetings(records), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=2)
+    redeploy(world, SECOND)
+    api.switch(token_accounts={TOKEN: (ACCOUNT,)})
+    world.upload_records("b.jsonl", greetings(1), model=M2M)
+    world.settle(minutes=30, until=lambda: "PAUSE" in pauses(world))
+    (b,) = {item["pk"]["S"].removeprefix("JOB#") for item in batches_of(world, "b.jsonl")}
+    world.control(b, "cancel")
+    world.settle(minutes=30, until=lambda: "b.jsonl" in str(world.manifests()))
+    run_for(world, 0.2)
+    assert pauses(world) == {"PAUSE": "token_refused"}
+
+    api.switch(token_accounts={TOKEN: (ACCOUNT, SECOND)})
+    run_for(world, 0.2)
+
+    assert pauses(world) == {}
+    assert "a.jsonl" not in str(world.manifests())
+
+
 @pytest.mark.parametrize("way", [WAYS["worker"]], ids=["worker"])
 def test_a_worker_is_never_asked_for_another_account(start, api):
     world = start()

@@ -5,7 +5,7 @@ import pytest
 from functions.poll import pauses
 from local.workers_ai import Fault
 from local.workers_ai.reply import page
-from tests.support.resources import TOKEN
+from tests.support.resources import TABLE, TOKEN
 from tests.support.translations import M2M, greetings
 
 CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}
@@ -81,3 +81,22 @@ def test_while_a_batch_may_be_submitted_only_a_submit_ends_an_outage(broken, mon
 
     assert reasons(world) == []
     assert checked == []
+
+
+def test_a_job_that_cannot_be_read_stops_no_tick_of_a_pause(broken):
+    world, _, counted = broken("token_refused", "job")
+    (key,) = [{name: item[name] for name in ("pk", "sk")} for item in world.items() if item["sk"]["S"] == "META"]
+    names = {"#broken": "plan"}
+    changed = {"UpdateExpression": "SET #broken = :text", "ExpressionAttributeValues": {":text": {"S": "broken"}}}
+    world.dynamodb.update_item(TableName=TABLE, Key=key, ExpressionAttributeNames=names, **changed)
+    for item in world.items():
+        if "BATCH#" in item["sk"]["S"]:
+            item_key = {name: item[name] for name in ("pk", "sk")}
+            due = {":due": {"N": str(world.now() + 300)}}
+            world.dynamodb.update_item(
+                TableName=TABLE, Key=item_key, UpdateExpression="SET due_at = :due", ExpressionAttributeValues=due
+            )
+    counted.clear()
+    world.tick()
+
+    assert counted == ["TokenRefused"]
