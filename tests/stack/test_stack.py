@@ -46,6 +46,22 @@ def test_every_line_of_thousands_answers_its_own_request(stack):
     assert {"options.json", "output.jsonl", "report.html", "manifest.json", "status.json"} == stack.names(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "body", "code"),
+    [("a.csv", b"a,b\n1,2\n", "bad_options"), ("a.gz", b"\x1f\x8b\x08" + b"\xff" * 100, "broken_archive")],
+)
+def test_an_upload_that_fails_at_once_is_over_within_five_seconds(stack, name, body, code):
+    """Warm: another upload of the same kind has just failed."""
+    for path in (f"at once/warm-{name}", f"at once/{name}"):
+        began = time.monotonic()
+        stack.drop(path, body, model=MODEL)
+        _, manifest = stack.wait(path)
+        seconds = time.monotonic() - began
+
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", code)
+    assert seconds < 5, f"{seconds:.1f} s from the upload to its manifest"
+
+
 def test_an_odd_key_and_bad_lines_among_good_ones(stack):
     path = f"{MODEL}/naïve folder/50% off + café (1).jsonl"
     good = requests(4, "odd")
