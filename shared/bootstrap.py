@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,18 +13,20 @@ from botocore.exceptions import ClientError
 
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
-from shared.aws.queues import Queues
+from shared.aws.queues import Queues, WakeMessage
 from shared.errors import StorageError
 from shared.ledger import Ledger
+from shared.observability import logger
 from shared.pacing.budget import Budget
 from shared.pacing.completion_times import CompletionTimes
+from shared.pacing.wakes import LeftDue, Wakes
 from shared.retry import jittered, longest_jittered
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
 from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aws_lambda_powertools.utilities.parameters import SecretsProvider
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -92,8 +95,36 @@ class Services:
     budget: Budget
     times: CompletionTimes
     notices: EventBus
+    wakes: Wakes
+    left: LeftDue = field(default_factory=LeftDue)
+    """What the running invocation leaves due; only an invocation that a message called has its own."""
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+
+    @contextmanager
+    def called_by_message(self, hops: int) -> Iterator[Services]:
+        """Services of an invocation that a message called; at its end it wakes the poll function for what it left due.
+
+        Args:
+            hops: of the message.
+        """
+        left = LeftDue()
+        ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
+        own = replace(self, ledger=ledger, queues=replace(self.queues, hops=hops, covered=left.cover), left=left)
+        try:
+            yield own
+        finally:
+            if (at := left.earliest()) is not None:
+                own.wake(at)
+
+    def wake(self, at: float) -> None:
+        """Have the poll function look at what is due at a time, Unix seconds, unless it will anyway."""
+        now = self.now()
+        try:
+            if self.queues.can_send and (planned := self.wakes.plan(at, now)) is not None:
+                self.queues.send(WakeMessage(planned), delay=planned - now)
+        except StorageError as error:
+            logger.warning("next tick not anticipated", reason=str(error))
 
 
 @cache
@@ -141,6 +172,7 @@ def services() -> Services:
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
         EventBus(cache(lambda: client("events", QUICK))),
+        Wakes(dynamodb, settings.table_name),
     )
 
 

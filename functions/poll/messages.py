@@ -1,4 +1,4 @@
-"""Messages of the poll function: batches to poll, a job to visit, S3's notification of a command."""
+"""Messages of the poll function: batches to poll, a job to visit, a wake-up, S3's notification of a command."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 from functions.poll.advance_job import advance_job
 from functions.poll.control import controlled_keys, follow_job_control, follow_stack_control, is_open
-from functions.poll.tick import REPEAT_SECONDS, advance_batches
+from functions.poll.tick import REPEAT_SECONDS, advance_batches, wake
 from shared import s3_keys as keys
-from shared.aws.queues import AdvanceMessage, PollMessage, decode_message
+from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -38,18 +38,23 @@ def process_message(services: Services, body: str, remaining: Callable[[], float
         message = decode_message(body)
     except msgspec.ValidationError:
         for key in controlled_keys(body):
-            _follow_command(services, key, remaining)
+            with services.called_by_message(0) as own:
+                _follow_command(own, key, remaining)
         return
-    match message:
-        case PollMessage(batches):
-            advance_batches(services, batches, remaining)
-        case AdvanceMessage(job_id):
-            if not advance_job(services, job_id, remaining):
-                # The run that holds the job may have read it before the message was sent.
-                services.sleep(REPEAT_SECONDS)
-                advance_job(services, job_id, remaining)
-        case _:
-            raise msgspec.ValidationError("a message for another function")
+    if isinstance(message, WakeMessage):
+        wake(services, message, remaining)
+        return
+    with services.called_by_message(message.hops) as own:
+        match message:
+            case PollMessage(batches):
+                advance_batches(own, batches, remaining)
+            case AdvanceMessage(job_id):
+                if not advance_job(own, job_id, remaining):
+                    # The run that holds the job may have read it before the message was sent.
+                    own.sleep(REPEAT_SECONDS)
+                    advance_job(own, job_id, remaining)
+            case _:
+                raise msgspec.ValidationError("a message for another function")
 
 
 def _follow_command(services: Services, key: str, remaining: Callable[[], float]) -> None:

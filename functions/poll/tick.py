@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from functions.poll.advance_job import advance_job
@@ -27,7 +27,7 @@ from functions.poll.due_items import DueItem, in_parallel, isolated, load
 from functions.poll.pauses import watch_pause
 from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
 from functions.poll.sweep import next_sweep
-from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage
+from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage, WakeMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState
 from shared.observability import count, logger
@@ -48,6 +48,8 @@ MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 1.0, 10.0
 """Seconds between two rounds of one tick."""
 MAX_OWN_POLLS = 16
 """Batches that one round polls itself, of small jobs only; more are sent to other invocations."""
+OWN_POLLS_SECONDS = 25.0
+"""Seconds that they have, so that other work begins within half a minute even if the API does not answer."""
 RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
@@ -98,28 +100,71 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     began = services.now()
     ends = began + min(TICK_SECONDS, remaining() - 40)
     watch_stack_control(services)
-    outstanding = _note_outstanding(services)
     counts = {work: services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT)}
     waiting = sum(counts.values())
     count("BatchesWaiting", waiting)
+    outstanding = services.ledger.count_open(DueKind.POLL, MAX_COUNTED)
+    looks = waiting + outstanding > 0  # An idle tick ends at once, and writes nothing more to say so.
+    _note_outstanding(services, outstanding, began, ends if looks else began)
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     calls = services.budget.calls_in(60)
     left = _CallsLeft(calls, calls // 2, calls, MAX_IDLE_VISITS)
     none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
+    _rounds(services, left, remaining, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
+    delete_staged(services, ends)
+    count("Ticks")  # Last, so that a tick that dies is not counted.
+
+
+def wake(services: Services, message: WakeMessage, remaining: Callable[[], float]) -> None:
+    """Process due items until the next tick, or until none will be due before it.
+
+    Raises:
+        StorageError: the table's index or its control items could not be read.
+    """
+    now = services.now()
+    ends = services.wakes.begin(message.at, now)
+    if ends is None:
+        return
+    calls = services.budget.calls_in(ends - now)
+    own = replace(services, queues=replace(services.queues, hops=message.hops))
+    over = ends + MAX_TICK_SECONDS - TICK_SECONDS
+    _rounds(own, _CallsLeft(calls, calls // 2, calls, 0), remaining, message.at, (ends, over), set())
+
+
+def _rounds(
+    services: Services,
+    left: _CallsLeft,
+    remaining: Callable[[], float],
+    watched_from: float | None,
+    limits: tuple[float, float],
+    none_of: Collection[DueKind],
+) -> None:
+    """Run rounds until there will be nothing to do before the end.
+
+    Args:
+        services: the process's services.
+        left: what may still be sent.
+        remaining: seconds this invocation has left.
+        watched_from: since when others need not wake this function, as the control item says; None if it does not.
+        limits: when no further round begins, and when the last one has to be over, Unix seconds.
+        none_of: kinds of which there is nothing, due or not, as was just counted.
+    """
+    ends, over = limits
     while True:
-        worked, following = _round(services, left, remaining, began + MAX_TICK_SECONDS, none_of)
+        worked, following = _round(services, left, remaining, over, none_of)
         none_of = set()
         pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
-        if services.now() + pause >= ends:
-            delete_staged(services, ends)
-            count("Ticks")  # Last, so that a tick that dies is not counted.
+        if services.now() + pause < ends:
+            services.sleep(min(pause, MAX_SLEEP_SECONDS))
+        elif watched_from is None or services.now() + MIN_SLEEP_SECONDS >= ends:
             return
-        services.sleep(min(pause, MAX_SLEEP_SECONDS))
+        else:
+            services.wakes.end(watched_from, services.now())
+            watched_from = None  # Once more: somebody may have left something due, and not have woken this function.
 
 
-def _note_outstanding(services: Services) -> int:
-    """Count outstanding batches and return how many; count by model only if there are as many as one model may have."""
-    outstanding = services.ledger.count_open(DueKind.POLL, MAX_COUNTED)
+def _note_outstanding(services: Services, outstanding: int, ticked_at: float, until: float) -> None:
+    """Note this tick and outstanding batches; count by model only if there are as many as one model may have."""
     count("BatchesOutstanding", outstanding)
     full: list[str] = []
     if outstanding >= services.budget.most_outstanding:
@@ -130,8 +175,7 @@ def _note_outstanding(services: Services) -> int:
             by_model[model] += largest[job_id]
         full = services.budget.full_models(by_model, by_job.total())
         logger.warning("models have as many batches outstanding as they may", models=full, outstanding=outstanding)
-    services.budget.note_outstanding(outstanding, full)
-    return outstanding
+    services.budget.note_outstanding(outstanding, full, ticked_at, until)
 
 
 def _round(
@@ -203,8 +247,10 @@ def _polls(
     if len(others) > room * BATCHES_PER_MESSAGE:
         left.look_at = services.now() + FULL_SECONDS
 
+    until = min(over - RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
+
     def limited() -> float:
-        return min(remaining(), over - RESERVE_SECONDS + COLLECT_SECONDS - services.now())
+        return min(remaining(), until + COLLECT_SECONDS - services.now())
 
     polled = _poll(services, in_hand, limited, remaining)
     left.polls -= handed + polled

@@ -43,22 +43,22 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
         # Until its job is created, only this message can retry an upload.
         with retry_soon_after_death(services, receipt, remaining):
             for upload in parse_notification(body):
-                if found := retry_until_deadline(
-                    partial(get_or_create_job, services, upload), services.sleep, remaining
-                ):
-                    job, created = found
-                    _read_upload(services, job, leased=created, remaining=remaining)
+                with services.called_by_message(0) as own:
+                    if found := retry_until_deadline(partial(get_or_create_job, own, upload), own.sleep, remaining):
+                        job, created = found
+                        _read_upload(own, job, leased=created, remaining=remaining)
         return
-    match message:
-        case SubmitMessage(job_id, number):
-            with count_failures(services, job_id, number):
-                submit_batch(services, job_id, number, remaining)
-        case SplitMessage(job_id):
-            with count_failures(services, job_id):
-                if known := services.ledger.job(job_id):
-                    _read_upload(services, known, leased=False, remaining=remaining)
-        case _:
-            raise msgspec.ValidationError("a message for another function")
+    with services.called_by_message(message.hops) as own:
+        match message:
+            case SubmitMessage(job_id, number):
+                with count_failures(own, job_id, number):
+                    submit_batch(own, job_id, number, remaining)
+            case SplitMessage(job_id):
+                with count_failures(own, job_id):
+                    if known := own.ledger.job(job_id):
+                        _read_upload(own, known, leased=False, remaining=remaining)
+            case _:
+                raise msgspec.ValidationError("a message for another function")
 
 
 def _read_upload(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:

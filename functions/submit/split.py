@@ -126,6 +126,7 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
     if ended is None:
         return
     logger.info("upload read to its end", job_id=job.job_id, records=total)
+    services.left.cover(job.job_id)  # Its batches' answers, or the message below, bring the first visit.
     if error is not None or job.cancelled or not staged.is_sent:
         services.queues.send(AdvanceMessage(job.job_id))  # No answer will, and a tick may be a minute away.
 

@@ -7,17 +7,20 @@ again if it got no answer; a write that finds its own first delivery counts as s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from shared.aws.attribute_values import attribute, plain, read
 from shared.aws.client_errors import storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")
+
+OnWrite: TypeAlias = "Callable[[Mapping[str, Any], Collection[str]], None]"
+"""Gets an item as it was written, in wire form, and the attributes that the write named."""
 
 ABSENT = object()
 """As an expected value: the attribute must not exist."""
@@ -46,10 +49,11 @@ class ConditionFailedError(Exception):
 class Table:
     """One table."""
 
-    def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a ready client; nothing is read yet."""
+    def __init__(self, client: DynamoDBClient, table: str, on_write: OnWrite | None = None) -> None:
+        """Use a ready client; nothing is read yet. `on_write` gets what was written."""
         self.client = client
         self.table = table
+        self.on_write = on_write or (lambda _item, _changed: None)
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
         """An item in wire form, read consistently; None if it does not exist."""
@@ -62,6 +66,7 @@ class Table:
             self.call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
         except ConditionFailedError as error:
             return error.sent_again and _holds(self.get({"pk": item["pk"], "sk": item["sk"]}), item)
+        self.on_write(item, item)
         return True
 
     def update(
@@ -122,6 +127,7 @@ class Table:
             )
         except ConditionFailedError as error:
             return self._changed_already(key, changes, removed, kind) if error.sent_again else None
+        self.on_write(answer["Attributes"], {*changes, *removed})
         return read(answer["Attributes"], kind)
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +12,7 @@ from shared.aws.client_errors import storage_errors
 from shared.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mypy_boto3_sqs import SQSClient
 
@@ -33,39 +33,64 @@ MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
 
 
-class SplitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="split"):
+MAX_HOPS = 14
+"""Invocations, each called by a message of the one before, after which nothing more is sent: Lambda ends 16 of them."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all messages hold.
+
+    Attributes:
+        hops: invocations since the last one that no message of a function called.
+    """
+
+    hops: int = 0
+
+
+class SplitMessage(_Message, frozen=True, tag_field="do", tag="split"):
     """Continue to split a job's upload."""
 
     job_id: str
 
 
-class SubmitMessage(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
+class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
     """Submit a batch."""
 
     job_id: str
     number: str
 
 
-class PollMessage(msgspec.Struct, frozen=True, tag_field="do", tag="ask"):
+class PollMessage(_Message, frozen=True, tag_field="do", tag="ask"):
     """Poll batches of any jobs, given as pairs of job id and number."""
 
     batches: tuple[tuple[str, str], ...]
 
 
-class AdvanceMessage(msgspec.Struct, frozen=True, tag_field="do", tag="visit"):
+class AdvanceMessage(_Message, frozen=True, tag_field="do", tag="visit"):
     """Join the batches of a job that are done, and finish it if all are."""
 
     job_id: str
 
 
-Message = SplitMessage | SubmitMessage | PollMessage | AdvanceMessage
+class WakeMessage(_Message, frozen=True, tag_field="do", tag="wake"):
+    """Work on what is due until the next tick; `at` is the planned time, Unix seconds."""
+
+    at: int
+
+
+Message = WakeMessage | SplitMessage | SubmitMessage | PollMessage | AdvanceMessage
 
 decode_message = msgspec.json.Decoder(Message).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The work queues by their URLs; each kind of message has its own, so that none takes the room of another."""
+    """The work queues by their URLs; each kind of message has its own, so that none takes the room of another.
+
+    Attributes:
+        hops: of the message that called this invocation.
+        covered: gets job and number of each item that a message was sent for; an empty number is the job itself.
+    """
 
     client: SQSClient
     upload_url: str
@@ -73,13 +98,21 @@ class Queues:
     submit_url: str
     poll_url: str
     visit_url: str
+    _: KW_ONLY
+    hops: int = 0
+    covered: Callable[[str, str], None] = lambda _job_id, _number: None
+
+    @property
+    def can_send(self) -> bool:
+        """Whether another invocation may follow."""
+        return self.hops < MAX_HOPS
 
     def send(self, message: Message, delay: float = 0) -> None:
         """Send one message to the queue its kind belongs to, `delay` seconds from now."""
         self.send_all([message], [delay])
 
     def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
-        """Send messages of one kind, ten at a time.
+        """Send messages of one kind, ten at a time; none at the end of a chain, whose items are due at their time.
 
         Args:
             messages: all to the same queue.
@@ -88,12 +121,12 @@ class Queues:
         Raises:
             StorageError: SQS did not accept all of them; the items become due again at their `due_at`.
         """
-        for start in range(0, len(messages), 10):
+        for start in range(0, len(messages) if self.can_send else 0, 10):
             chosen = messages[start : start + 10]
             entries = [
                 {
                     "Id": str(index),
-                    "MessageBody": msgspec.json.encode(message).decode(),
+                    "MessageBody": msgspec.json.encode(msgspec.structs.replace(message, hops=self.hops + 1)).decode(),
                     "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
                 }
                 for index, (message, delay) in enumerate(
@@ -106,6 +139,9 @@ class Queues:
                 raise StorageError(
                     f"SQS refused {len(answer['Failed'])} of {len(chosen)} messages: {answer['Failed'][0]['Code']}"
                 )
+            for message in chosen:
+                for job_id, number in _items_of(message):
+                    self.covered(job_id, number)
 
     def hide(self, url: str, receipt: str, seconds: float) -> None:
         """Set when a received message is delivered again, unless it is deleted by then.
@@ -132,7 +168,20 @@ class Queues:
                 return self.split_url
             case SubmitMessage():
                 return self.submit_url
-            case PollMessage():
+            case PollMessage() | WakeMessage():
                 return self.poll_url
             case AdvanceMessage():
                 return self.visit_url
+
+
+def _items_of(message: Message) -> Iterable[tuple[str, str]]:
+    """Job and number of each item that a message makes somebody work on."""
+    match message:
+        case PollMessage(batches):
+            return batches
+        case SubmitMessage(job_id, number):
+            return [(job_id, number)]
+        case SplitMessage(job_id) | AdvanceMessage(job_id):
+            return [(job_id, "")]
+        case WakeMessage():
+            return ()

@@ -323,7 +323,18 @@ class Budget(ControlItems):
         }
         return sorted(full, key=full.__getitem__, reverse=True)[:MAX_FULL_MODELS]
 
-    def note_outstanding(self, count: int, full_models: Sequence[str] = ()) -> None:
-        """Store how many batches are outstanding, and which models may submit no more, for submits to read."""
+    def note_outstanding(
+        self, count: int, full_models: Sequence[str] = (), ticked_at: float = 0.0, until: float = 0.0
+    ) -> None:
+        """Store how many batches are outstanding, and which models may submit no more, for submits to read.
+
+        Args:
+            count: outstanding batches.
+            full_models: models that may submit no more.
+            ticked_at: when this tick began, Unix seconds, for wake-ups (`shared.pacing.wakes`).
+            until: until when it will look at what is due.
+        """
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
-        self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), "count": attribute(count), **full})
+        told = {"count": count, "ticked_at": ticked_at, "watched_from": ticked_at, "watched_until": until}
+        item = {name: attribute(value) for name, value in told.items()}
+        self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), **item, **full})

@@ -22,8 +22,8 @@ from shared.pacing.controls import control_key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-READ_EVERY = 30.0
-"""Seconds for which a process caches what it read."""
+READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
+"""Seconds for which a process caches what it read; the second, if that was nothing: the first answer changes it."""
 
 
 class CompletionTimes:
@@ -70,7 +70,7 @@ class CompletionTimes:
 
     def _spread(self, model: str, now: float) -> poll_schedule.Distribution:
         read_at, spread = self.known.get(model, (0.0, poll_schedule.ASSUMED))
-        if now - read_at < READ_EVERY:
+        if now - read_at < (READ_UNKNOWN_EVERY if spread == poll_schedule.ASSUMED else READ_EVERY):
             return spread
         try:
             item = call_dynamodb(self.client, "get_item", TableName=self.table, Key=_key(model)).get("Item", {})

@@ -1,8 +1,12 @@
 """The times of polls are learned: on the whole path, from one job to the next."""
 
+import time
+
 import pytest
 
+import functions.submit.handler
 from shared.errors import StorageError
+from shared.pacing.poll_schedule import LATER_FIRST
 
 M2M = "@cf/meta/m2m100-1.2b"
 GREETING = [{"text": "hello", "target_lang": "es"}]
@@ -58,3 +62,14 @@ def test_a_slot_that_holds_something_else_is_not_a_fault(world, api, kind):
     run_job(world, api, "a.jsonl")
 
     assert world.manifest()["counts"]["succeeded"] == 1
+
+
+def test_a_process_that_knew_nothing_of_a_model_learns_from_its_first_answer(world):
+    services = functions.submit.handler.services()
+    now = time.time()
+    assert services.times.first_poll(M2M, "00000009", now) >= LATER_FIRST
+
+    for number in range(7):
+        services.times.note(M2M, f"{number:08d}", 0.0, 6.0, now)
+
+    assert services.times.first_poll(M2M, "00000009", now + 1) < LATER_FIRST / 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import expected_result
@@ -256,6 +257,16 @@ class Promises:
             self.first_batch.setdefault(key[0], self.world.kernel.now)
         elif state == "done" and was != "done":
             self.last_done[key[0]] = self.world.kernel.now
+
+    def seconds_of(self, one: Dropped) -> float:
+        """Seconds from a drop to the end of its job; infinite if it is not over."""
+        return self.over.get(f"JOB#{one.upload.job_id}", inf) - one.upload.at
+
+    def judge_small_drops(self, dropped: list[Dropped], most: float) -> None:
+        """Judge that 95 of 100 small drops are over within so many seconds."""
+        late = sum(self.seconds_of(one) > most for one in dropped)
+        if late > len(dropped) * 5 // 100:
+            self.laws.broken("95 of 100 small drops are over in time", f"{late} of {len(dropped)} after {most:.1f} s")
 
     def judge(self, dropped: list[Dropped], calls_per_minute: int) -> None:
         """Judge the times of jobs that had no faults and no command."""

@@ -98,7 +98,7 @@ class PolledBatch:
         ledger, store = Ledger(dynamodb, "table"), ObjectStore(client("s3"), "bucket")
         budget = Budget(dynamodb, "table", 200)
         self.services = Services(
-            double, ledger, store, double, double, budget, double, double, now=lambda: T, sleep=lambda _: None
+            double, ledger, store, double, double, budget, double, double, double, now=lambda: T, sleep=lambda _: None
         )
         for name in ("PAUSE", "RATE", "STACK"):
             dynamodb.delete_item(TableName="table", Key=cast("Any", control_key(name)))

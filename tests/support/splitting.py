@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from functions.submit.split import split
 from shared.errors import StorageError
 from shared.models import Batch, Checkpoint, ErrorDetail, Job, JobState, SplitPlan, Upload
+from shared.pacing.wakes import LeftDue
 from shared.staged_batch import build_body
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Fake:
             ledger=self,
             queues=self,
             budget=SimpleNamespace(burst=100, interval=300),
+            left=LeftDue(),
             now=lambda: self.clock,
         )
 

@@ -140,6 +140,7 @@ class Allowance:
     permit: Permit | Denied = field(default_factory=Permit)
     most_outstanding: float = 999
     noted: tuple[int, list[str]] = (-1, [])
+    looks_until: float = -1
 
     def free(self, _now: float) -> Free:
         """How many calls would get a token."""
@@ -157,9 +158,9 @@ class Allowance:
         """Names of models, each with its count."""
         return [f"{model}: {count} of {total}" for model, count in by_model.items()]
 
-    def note_outstanding(self, count: int, full: list[str]) -> None:
+    def note_outstanding(self, count: int, full: list[str], _ticked_at: float, until: float) -> None:
         """Keep what a tick counted."""
-        self.noted = count, full
+        self.noted, self.looks_until = (count, full), until
 
 
 @dataclass
@@ -193,7 +194,10 @@ class TickParts:
     def __init__(self, monkeypatch: Any) -> None:
         self.clock = Clock()
         self.ledger, self.budget, self.queues = MemoryLedger(self.clock), Allowance(), SentMessages()
-        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues}
+        self.looks_ended: list[float] = []
+        """When a tick noted that it looks no longer."""
+        wakes = SimpleNamespace(end=lambda _from, now: self.looks_ended.append(now))
+        parts = {"ledger": self.ledger, "budget": self.budget, "queues": self.queues, "wakes": wakes}
         settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
         self.services: Any = SimpleNamespace(**parts, settings=settings, now=self.clock.now, sleep=self.clock.sleep)
         self.visits: list[tuple[float, str]] = []

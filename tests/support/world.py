@@ -27,6 +27,7 @@ import functions.poll.handler
 import functions.submit.handler
 from local.template import template
 from shared import bootstrap as composition
+from shared.pacing.wakes import Wakes
 from shared.workers_ai.client import http_client
 from tests.support import quick_moto
 from tests.support.resources import (
@@ -83,6 +84,8 @@ class World:
     queues: dict[str, str]
     permissions: Permissions
     ticks: int = 0
+    wakes: bool = False
+    """Whether functions may plan wake-ups, in which the simulated clock moves on."""
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,7 +331,10 @@ def make_world(transport: httpx.BaseTransport, monkeypatch: Any, **settings: obj
         random.seed(0)
         _install_services(transport, traveller, monkeypatch)
         s3, sqs, dynamodb, secrets = (client(name) for name in ("s3", "sqs", "dynamodb", "secretsmanager"))
-        yield World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
+        world = World(traveller, s3, sqs, dynamodb, secrets, urls, permissions)
+        plan = Wakes.plan
+        monkeypatch.setattr(Wakes, "plan", lambda *given: plan(*given) if world.wakes else None)
+        yield world
     composition.services.cache_clear()
     assert permissions.refused == []
 

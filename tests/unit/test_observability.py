@@ -27,6 +27,7 @@ WITHOUT_A_JOB = {
     "unknown command for the stack",
     "stack's command not read",
     "no control object",
+    "next tick not anticipated",
 }
 """Lines about what is no job, or not yet."""
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.poll.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
-from functions.poll.tick import MAX_JOBS
+from functions.poll.tick import MAX_JOBS, TICK_SECONDS
 from shared.models import DueKind, JobState
 from shared.pacing.budget import Free
 from tests.support.ledger_items import JOB, M2M, READY, T
@@ -45,7 +45,7 @@ def test_a_tick_that_finds_nothing_ends_immediately_and_is_counted_last(parts):
     parts.run()
 
     assert parts.clock.slept == []
-    assert parts.counted == ["BatchesOutstanding", "BatchesWaiting", "Ticks"]
+    assert parts.counted == ["BatchesWaiting", "BatchesOutstanding", "Ticks"]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,34 @@ def test_during_a_pause_a_tick_waits_for_jobs_all_the_same(parts):
     parts.run()
 
     assert parts.visits == [(5, SMALL.job_id)]
+
+
+# ── who need not be woken ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_idle_tick_says_that_it_does_not_look_and_writes_nothing_more(parts):
+    parts.run()
+
+    assert (parts.budget.looks_until, parts.looks_ended) == (T, [])
+
+
+def test_a_tick_says_until_when_it_looks_and_when_it_ends_earlier(parts):
+    parts.ledger.add(SMALL, turn(0, DueKind.POLL, 5))
+
+    parts.run()
+
+    assert (parts.budget.looks_until, parts.looks_ended) == (T + TICK_SECONDS, [T + 6])
+
+
+def test_a_tick_looks_once_more_when_it_has_said_that_it_ends(parts):
+    """Who left something due just before that has not woken anybody."""
+    parts.ledger.add(turn(0, DueKind.POLL, 500))
+    late = replace(SMALL, due_at=T + 1)
+    parts.services.wakes.end = lambda *_: parts.ledger.add(late)
+
+    parts.run()
+
+    assert parts.visits == [(1, late.job_id)]
 
 
 # ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,7 +194,7 @@ def test_polls_of_earlier_rounds_are_taken_off(parts):
 
     parts.run()
 
-    assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2]
+    assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2, 2]  # Once more when it has told that it ends.
 
 
 def test_jobs_are_read_whatever_the_budget_says(parts):

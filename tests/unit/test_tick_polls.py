@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+import functions.poll.tick
 from functions.poll.dispatch_submits import DISPATCHED_SECONDS
+from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import PollMessage
 from shared.models import BatchState, DueKind, JobState, Submission
@@ -53,13 +55,30 @@ def test_a_tick_polls_small_jobs_itself_while_a_poll_and_what_follows_find_time(
     assert parts.queues.sent == ([] if by_tick else [PollMessage(((JOB.job_id, "00000000"),))])
 
 
-@pytest.mark.parametrize(("seconds", "has"), [(150, 75), (76, 75), (74, 74), (ONE_ROUND, ONE_ROUND)])
+@pytest.mark.parametrize(("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_ROUND, ONE_ROUND)])
 def test_a_poll_of_a_tick_has_time_until_its_answer_must_be_stored(parts, seconds, has):
     parts.ledger.add(SMALL, *polls(1))
 
     parts.run(seconds)
 
     assert parts.polled == {"00000000": has}
+
+
+def test_work_begins_within_half_a_minute_although_the_api_does_not_answer(parts, monkeypatch):
+    waited = replace(SMALL, job_id="waited", due_at=T + 1)
+
+    def silent(_services, job, batch, _permit, remaining):
+        if remaining() >= MIN_POLL_SECONDS + COLLECT_SECONDS:
+            parts.clock.at += min(POLL_SECONDS, remaining() - COLLECT_SECONDS)
+            parts.ledger.over(batch)
+        return PollOutcome(job.job_id, done=False)
+
+    monkeypatch.setattr(functions.poll.tick, "poll_batch", silent)
+    parts.ledger.add(SMALL, waited, *polls(MAX_OWN_POLLS))
+
+    parts.run()
+
+    assert [at <= 1 + 30 for at, job_id in parts.visits if job_id == "waited"] == [True]
 
 
 def test_more_small_polls_than_one_round_makes_are_sent(parts):

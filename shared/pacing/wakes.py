@@ -1,0 +1,117 @@
+"""Wakes the poll function for work that an invocation leaves due before the next tick.
+
+On a stack that was idle no tick is running: what a message leaves due would wait for the next one, up to a minute. So
+each invocation that a message called notes what it leaves due without a message on its way. At its end it plans one
+wake-up, at the earliest of these times: a delayed message, which runs rounds as a tick does until the next tick.
+
+One control item says from when until when somebody looks at what is due: the tick that runs, or the wake-up that is
+planned or runs. Whoever finds its time in it sends nothing, so a thousand batches send one message. Each tick replaces
+the item. So a lost message, or a function that dies, delays work to the next tick and no further.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from shared.aws.attribute_values import attribute
+from shared.aws.dynamodb import ConditionFailedError, Table
+from shared.models import DueKind
+from shared.pacing.controls import control_key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+TICK_EVERY_SECONDS = 60.0
+"""Seconds between the starts of two ticks, at the schedule that the template sets."""
+LOOKED_SECONDS = 52.0
+"""Seconds that one invocation looks at most."""
+MIN_GAIN_SECONDS = 5.0
+"""Seconds before the next tick from which on nobody is woken."""
+LATE_SECONDS = 10.0
+"""Seconds after which a tick that has not come is not waited for."""
+WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.WORK})
+"""Kinds of work that move a job on; routine visits and cleanup wait for a tick."""
+
+_KEY = control_key("RATE#OUTSTANDING")
+
+
+class LeftDue:
+    """When each item is due that an invocation has written, and that no message is on its way for."""
+
+    def __init__(self) -> None:
+        """Nothing is left yet."""
+        self._times: dict[tuple[str, str], float] = {}
+
+    def note(self, item: Mapping[str, Any], changed: Collection[str]) -> None:
+        """Note an item of the ledger as it was just written, in wire form, if the write named its due time."""
+        if "due_at" not in changed:
+            return
+        key = item["pk"]["S"], item["sk"]["S"]
+        if "due_at" in item and "work" in item and DueKind(item["work"]["S"]) in WOKEN_FOR:
+            self._times[key] = float(item["due_at"]["N"])
+        else:
+            self._times.pop(key, None)
+
+    def cover(self, job_id: str, number: str = "") -> None:
+        """A message for this item is on its way, or those for its batches are."""
+        self._times.pop((f"JOB#{job_id}", f"BATCH#{number}" if number else "META"), None)
+
+    def earliest(self) -> float | None:
+        """When the first of them is due, Unix seconds; None if there is none."""
+        return min(self._times.values(), default=None)
+
+
+class Wakes(Table):
+    """The control item that says who looks at what is due, and until when."""
+
+    def plan(self, at: float, now: float) -> int | None:
+        """Plan a wake-up, unless somebody will look soon after that time anyway.
+
+        Args:
+            at: when something is due, Unix seconds.
+            now: Unix seconds.
+
+        Returns:
+            The time of the wake-up, for which the caller sends the message; None if none is needed.
+        """
+        planned = math.ceil(max(at, now))
+        values = {
+            ":at": planned,
+            ":until": planned + LOOKED_SECONDS,
+            ":gone": now - TICK_EVERY_SECONDS - LATE_SECONDS,
+            ":before": planned - TICK_EVERY_SECONDS + MIN_GAIN_SECONDS,
+        }
+        try:
+            self.call(
+                "update_item",
+                Key=_KEY,
+                UpdateExpression="SET watched_from = :at, watched_until = :until",
+                ConditionExpression="(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before) AND "
+                "(attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at)",
+                ExpressionAttributeValues={name: attribute(value) for name, value in values.items()},
+            )
+        except ConditionFailedError:
+            return None
+        return planned
+
+    def begin(self, planned: int, now: float) -> float | None:
+        """Until when a wake-up looks, Unix seconds; None if a tick or an earlier wake-up has taken its place."""
+        item = self.get(_KEY) or {}
+        if item.get("watched_from") != attribute(planned) or now > float(item["watched_until"]["N"]):
+            return None
+        next_tick = float(item.get("ticked_at", {}).get("N", "0")) + TICK_EVERY_SECONDS
+        return min(next_tick, now + LOOKED_SECONDS) if next_tick > now else now + LOOKED_SECONDS
+
+    def end(self, watched_from: float, now: float) -> None:
+        """Note that whoever has looked since `watched_from` looks no longer, if nobody has taken its place."""
+        try:
+            self.call(
+                "update_item",
+                Key=_KEY,
+                UpdateExpression="SET watched_until = :now",
+                ConditionExpression="watched_from = :from",
+                ExpressionAttributeValues={":now": attribute(now), ":from": attribute(watched_from)},
+            )
+        except ConditionFailedError:
+            return

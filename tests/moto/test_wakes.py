@@ -1,0 +1,214 @@
+"""What a message leaves due before the next tick wakes the poll function: once, however much there is."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+import functions.poll.handler
+import functions.submit.handler
+from functions.poll.tick import TICK_SECONDS
+from shared.aws.queues import MAX_HOPS, PollMessage
+from shared.errors import StorageError
+from shared.pacing.controls import control_key
+from shared.pacing.wakes import LeftDue, Wakes
+from tests.support.resources import TABLE
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+@pytest.fixture
+def services(world):
+    return functions.poll.handler.services()
+
+
+@pytest.fixture
+def wakes(services):
+    """Wake-ups of a real table, which the fixture `world` would drop."""
+    return Wakes(services.wakes.client, TABLE)
+
+
+@pytest.fixture
+def plan(wakes, monkeypatch, world):
+    world.wakes = True
+    return wakes.plan
+
+
+def messages(world, queue="PollQueue"):
+    """The bodies of what waits in a queue, delayed or not."""
+    world.pass_time(60)
+    found = world.sqs.receive_message(QueueUrl=world.queues[queue], MaxNumberOfMessages=10).get("Messages", [])
+    return [json.loads(one["Body"]) for one in found]
+
+
+# ── the control item ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_thousand_batches_plan_one_wake_up(plan):
+    now = time.time()
+
+    assert [plan(now + 5 + number / 1_000, now) for number in range(1_000)].count(None) == 999
+
+
+def test_an_earlier_time_replaces_a_later_one_whose_message_does_nothing(plan, wakes):
+    now = time.time()
+    later, earlier = plan(now + 20, now), plan(now + 5, now)
+
+    assert wakes.begin(later, now + 20) is None
+    assert wakes.begin(earlier, now + 5) == now + 5 + TICK_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("due_in", "ticked_ago", "is_planned"),
+    [(5, 30, True), (24, 30, True), (26, 30, False), (31, 30, False), (5, 69, False), (5, 71, True)],
+)
+def test_nobody_is_woken_for_what_the_next_tick_does_in_time(plan, services, due_in, ticked_ago, is_planned):
+    now = time.time()
+    now -= now % 1
+    services.budget.note_outstanding(1, (), now - ticked_ago, now - ticked_ago)
+
+    assert (plan(now + due_in, now) is not None) is is_planned
+
+
+@pytest.mark.parametrize(("until", "is_planned"), [(52, False), (4, True)])
+def test_nobody_is_woken_while_a_tick_looks(plan, services, until, is_planned):
+    now = time.time()
+    services.budget.note_outstanding(1, (), now, now + until)
+
+    assert (plan(now + 5, now) is not None) is is_planned
+
+
+def test_whoever_looks_no_longer_is_replaced(plan, wakes):
+    now = time.time()
+    planned = plan(now, now)
+    assert plan(now + 3, now) is None
+
+    wakes.end(planned, now + 2)
+
+    assert plan(now + 3, now) is not None
+    wakes.end(planned, now + 50)
+    assert plan(now + 4, now) is None
+
+
+def test_a_tick_takes_the_place_of_a_planned_wake_up(plan, wakes, services):
+    now = time.time()
+    planned = plan(now + 5, now)
+    services.budget.note_outstanding(1, (), now + 2, now + 54)
+
+    assert wakes.begin(planned, now + 5) is None
+
+
+def test_a_wake_up_ends_at_the_next_tick(plan, wakes, services):
+    now = time.time()
+    services.budget.note_outstanding(1, (), now - 20, now - 20)
+
+    assert wakes.begin(plan(now + 5, now), now + 6) == pytest.approx(now + 40)
+
+
+# ── what an invocation leaves due ────────────────────────────────────────────────────────────────────────────────────
+
+
+def item(number, due_at, work="v1#poll"):
+    held = {"due_at": {"N": str(due_at)}, "work": {"S": work}} if due_at else {}
+    return {"pk": {"S": "JOB#a"}, "sk": {"S": f"BATCH#{number}"}, **held}
+
+
+def test_the_earliest_time_without_a_message_counts():
+    left = LeftDue()
+    for number, due_at in (("1", 50), ("2", 20), ("3", 30), ("4", 10), ("5", 5)):
+        left.note(item(number, due_at), {"due_at"})
+    left.cover("a", "4")
+    left.note(item("2", None), {"due_at"})
+    left.note(item("5", 5, "v1#job"), {"due_at"})
+    left.note(item("6", 1), {"seen_accepted"})
+
+    assert left.earliest() == 30
+
+
+def test_the_end_of_a_chain_of_messages_sends_nothing(services, world):
+    def sent(hops):
+        own = dataclasses.replace(services, queues=dataclasses.replace(services.queues, hops=hops))
+        own.queues.send(PollMessage((("a", "0"),)))
+        own.wake(time.time())
+        return [(one["do"], one["hops"]) for one in messages(world)]
+
+    world.wakes = True
+    assert sent(MAX_HOPS) == []
+    assert sorted(sent(MAX_HOPS - 1)) == [("ask", MAX_HOPS), ("wake", MAX_HOPS)]
+
+
+def test_a_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
+    def fail(*_):
+        raise StorageError("no table")
+
+    monkeypatch.setattr(Wakes, "plan", fail)
+    with services.called_by_message(3) as own:
+        own.left.note(item("1", 5), {"due_at"})
+
+    assert messages(world) == []
+
+
+def test_a_message_that_fails_wakes_for_what_it_left(services, world):
+    world.wakes = True
+
+    def fail():
+        with services.called_by_message(3) as own:
+            own.left.note(item("1", time.time() + 5), {"due_at"})
+            raise StorageError("no table")
+
+    with pytest.raises(StorageError):
+        fail()
+    assert [one["do"] for one in messages(world)] == ["wake"]
+
+
+# ── the whole path ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def idle(world, monkeypatch):
+    """An idle stack: its last tick was 10 s ago. Messages are delivered while a wake-up waits between two rounds."""
+    services = functions.poll.handler.services()
+
+    def sleep(seconds):
+        world.traveller.shift(seconds)
+        role, world.permissions.role = world.permissions.role, ""
+        world.deliver("SubmitQueue")
+        world.permissions.role = role
+
+    monkeypatch.setattr(functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep))
+    world.tick()
+    world.pass_time(10)
+    world.wakes = True
+    return world
+
+
+def test_a_refused_permit_is_asked_for_again_without_a_tick(idle, services, api):
+    services.budget.call(
+        "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
+    )
+    dropped = time.time()
+    idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
+
+    while not api.accepted and time.time() < dropped + 45:
+        idle.deliver_all()
+        idle.pass_time(1)
+
+    assert api.accepted[0]["time"] - dropped <= 12
+    assert idle.ticks == 1
+
+
+def test_a_lost_wake_up_leaves_its_work_to_the_tick(idle, services, api):
+    services.budget.call(
+        "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
+    )
+    idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
+    idle.deliver("UploadQueue")
+    idle.deliver("SubmitQueue")
+    idle.sqs.purge_queue(QueueUrl=idle.queues["PollQueue"])
+    idle.pass_time(50)
+
+    idle.tick()
+    idle.deliver("SubmitQueue")
+
+    assert len(api.accepted) == 1

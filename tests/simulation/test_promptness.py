@@ -1,0 +1,47 @@
+"""How soon jobs are over on a stack that was idle, without noise: the API takes 2 s for a batch."""
+
+import pytest
+
+from local.workers_ai import Behaviour
+from shared.pacing.wakes import Wakes
+from tests.simulation.judges import Laws, Promises
+from tests.simulation.users import drop
+from tests.simulation.world import simulated
+
+FIRST_POLL = 8.0
+"""Seconds from a drop until its first poll: notification, cold start, submit, and 5 to 5.5 s in whole seconds."""
+
+
+def seconds_of(seed, sizes, apart):
+    """Seconds from drop to end of jobs of so many records, two a batch; the poll function's invocations; violations."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 2, "API_CALLS_PER_MINUTE": 200}
+    with simulated(seed, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
+        promises = Promises(Laws(world))
+        dropped = []
+        world.run(90, lambda: world.functions["PollFunction"].invocations == 1)
+        world.run(5)  # The next tick is as far away as it can be.
+        for number, size in enumerate(sizes):
+            dropped.append(drop(world, f"{number}.jsonl", size))
+            world.run(apart)
+        world.settle(3_600)
+        promises.judge_small_drops(dropped, FIRST_POLL + 1)
+        seconds = sorted(promises.seconds_of(one) for one in dropped)
+        return seconds, world.functions["PollFunction"].invocations, promises.laws.violations
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_small_drops_are_over_soon_after_their_first_poll(seed):
+    _, invocations, violations = seconds_of(seed, [2] * 100, 17.0)
+
+    assert violations == []
+    assert invocations <= 100 + 90 / 60 + 100 * 17 / 60 + 5  # One poll a job, and the ticks: nobody is woken.
+
+
+@pytest.mark.parametrize(("sizes", "most"), [([140], 40.0), ([300], 95.0), ([2] * 100, 45.0)])
+def test_what_is_left_due_does_not_wait_for_the_next_tick(sizes, most, monkeypatch):
+    """70 or 150 batches of a job, or 100 jobs together: more than the burst of the rate budget."""
+    seconds, *_ = seconds_of(1, sizes, 0.0)
+    monkeypatch.setattr(Wakes, "plan", lambda *_: None)
+    unwoken, *_ = seconds_of(1, sizes, 0.0)
+
+    assert seconds[-1] <= most < unwoken[-1]
