@@ -31,7 +31,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
 
-test-slow: .venv/.stamp $(LOCAL) ## the tests that take minutes: deaths at every boundary, functions killed at random
+test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
 LEDGER := conditional_writes transitions ledger_reads control_items budget budget_bounds main_job
@@ -160,6 +160,8 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 
 INSTALLS_dashboard := matplotlib
 INSTALLS_checkov   := the policy scanner
+INSTALLS_vendors   := the vendors' own packages
+INSTALLS_curator   := curator
 
 # The lock files have names, versions and hashes for every platform, and no URL. Only `make lock UPGRADE=--upgrade`
 # takes newer versions. boto3's packages are not in requirements.txt: the Lambda runtime has them.
@@ -174,6 +176,8 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group sam -o requirements-sam.txt
 	$(COMPILE) --group checkov -o requirements-checkov.txt
 	$(COMPILE) --group dashboard -o requirements-dashboard.txt
+	$(COMPILE) --group vendors -o requirements-vendors.txt
+	$(COMPILE) --group curator --override tests/vendors/curator_overrides.txt -o requirements-curator.txt
 	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt
 	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/second/requirements.in -o tests/second/requirements.txt
 

@@ -35,6 +35,8 @@ LOCKS = {
     "requirements-dev.txt": "the project's environment",
     "requirements-checkov.txt": "`make lint`",
     "requirements-dashboard.txt": "`make dashboard`",
+    "requirements-vendors.txt": "`make test-slow`",
+    "requirements-curator.txt": "`make test-slow`",
 }
 """The lock files, and what needs them."""
 

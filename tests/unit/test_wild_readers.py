@@ -1,15 +1,30 @@
-"""What other programs read in the lines that tests/files/wild expects. Their packages are not among the tests' own."""
+"""What other programs read in the lines that tests/files/wild expects: the vendors' own types, LiteLLM, curator.
+
+Most of their packages are not among the tests' own: scripts in tests/vendors read the lines in environments of theirs,
+which `make test-slow` installs.
+"""
 
 import json
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from openai.types import Completion, CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
-EXPECTED = json.loads((Path(__file__).parents[1] / "files" / "wild" / "expected.json").read_text("utf-8"))
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "tests/files"
+EXPECTED = json.loads((FILES / "wild/expected.json").read_text("utf-8"))
+
+
+def records_of(format_):
+    return [record for one in EXPECTED.values() if one["format"] == format_ for record in one["records"]]
 
 
 def lines_of(format_):
-    return [record["line"] for one in EXPECTED.values() if one["format"] == format_ for record in one["records"]]
+    return [record["line"] for record in records_of(format_)]
 
 
 def bodies():
@@ -17,58 +32,57 @@ def bodies():
     return [body for body in answered if "object" in body]
 
 
-@pytest.mark.slow
-def test_litellm_reads_each_chat_completion():
-    litellm = pytest.importorskip("litellm")
-    completions = [body for body in bodies() if body["object"] == "chat.completion"]
-    assert len(completions) > 10
-    for body in completions:
-        response = litellm.ModelResponse(**body)
-        assert response.choices[0].message.content == "Bad."
-        assert response.usage.prompt_tokens == 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "bedrock"])
-def test_litellm_sees_what_succeeded_and_its_tokens(provider):
-    utils = pytest.importorskip("litellm.batches.batch_utils")
-    records = [one for wanted in EXPECTED.values() if wanted["format"] == provider for one in wanted["records"]]
-    for record in records:
-        line = record["line"]
-        assert utils._batch_response_was_successful(line, provider) == ("request" in record)
-        body = utils._get_response_from_batch_job_output_file(line, provider)
-        # Of Bedrock's outputs, LiteLLM reads the tokens of messages and of Converse.
-        knows = provider != "bedrock" or body.get("object") != "chat.completion"
-        if knows and "messages" in record.get("request", ()) and "prompt" not in line.get("modelInput", ()):
-            assert utils._get_batch_job_usage_from_response_body(body, provider).prompt_tokens == 9
+def run(environment, script, *arguments):
+    """What a script of tests/vendors counted."""
+    python = ROOT / ".local" / environment / "bin/python"
+    command = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return json.loads(done.stdout)
 
 
 def test_the_openai_package_reads_each_body():
     types = {
-        "chat.completion": pytest.importorskip("openai.types.chat").ChatCompletion,
-        "response": pytest.importorskip("openai.types.responses").Response,
-        "list": pytest.importorskip("openai.types").CreateEmbeddingResponse,
-        "text_completion": pytest.importorskip("openai.types").Completion,
+        "chat.completion": ChatCompletion,
+        "response": Response,
+        "list": CreateEmbeddingResponse,
+        "text_completion": Completion,
     }
     for body in bodies():
         types[body["object"]].model_validate(body, strict=True)
 
 
 @pytest.mark.slow
-def test_the_anthropic_package_reads_each_line():
-    messages = pytest.importorskip("anthropic.types.messages")
-    assert lines_of("anthropic")
-    for line in lines_of("anthropic"):
-        messages.MessageBatchIndividualResponse.model_validate(line, strict=True)
+def test_the_vendors_types_and_litellm_take_requests_and_answers():
+    read = run("vendors", "vendors_types.py", FILES, FILES / "wild/expected.json")
+
+    requests = Counter(
+        path.stem.partition("-")[0] for path in FILES.glob("*.jsonl") for _ in path.read_text("utf-8").splitlines()
+    )
+    counted = Counter(f"openai {body['object']}" for body in bodies())
+    assert {name: read[name] for name in counted} == counted
+    assert sum(count for name, count in read.items() if name.startswith("openai /v1/")) == requests["openai"]
+    assert read["anthropic Request"] == requests["anthropic"]
+    assert read["gemini Content"] == requests["gemini"]
+    assert read["anthropic MessageBatchIndividualResponse"] == len(lines_of("anthropic"))
+    assert sum(read[f"gemini {name}"] for name in ("GenerateContentResponse", "SingleEmbedContentResponse")) == len(
+        lines_of("gemini")
+    )
+    assert read["converse input"] > 0
+    assert read["converse output"] == sum("stopReason" in line.get("modelOutput", ()) for line in lines_of("bedrock"))
+    litellm = sum(count for name, count in read.items() if name.startswith("litellm"))
+    assert litellm == sum(len(records_of(name)) for name in ("openai", "anthropic", "bedrock"))
+    assert min(read["litellm completions"], read["litellm failures"], read["litellm tokens"]) > 5
 
 
 @pytest.mark.slow
-def test_the_google_genai_package_reads_each_response():
-    types = pytest.importorskip("google.genai.types")
-    assert lines_of("gemini")
-    for line in lines_of("gemini"):
-        response = line.get("response") or {}
-        if "embedding" in response:
-            types.SingleEmbedContentResponse.model_validate(response)
-        else:
-            types.GenerateContentResponse.model_validate(response)
+def test_curator_reads_the_answers_to_requests_that_it_makes():
+    read = run("curator", "curator_reads.py", FILES / "wild/expected.json")
+
+    objects = Counter(body["object"] for body in bodies())
+    answered = ["request" in record for record in records_of("anthropic")]
+    assert read["openai answers"] == objects["chat.completion"]
+    assert read["openai failures"] == sum("fault" in record for record in records_of("openai"))
+    assert (read["anthropic answers"], read["anthropic failures"]) == (answered.count(True), answered.count(False))
+    assert read["gemini answers"] > 0
+    assert read["gemini failures"] > 0
