@@ -62,6 +62,7 @@ def test_a_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
     assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
     assert [(one[0], one[3]) for one in rows(world)[1:]] == [("1", ""), ("7", "too_large"), ("2", "")]
     assert "retry" not in {one["kind"] for one in manifest["files"]}
+    assert [one["external_reference"] for one in world.lines("errors.jsonl")] == ["7"]
 
 
 def test_a_schema_in_the_defaults_gives_the_answer_columns(world):

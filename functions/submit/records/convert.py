@@ -184,7 +184,8 @@ def _records(
             end = Checkpoint(place.offset + step, place.line + taken, place.record + (one is not None))
             if isinstance(one, UnsendableRecord):
                 kept = _kept(plan, one, raw)
-                yield _Record(b"", kept, NO_REFERENCE, line_number, place, end, one)
+                reference = _normal(reader.convert([kept])[0].reference) if kept else NO_REFERENCE
+                yield _Record(b"", kept, reference, line_number, place, end, one)
             elif one is not None:
                 yield _converted(plan, next(converted), one, line_number, place, end)
             place = end
