@@ -64,22 +64,11 @@ class AnthropicReader:
             if params is None:
                 raise BadRecordError("params", "It must be an object: the request.")  # noqa: TRY301
             check_model(params, self._target, "params")
-            request = convert_body(_as_chat(params), Endpoint.CHAT, self._target, "params")
+            params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
+            request = convert_body(params, Endpoint.CHAT, self._target, "params")
         except BadRecordError as error:
             return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
-
-
-def _as_chat(params: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """The members of a Messages request, its output's format and effort as chat requests have them."""
-    members = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
-    config = members_of(members.pop("output_config", NULL)) or {}
-    if "effort" in config:
-        members.setdefault("reasoning_effort", config["effort"])
-    format_ = members_of(members.pop("output_format", config.get("format", NULL))) or {}
-    if "schema" in format_:
-        members.setdefault("response_format", msgspec.Raw(splice([("schema", format_["schema"])])))
-    return members
 
 
 class AnthropicWriter:

@@ -59,6 +59,7 @@ RENAMED: dict[str, str] = {
     "stop_sequences": "stop",
     "inputText": "text",
     "texts": "text",
+    "output_format": "response_format",
 }
 """Members that are sent under another name, unless the record has that name too."""
 
@@ -84,6 +85,7 @@ NESTED: dict[str, dict[str, str]] = {
     },
     "additionalModelRequestFields": {},
     "embeddingConfig": {},
+    "output_config": {"effort": "reasoning_effort", "format": "response_format"},
 }
 """Objects whose members are sent as members of the request, under these names or their own."""
 
@@ -168,10 +170,8 @@ def check_limits(request: Request, origins: dict[str, str], target: Target, path
         if alias is not None:
             request[outer] = b'"%b"' % alias.encode()
         elif not limits.accepts(value):
-            written = origins.get(outer, outer)
-            raise BadRecordError(
-                f"{path}.{written}{'.' * bool(inner)}{inner}", f"It must be {limits.text()} for {target.model}."
-            )
+            written = origins.get(name) or name.replace(outer, origins.get(outer, outer), 1)
+            raise BadRecordError(f"{path}.{written}", f"It must be {limits.text()} for {target.model}.")
     if "stop" in request:
         _check_stop(request, target, f"{path}.{origins.get('stop', 'stop')}")
     if target.task is Task.EMBEDDINGS and target.schema.texts and begins(request.get("text", b'"'), b"["):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Members = dict[str, msgspec.Raw]
     Request = dict[str, Json]
+    Origins = dict[str, str]
 
 
 class Endpoint(StrEnum):
@@ -60,7 +61,7 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
         BadRecordError: a member requests something that Workers AI does not support, or does not fit the model.
     """
     request, origins = renamed(body, target, path)
-    _CONVERTERS[endpoint](request, endpoint, target, path)
+    _CONVERTERS[endpoint](request, origins, endpoint, target, path)
     check_limits(request, origins, target, path)
     return request
 
@@ -68,7 +69,7 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
 # ── one endpoint each ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _chat(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
+def _chat(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(request.pop("modalities", b"")):
         raise BadRecordError(f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out.")
@@ -78,7 +79,7 @@ def _chat(request: Request, endpoint: Endpoint, target: Target, path: str) -> No
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
     _chat_options(request, target)
     if target.shape is Shape.INPUT:
-        to_responses(request)
+        to_responses(request, origins)
 
 
 def _chat_options(request: Request, target: Target) -> None:
@@ -99,7 +100,7 @@ def _chat_options(request: Request, target: Target) -> None:
 _TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
 
 
-def _completions(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
+def _completions(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if "text" in request and "prompt" not in request:
         request["prompt"] = request.pop("text")  # Bedrock's `inputText`
@@ -115,10 +116,10 @@ def _completions(request: Request, endpoint: Endpoint, target: Target, path: str
     request.update(text_input(prompt, target))
     _chat_options(request, target)
     if target.shape is Shape.INPUT:
-        to_responses(request)
+        to_responses(request, origins)
 
 
-def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
+def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.EMBEDDINGS, target, path)
     name = "text" if "text" in request else "input"
     texts = request.pop(name, b"null")
@@ -134,13 +135,13 @@ def _embeddings(request: Request, endpoint: Endpoint, target: Target, path: str)
             request["truncate_inputs"] = b"true"
 
 
-def _responses(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
+def _responses(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
-        to_chat(request, target, path)
-        _chat(request, endpoint, target, path)
+        to_chat(request, origins, target, path)
+        _chat(request, origins, endpoint, target, path)
 
 
 def convert_defaults(target: Target) -> Request:
@@ -156,7 +157,7 @@ def convert_defaults(target: Target) -> Request:
         if target.task in {Task.GENERATION, Task.UNKNOWN}:
             _chat_options(request, target)
         if target.shape is Shape.INPUT:
-            to_responses(request)
+            to_responses(request, origins)
         check_limits(request, origins, target, "defaults")
     except BadRecordError as error:
         raise UploadError("bad_options", error.message) from error
@@ -166,11 +167,11 @@ def convert_defaults(target: Target) -> Request:
 _INPUTS = frozenset({"messages", "system", "prompt", "input"})
 
 
-def _as_written(request: Request, endpoint: Endpoint, target: Target, path: str) -> None:
+def _as_written(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
     pass
 
 
-_CONVERTERS: dict[Endpoint, Callable[[Request, Endpoint, Target, str], None]] = {
+_CONVERTERS: dict[Endpoint, Callable[[Request, Origins, Endpoint, Target, str], None]] = {
     Endpoint.CHAT: _chat,
     Endpoint.COMPLETIONS: _completions,
     Endpoint.EMBEDDINGS: _embeddings,

@@ -30,8 +30,8 @@ NULL = msgspec.Raw(b"null")
 # ── from chat ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_responses(request: Request) -> None:
-    """Turn a chat request into one for the Responses API."""
+def to_responses(request: Request, origins: dict[str, str]) -> None:
+    """Turn a chat request into one for the Responses API; `origins` learns the names that the record has."""
     if "messages" in request:
         request["input"] = _items(request.pop("messages"))
     for old, new in RESPONSES_NAMES.items():
@@ -39,7 +39,9 @@ def to_responses(request: Request) -> None:
             request.setdefault(new, request.pop(old))
     if "reasoning_effort" in request:
         effort = request.pop("reasoning_effort")
-        request.setdefault("reasoning", splice([("effort", effort)]))
+        if "reasoning" not in request:
+            request["reasoning"] = splice([("effort", effort)])
+            origins["reasoning.effort"] = origins.get("reasoning_effort", "reasoning_effort")
     if "response_format" in request:
         request.setdefault("text", splice([("format", _flat_format(request.pop("response_format")))]))
     if "tools" in request:
@@ -89,8 +91,8 @@ def _flat_format(response_format: Json) -> Json:
 # ── to chat ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_chat(request: Request, target: Target, path: str) -> None:
-    """Turn a request of the Responses API into a chat request.
+def to_chat(request: Request, origins: dict[str, str], target: Target, path: str) -> None:
+    """Turn a request of the Responses API into a chat request; `origins` learns the names that the record has.
 
     Raises:
         BadRecordError: it has an item or a tool that has no counterpart in chat.
@@ -98,13 +100,18 @@ def to_chat(request: Request, target: Target, path: str) -> None:
     request["messages"] = _messages(request.pop("input"), path)
     for old, new in (("instructions", "system"), ("max_output_tokens", "max_tokens")):
         if old in request:
-            request.setdefault(new, request.pop(old))
+            value = request.pop(old)
+            if new not in request:
+                request[new], origins[new] = value, origins.get(old, old)
     text = members_of(request.pop("text", NULL)) or {}
     if "format" in text:
         request.setdefault("response_format", _wrapped_format(text["format"]))
     effort = (members_of(request.pop("reasoning", NULL)) or {}).get("effort", NULL)
-    if bytes(effort) != b"null" and "reasoning_effort" in target.schema.limits:
-        request.setdefault("reasoning_effort", effort)
+    if bytes(effort) != b"null" and "reasoning_effort" in target.schema.limits and "reasoning_effort" not in request:
+        request["reasoning_effort"], origins["reasoning_effort"] = (
+            effort,
+            f"{origins.get('reasoning', 'reasoning')}.effort",
+        )
     for index, raw in enumerate(elements_of(request.get("tools", b"[]")) or []):
         if word_of((members_of(raw) or {}).get("type", NULL)) != "function":
             raise BadRecordError(f"{path}.tools[{index}]", "The models of Workers AI call functions, no other tools.")
@@ -168,8 +175,9 @@ def response_format(written: Json, target: Target) -> Json | None:
     kind = word_of(members.get("type", NULL))
     if kind == "text":
         return None
-    if kind != "json_schema" and begins(members.get("schema", NULL), b"{"):
-        members = {"type": msgspec.Raw(b'"json_schema"'), "json_schema": msgspec.Raw(splice(members.items()))}
+    if "json_schema" not in members and begins(members.get("schema", NULL), b"{"):
+        wrapped = splice((name, raw) for name, raw in members.items() if name != "type")
+        members = {"type": msgspec.Raw(b'"json_schema"'), "json_schema": msgspec.Raw(wrapped)}
         written = splice(members.items())
     inner = members_of(members.get("json_schema", NULL))
     if inner is None:

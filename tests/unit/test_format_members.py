@@ -1,5 +1,6 @@
 """The table of members: each request made from other vendors' bodies is one that the published schema accepts."""
 
+import json
 from itertools import chain
 
 import pytest
@@ -8,6 +9,8 @@ from local.workers_ai import Behaviour
 from local.workers_ai.schemas import alternatives
 from local.workers_ai.validate import problem
 from shared.errors import UploadError
+from shared.formats.base import member_of
+from shared.formats.registry import Form, reader_of, target_of
 from shared.formats.schemas import SCHEMAS
 from shared.model_catalog import find_model
 from tests.support.converted import (
@@ -180,7 +183,6 @@ def test_a_value_beyond_the_models_range_is_bad_and_the_message_has_the_range(mo
 def test_a_range_is_told_of_the_member_that_the_record_has():
     converse = {"messages": [{"role": "user", "content": [{"text": "a"}]}], "inferenceConfig": {"topK": 250}}
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
-    assert fault(GPT, {"messages": [HELLO], "reasoning_effort": "minimal"})[0] == "body.reasoning.effort"
 
 
 def test_efforts_with_an_alias_are_sent_as_what_they_mean():
@@ -260,3 +262,42 @@ def test_defaults_that_no_request_may_have_end_the_upload(defaults):
         convert(LLAMA, {"messages": [HELLO]}, defaults=defaults)
     assert raised.value.code == "bad_options"
     assert f"defaults.{next(iter(defaults))}" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "member"),
+    [
+        (LLAMA, {"input": "a", "max_output_tokens": 1.5}, "body.max_output_tokens"),
+        (KIMI, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+        (KIMI, {"messages": [HELLO], "max_completion_tokens": 1.5}, "body.max_completion_tokens"),
+        (GPT, {"messages": [HELLO], "reasoning_effort": "best"}, "body.reasoning_effort"),
+        (
+            GPT,
+            {"messages": [HELLO], "additionalModelRequestFields": {"reasoning": {"effort": "best"}}},
+            "body.additionalModelRequestFields.reasoning.effort",
+        ),
+        (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+    ],
+)
+def test_a_value_beyond_its_range_is_named_as_the_user_wrote_it(model, body, member):
+    assert fault(model, body)[0] == member
+
+
+def test_an_effort_of_anthropics_is_named_as_the_user_wrote_it():
+    record = {"custom_id": "a", "params": {"messages": [HELLO], "output_config": {"effort": "best"}}}
+    (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
+    assert member_of(one.message) == "params.output_config.effort"
+
+
+@pytest.mark.parametrize(
+    ("model", "defaults", "member"),
+    [
+        (GPT, {"reasoning_effort": "best"}, "defaults.reasoning_effort"),
+        (LLAMA, {"inferenceConfig": {"topP": 9}}, "defaults.inferenceConfig.topP"),
+        (LLAMA, {"max_new_tokens": 1.5}, "defaults.max_new_tokens"),
+    ],
+)
+def test_a_default_beyond_its_range_is_named_as_the_user_wrote_it(model, defaults, member):
+    with pytest.raises(UploadError) as caught:
+        convert(model, {"messages": [HELLO]}, defaults=defaults)
+    assert member_of(caught.value.message) == member
