@@ -9,7 +9,7 @@ import msgspec
 from shared.formats.answers import read_answer
 from shared.formats.base import (
     NULL,
-    UNREADABLE_CODES,
+    REFUSED_CODES,
     BadRecordError,
     Converted,
     Json,
@@ -28,9 +28,6 @@ from shared.formats.requests import Endpoint, convert_body
 
 if TYPE_CHECKING:
     from shared.formats.base import BatchFacts, Outcome, Target
-
-REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
-"""Codes of failed records that are the record's own fault."""
 
 OTHER_RESULTS = {"expired": b'{"type":"expired"}', "cancelled": b'{"type":"canceled"}'}
 """Codes for which Anthropic has a type of result."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NULL = msgspec.Raw(b"null")
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
+REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
+"""Codes of failed records that are the record's own fault."""
 
 encode = msgspec.json.Encoder().encode
 _decode_any = msgspec.json.Decoder().decode

@@ -10,7 +10,7 @@ import msgspec
 
 from shared.formats.base import (
     NULL,
-    UNREADABLE_CODES,
+    REFUSED_CODES,
     BadRecordError,
     Converted,
     RecordFault,
@@ -34,7 +34,6 @@ MAX_OUTPUT_NAME_BYTES = 60
 TAKEN_NAMES = frozenset({"manifest.json.out"})
 """Names that such a file cannot have."""
 
-_BAD_REQUEST_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
 _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ID_LENGTH = 11
 _TITAN_EMBEDDINGS = frozenset({"normalize", "embeddingTypes"})
@@ -121,7 +120,7 @@ def _line_of(record: bytes) -> _Line:
 
 def error_code(code: str) -> int:
     """Bedrock's number for one of Dropbatch's codes."""
-    if code in _BAD_REQUEST_CODES:
+    if code in REFUSED_CODES:
         return HTTPStatus.BAD_REQUEST
     return HTTPStatus.REQUEST_TIMEOUT if code == "expired" else HTTPStatus.INTERNAL_SERVER_ERROR
 

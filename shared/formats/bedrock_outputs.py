@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> bytes:
     """The answer in the shape of the input; the API's own if that has no known shape, or the answer does not fit it."""
-    answer = read_answer(result)
     if "messages" in model_input and "anthropic_version" not in model_input and not _is_converse(model_input):
         return chat_completion(facts, id_, result)
+    answer = read_answer(result)
     made = next((make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None)
     return made or bytes(result)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from shared.formats.base import (
     NULL,
-    UNREADABLE_CODES,
+    REFUSED_CODES,
     BadRecordError,
     Converted,
     Json,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _INVALID = (400, "INVALID_ARGUMENT")
 _ERRORS: dict[str, tuple[int, str]] = {
-    **dict.fromkeys((*UNREADABLE_CODES, "bad_record", "mismatched_model", "too_large", "rejected"), _INVALID),
+    **dict.fromkeys(REFUSED_CODES, _INVALID),
     "expired": (504, "DEADLINE_EXCEEDED"),
     "cancelled": (499, "CANCELLED"),
 }

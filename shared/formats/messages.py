@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from shared.formats.base import (
+    NULL,
     UNDECODABLE,
     BadRecordError,
     Json,
@@ -69,7 +70,7 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, pa
         members = members_of(raw)
         if members is None:
             raise BadRecordError(f"{path}.messages[{index}]", "It must be an object.")
-        if not target.schema.developer and word_of(members.get("role", b"null")) == "developer":
+        if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
             members = {**members, "role": msgspec.Raw(b'"system"')}
             raw = msgspec.Raw(splice(members.items()))  # noqa: PLW2901
         changed += _converted(raw, members, target, f"{path}.messages[{index}].content")
@@ -86,7 +87,7 @@ def _with_call_ids(message: Json, pattern: str) -> Json:
     if "tool_call_id" in members:
         members["tool_call_id"] = _fitting_id(members["tool_call_id"], pattern)
     calls: list[Json] = []
-    for raw in elements_of(members.get("tool_calls", b"null")) or []:
+    for raw in elements_of(members.get("tool_calls", NULL)) or []:
         call = members_of(raw)
         known = {**call, "id": _fitting_id(call["id"], pattern)} if call and "id" in call else None
         calls.append(splice(known.items()) if known else raw)
@@ -139,7 +140,7 @@ def _system_message(system: Json | None, path: str) -> bytes:
 
 def _converted(raw: Json, members: Members, target: Target, path: str) -> list[Json]:
     """One message as Workers AI takes it: several, if it has the results of several tools."""
-    content = members.get("content", msgspec.Raw(b"null"))
+    content = members.get("content", NULL)
     if bytes(content) == b"null":
         return [splice({**members, "content": b'""'}.items())]
     if not begins(content, b"["):
@@ -184,9 +185,9 @@ def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
         elif kind in REFUSED_TYPES:
             raise BadRecordError(f"{path}[{index}]", "Workers AI takes text here, and images for some models.")
         elif kind in CALL_TYPES:
-            found.calls.append(function_call(members_of(members.get(kind, b"null")) or members))
+            found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
         elif kind in RESULT_TYPES:
-            found.results.append(_result(members_of(members.get(kind, b"null")) or members))
+            found.results.append(_result(members_of(members.get(kind, NULL)) or members))
         elif kind not in DROPPED_TYPES:
             is_known = False
     return found if is_known else None
@@ -210,7 +211,7 @@ def _joined(pieces: list[str | bytes]) -> Json:
 
 def kind_of(members: Members) -> str:
     """A part's type, or the name of a Converse block's only member."""
-    return word_of(members.get("type", b"null")) or next(iter(members), "")
+    return word_of(members.get("type", NULL)) or next(iter(members), "")
 
 
 def text_of(members: Members) -> str | None:
@@ -238,7 +239,7 @@ def _image(members: Members, target: Target, path: str) -> bytes:
             path, "Workers AI takes images as data URLs (data:image/png;base64,…), no links, files or places in S3."
         )
     image: dict[str, Json] = {"url": encode(url)}
-    inner = members_of(members.get("image_url", b"null")) or {}
+    inner = members_of(members.get("image_url", NULL)) or {}
     if "detail" in inner:
         image["detail"] = inner["detail"]
     return splice([("type", b'"image_url"'), ("image_url", splice(image.items()))])

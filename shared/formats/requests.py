@@ -77,13 +77,11 @@ def _chat(request: Request, origins: Origins, endpoint: Endpoint, target: Target
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
-    _chat_options(request, target)
-    if target.shape is Shape.INPUT:
-        to_responses(request, origins)
+    _chat_options(request, origins, target)
 
 
-def _chat_options(request: Request, target: Target) -> None:
-    """Everything of a chat request but its messages, as the model takes it."""
+def _chat_options(request: Request, origins: Origins, target: Target) -> None:
+    """Everything of a chat request but the content of its messages, as the model takes it."""
     thinking(request, target)
     if "truncate" in request:
         del request["truncate"]
@@ -95,6 +93,8 @@ def _chat_options(request: Request, target: Target) -> None:
         format_ = response_format(request.pop("response_format"), target)
         if format_ is not None:
             request["response_format"] = format_
+    if target.shape is Shape.INPUT:
+        to_responses(request, origins)
 
 
 _TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
@@ -114,9 +114,7 @@ def _completions(request: Request, origins: Origins, endpoint: Endpoint, target:
         raise BadRecordError(f"{path}.prompt", "It must be a string.")
     request.pop("prompt", None)
     request.update(text_input(prompt, target))
-    _chat_options(request, target)
-    if target.shape is Shape.INPUT:
-        to_responses(request, origins)
+    _chat_options(request, origins, target)
 
 
 def _embeddings(request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
@@ -155,9 +153,7 @@ def convert_defaults(target: Target) -> Request:
     try:
         request, origins = renamed(target.defaults, target, "defaults")
         if target.task in {Task.GENERATION, Task.UNKNOWN}:
-            _chat_options(request, target)
-        if target.shape is Shape.INPUT:
-            to_responses(request, origins)
+            _chat_options(request, origins, target)
         check_limits(request, origins, target, "defaults")
     except BadRecordError as error:
         raise UploadError("bad_options", error.message) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shared.formats.base import (
+    NULL,
     BadRecordError,
     Json,
     begins,
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from shared.formats.base import Target
 
     Request = dict[str, Json]
-
-NULL = msgspec.Raw(b"null")
 
 
 # ── from chat ────────────────────────────────────────────────────────────────────────────────────────────────────────
