@@ -102,7 +102,8 @@ def unwritten_part(services: Services, job: Job, batch: Batch, rows: RecordIndex
     """
     code, message = _ending(services, batch) or ("missing_response", "")
     failed = Counter(fault.code for fault in rows.faults.values())
-    failed[code] += len(rows) - failed.total()
+    if sendable := len(rows) - failed.total():
+        failed[code] += sendable
     retried = [
         size
         for index, size in enumerate(rows.originals if job.plan.converts else rows.lengths)

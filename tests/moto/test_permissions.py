@@ -82,6 +82,12 @@ def pause_and_resume(world: World) -> None:
     world.settle(minutes=240)
 
 
+def in_progress(world: World) -> list[str]:
+    """Ids of the jobs whose upload was read to its end, and that are not over."""
+    jobs = [item for item in world.items() if item["sk"]["S"] == "META"]
+    return [item["job_id"]["S"] for item in jobs if item["state"]["S"] == "in_progress"]
+
+
 @pytest.mark.slow
 def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
@@ -141,6 +147,16 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     # A command for a job, and one for all.
     pause_and_resume(world)
 
+    # A command that is carried out in two passes: a message asks for the second.
+    api.inject(Fault(kind="stuck", contains="slow", seconds=4_000))
+    world.upload_records("slow.jsonl", greetings("slow", 2), model=M2M)
+    world.settle(until=lambda: in_progress(world))
+    (slow,) = in_progress(world)
+    for word in ("pause", "run"):
+        world.control(slow, word)
+        world.deliver("ControlQueue")
+    world.settle(minutes=240)
+
     # What the table does not take is found again: an acceptance in its receipt, an answer where it lies.
     world.upload_records("receipt.jsonl", greetings("receipt", 2), model=M2M)
     refuse_to_note_acceptance(world, receipts=True)
@@ -161,8 +177,8 @@ def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa:
     world.settle(minutes=240)
 
     told = world.manifests()
-    assert len(told) == 15
-    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 12
+    assert len(told) == 16
+    assert [one["counts"]["failed"] for key, one in told.items() if "large" not in key and "csv" not in key] == [0] * 13
     assert {batch["attempts"] for key, one in told.items() if "lost" in key for batch in one["batches"]} == {1}
     (large,) = [one for key, one in told.items() if "large" in key]
     assert world.read(result("inbox/large.jsonl", large["job_id"], "output.jsonl")).startswith(b"xxx")

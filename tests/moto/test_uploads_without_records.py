@@ -43,8 +43,8 @@ def test_each_record_read_before_has_its_line(start, monkeypatch):
     monkeypatch.setattr(functions.submit.split, "MAX_BYTES_WITHOUT_BATCH", 24 << 20)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     good = [json.dumps({"text": f"hello {number}", "target_lang": "es"}) for number in range(5)]
-    blank = (b" " * 1_023 + b"\n") * (36 << 10)
-    world.upload("a.jsonl", "\n".join(good).encode() + b"\n" + blank, model=M2M)
+    blank = (b" " * 1_023 + b"\n") * (60 << 10)
+    world.upload("a.jsonl", gzip.compress("\n".join(good).encode() + b"\n" + blank), model=M2M)
 
     world.settle()
 
