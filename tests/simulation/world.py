@@ -22,7 +22,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
-from local.template import default, properties, template
+from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
 from shared.pacing import controls
@@ -38,7 +38,7 @@ from tests.simulation.lambdas import EventSource, Function, Invocation
 from tests.simulation.s3 import S3, Version
 from tests.simulation.services import Calls
 from tests.simulation.sqs import SQS, Queue
-from tests.support.resources import ACCOUNT, BUCKET, QUEUES, TABLE, TOKEN
+from tests.support.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -273,23 +273,10 @@ def _never_cut_off(_deadline: float) -> Iterator[None]:
 
 
 def _environment(settings: dict[str, object]) -> dict[str, str]:
-    return {
-        "AWS_DEFAULT_REGION": "eu-west-1",
-        "BUCKET_NAME": BUCKET,
-        "TABLE_NAME": TABLE,
-        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": name for name in QUEUES},
-        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "token",
-        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
-        "DEFAULT_MODEL": default("DefaultModel"),
-        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
-        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
-        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
-        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
-        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
-        "STAGING_RETENTION_DAYS": default("StagingRetentionDays"),
-        **{name: str(value) for name, value in settings.items()},
-    }
+    given = {name: str(value) for name, value in settings.items()}
+    queues = {name: name for name in QUEUES}
+    secret = {"AWS_DEFAULT_REGION": "eu-west-1", "CLOUDFLARE_API_TOKEN_SECRET_ARN": "token"}
+    return {**variables(queues), **secret, **given}
 
 
 def _queue(name: str) -> Queue:

@@ -105,16 +105,17 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
     secrets = client("secretsmanager")
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
+    secret_arns = _secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret)
+    return {**variables(urls), **secret_arns, **{name: str(value) for name, value in settings.items()}}
+
+
+def variables(urls: Mapping[str, str]) -> dict[str, str]:
+    """The functions' variables, but for the secrets: these resources, and the template's defaults."""
     return {
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
-        "UPLOAD_QUEUE_URL": urls["UploadQueue"],
-        "SPLIT_QUEUE_URL": urls["SplitQueue"],
-        "SUBMIT_QUEUE_URL": urls["SubmitQueue"],
-        "POLL_QUEUE_URL": urls["PollQueue"],
-        "VISIT_QUEUE_URL": urls["VisitQueue"],
+        **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES if name != "ControlQueue"},
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-        **_secrets(str(settings.get("TRANSPORT", "rest")), secret, gateway_secret),
         "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
         "DEFAULT_MODEL": default("DefaultModel"),
         "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
@@ -123,7 +124,6 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
         "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
         "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
         "STAGING_RETENTION_DAYS": default("StagingRetentionDays"),
-        **{name: str(value) for name, value in settings.items()},
     }
 
 
