@@ -149,10 +149,6 @@ class S3:
 
         return self.calls.write("s3.put_object", write)
 
-    def delete(self, key: str) -> None:
-        """A user deletes an object; its versions stay."""
-        self.objects.pop(key, None)
-
     def _store(self, key: str, content: bytes, etag: str, metadata: dict[str, str]) -> dict[str, Any]:
         if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > MAX_METADATA_BYTES:
             raise refused("MetadataTooLarge", "PutObject")
