@@ -30,8 +30,8 @@ from functions.poll.result_files import (
 from functions.poll.sweep import next_sweep, sweep
 from functions.poll.waiting_for import report_long_wait, waiting_for
 from shared import s3_keys as keys
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
-from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError
+from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState, Staging
 from shared.observability import count, logger
@@ -91,19 +91,29 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             return True
     until = now + claim_seconds(job.claims, min(LEASE_SECONDS, remaining() + 10))
-    leased = services.ledger.lease_job(job, now, until)
-    if leased is None:
-        return False
-    count("OldestJobAge", now - leased.created_at)
-    report_stuck(leased.claims, job_id)
     try:
-        if leased.claims > MAX_CLAIMS and leased.total is not None:
-            _give_up(services, leased, remaining)
-        else:
-            _advance(services, leased, remaining)
+        return _visit(services, job, until, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
         return False
+    except StorageError:
+        # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
+        services.ledger.retry_job(
+            replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
+        )
+        raise
+
+
+def _visit(services: Services, job: Job, until: float, remaining: Callable[[], float]) -> bool:
+    leased = services.ledger.lease_job(job, services.now(), until)
+    if leased is None:
+        return False
+    count("OldestJobAge", services.now() - leased.created_at)
+    report_stuck(leased.claims, leased.job_id)
+    if leased.claims > MAX_CLAIMS and leased.total is not None:
+        _give_up(services, leased, remaining)
+    else:
+        _advance(services, leased, remaining)
     return True
 
 

@@ -10,8 +10,9 @@ from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.source_bucket import upload_key
 from shared import s3_keys as keys
+from shared.claims import retry_seconds
 from shared.cost import to_billionths
-from shared.errors import UploadError
+from shared.errors import StorageError, UploadError
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.model_catalog import max_records_per_reply
 from shared.models import CONVERTED_SCHEMA, FINAL_JOB_STATES, SCHEMA, ErrorDetail, Job, JobState, SplitPlan, Upload
@@ -59,8 +60,7 @@ def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bo
                 logger.info("job is over", job_id=job_id)
                 return None
             job = _new_job(services, job_id, upload, stored.metadata, now)
-            if services.ledger.create_job(job):
-                _created(services, job, now)
+            if _create(services, job):
                 return job, True
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
@@ -69,9 +69,21 @@ def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bo
     return None
 
 
-def _created(services: Services, job: Job, now: float) -> None:
+def _create(services: Services, job: Job) -> bool:
+    """Create a job, leased by its creator; False if an item with its id exists."""
+    try:
+        if services.ledger.create_job(job) is None:
+            return False
+        _created(services, job)
+    except StorageError:
+        services.ledger.retry_job(job, services.now() + retry_seconds(0), claims=0)  # It may have been created.
+        raise
+    return True
+
+
+def _created(services: Services, job: Job) -> None:
     if not keys.is_validation(job.upload.key):
-        body = encode_status(build_status(job, 0, 0, None), now)
+        body = encode_status(build_status(job, 0, 0, None), job.created_at)
         services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE)
         count("Uploads")
     logger.info("job created", job_id=job.job_id, size=job.upload.size, model=job.plan.model)

@@ -26,6 +26,7 @@ from shared.formats.tables import answer_columns
 from shared.job_status import JSON_TYPE
 from shared.model_catalog import max_records_per_reply
 from shared.models import CONVERTED_SCHEMA, Checkpoint, Job, SplitPlan
+from shared.settings import is_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,3 +188,22 @@ def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
             if row:
                 return row, size, lines
     return b"", size, lines
+
+
+def check_model(model: str) -> None:
+    """Check the model; called only if there is a record, because an empty upload needs no model.
+
+    Raises:
+        UploadError: `no_model` or `bad_model`.
+    """
+    if not model:
+        raise UploadError(
+            "no_model",
+            "No model was named. Set the object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
+        )
+    if not is_model(model):
+        raise UploadError(
+            "bad_model",
+            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
+        )

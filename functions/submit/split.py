@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.create_job import LEASE_SECONDS
-from functions.submit.plan_upload import plan_upload, put_job_record, reader_for
+from functions.submit.plan_upload import check_model, plan_upload, put_job_record, reader_for
 from functions.submit.records.convert import cut_converted
 from functions.submit.records.cut import cut
 from functions.submit.records.stream import read_decompressed
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared import s3_keys as keys
 from shared.aws.queues import AdvanceMessage
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
+from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import InvariantError, LeaseLostError, StorageError, UploadError
 from shared.job_status import build_status, write_status
 from shared.models import Checkpoint, ErrorDetail, Job, JobState
 from shared.observability import logger
-from shared.settings import is_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +78,9 @@ def split(services: Services, job: Job, *, leased: bool, remaining: Callable[[],
         _take_turn(services, held, remaining)
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
+    except StorageError:
+        give_back_lease(services, held)
+        raise
 
 
 def lease_turn(services: Services, job: Job, *, leased: bool) -> Job | None:
@@ -88,10 +90,23 @@ def lease_turn(services: Services, job: Job, *, leased: bool) -> Job | None:
     if leased:
         return job
     now = services.now()
-    claimed = services.ledger.lease_job(job, now, now + claim_seconds(job.claims, LEASE_SECONDS))
+    until = now + claim_seconds(job.claims, LEASE_SECONDS)
+    try:
+        claimed = services.ledger.lease_job(job, now, until)
+    except StorageError:
+        give_back_lease(services, replace(job, lease_until=until))  # It may have been written.
+        raise
     if claimed:
         report_stuck(claimed.claims, claimed.job_id)
     return claimed
+
+
+def give_back_lease(services: Services, job: Job) -> None:
+    """Release a turn that an AWS service has failed, so that nobody waits for its lease's end.
+
+    Whoever handles the message counts the failure (`functions.submit.failed_messages`).
+    """
+    services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), max(job.claims - 1, 0))
 
 
 def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> None:
@@ -213,7 +228,7 @@ class Turn:
                     self.place = one
                 else:
                     self.place = one.end
-                    _check_model(self.job.plan.model)
+                    check_model(self.job.plan.model)
                 self.barren = 0
                 yield one
                 if self.services.now() > self.ends:
@@ -290,8 +305,10 @@ def _stage(services: Services, job: Job, remaining: Callable[[], float]) -> tupl
                     outbox.send()
                     is_sent, has_endings = before.ordinal > 0, before.has_endings(job, number)
                     return job, Staged(read_to, turn.finished, is_sent, has_endings)
-            except (UploadError, StorageError):
+            except (UploadError, StorageError) as error:
                 outbox.send()
+                if isinstance(error, StorageError):
+                    give_back_lease(services, job)  # as it was renewed last
                 raise
 
 
@@ -372,22 +389,3 @@ def _check_time(job: Job, place: Checkpoint, remaining: Callable[[], float], wan
         f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in their "
         "own archive, or upload everything unpacked or as several archives.",
     )
-
-
-def _check_model(model: str) -> None:
-    """Check the model; called only if there is a record, because an empty upload needs no model.
-
-    Raises:
-        UploadError: `no_model` or `bad_model`.
-    """
-    if not model:
-        raise UploadError(
-            "no_model",
-            "No model was named. Set the object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
-            "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
-        )
-    if not is_model(model):
-        raise UploadError(
-            "bad_model",
-            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
-        )

@@ -19,12 +19,21 @@ from functions.submit.create_batches import output_tokens
 from functions.submit.job_options import pinned_options
 from functions.submit.plan_upload import reader_for
 from functions.submit.records.stream import read_decompressed
-from functions.submit.split import RESERVE_SECONDS, TURN_SECONDS, Turn, check_turn, cut_upload, lease_turn, plan
+from functions.submit.split import (
+    RESERVE_SECONDS,
+    TURN_SECONDS,
+    Turn,
+    check_turn,
+    cut_upload,
+    give_back_lease,
+    lease_turn,
+    plan,
+)
 from functions.submit.validation_page import validation_page
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
 from shared.cost import Tokens, cost_of, estimate_tokens
-from shared.errors import UploadError
+from shared.errors import StorageError, UploadError
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
 from shared.models import Checkpoint, ErrorDetail, Job, JobState, Staging
@@ -111,7 +120,15 @@ def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[
     held = lease_turn(services, job, leased=leased)
     if held is None:
         return
-    job, error = held, held.error
+    try:
+        _take_turn(services, held, remaining)
+    except StorageError:
+        give_back_lease(services, held)
+        raise
+
+
+def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    error = job.error
     if error is None and job.claims > MAX_CLAIMS:
         error = ErrorDetail("internal", "Dropbatch could not read the whole upload.")
     progress = Progress()

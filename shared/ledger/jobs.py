@@ -67,6 +67,11 @@ class Jobs(Table):
             {"lease_until": 0.0, "due_at": due_at, "work": work.key(job.schema), "claims": 0, **updates},
         )
 
+    def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
+        """Release a leased job whose visit or turn failed, unless somebody else has it or it is over."""
+        changes = {"lease_until": 0.0, "due_at": due_at, "claims": claims}
+        return self._change_job(job.job_id, {"lease_until": job.lease_until}, changes, remove=TOO_LARGE)
+
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
         """Move a job's `due_at` without leasing it."""
         expected: dict[str, object] = {"state": job.state, "due_at": job.due_at}

@@ -63,6 +63,7 @@ TRANSITIONS = {
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),
     "release_job": (JOB, lambda at, seen: at.release_job(seen, T + 9), ("state", "lease_until")),
+    "retry_job": (JOB, lambda at, seen: at.retry_job(seen, T + 9, 1), ("lease_until",)),
     "update_leased_job": (JOB, lambda at, seen: at.update_leased_job(seen, {"claims": 1}), ("state", "lease_until")),
     "begin_finalizing": (JOB, lambda at, seen: at.begin_finalizing(seen), ("state", "lease_until")),
     "bring_visit_forward": (

@@ -1,4 +1,4 @@
-"""A step that fails before anything was sent is tried again soon, is counted, and is never called unknown."""
+"""A step that fails is tried again soon: before a POST, it is counted, and is never called unknown."""
 
 import time
 
@@ -54,6 +54,45 @@ def test_a_call_that_fails_before_the_post_makes_the_item_due_again_soon(queue, 
 
     assert len(found) >= 4
     assert [one for one in found if one[0] > SOON or one[1:] != (1, 0)] == []
+
+
+def work_on_job_with(boundaries: Boundaries, queue: str) -> tuple[float, list[str]]:
+    """A run in which one call of a turn of split, or of a visit, fails.
+
+    Returns:
+        Seconds until the job is due again, and the calls of the turn or visit.
+    """
+    api = WorkersAI(Behaviour(embedder="hash", latency=0.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
+    with mortal_world(api, boundaries) as world:
+        world.upload_records("a.jsonl", greetings(3), model=M2M)
+        boundaries.watching = False
+        real, world.invoke = world.invoke, super(type(world), world).invoke
+        world.deliver("UploadQueue", most=1)  # S3's test event
+        if queue == "PollQueue":
+            world.deliver("UploadQueue")
+            world.deliver("SubmitQueue")
+            world.pass_time(20)
+        world.invoke = real
+        boundaries.passed.clear()
+        world.deliver(queue, most=1)
+        calls, begun = list(boundaries.passed), time.time()
+        due = [float(item["due_at"]["N"]) for item in world.open_items() if item["sk"]["S"] == "META"]
+        world.settle()
+        assert world.manifest()["counts"] == {"total": 3, "succeeded": 3, "failed": 0}
+        return max(due, default=begun) - begun, calls
+
+
+@pytest.mark.parametrize("queue", ["UploadQueue", "PollQueue"])
+def test_a_turn_or_visit_that_a_service_fails_is_repeated_soon(queue):
+    _, calls = work_on_job_with(Boundaries(), queue)
+
+    waits = strike_each(
+        [(number, "unanswered") for number in range(1, len(calls) + 1)],
+        lambda boundaries: work_on_job_with(boundaries, queue)[0],
+    )
+
+    assert len(waits) > 15
+    assert [round(wait) for wait in waits if wait > SOON] == []
 
 
 def test_a_service_that_keeps_failing_is_tried_less_and_less():

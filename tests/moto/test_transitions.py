@@ -192,6 +192,11 @@ WRITES = {
         lambda at, seen: at.release_job(seen, T + 9, DueKind.JOB),
         {"lease_until": 0.0, "due_at": T + 9, "work": "v1#job"},
     ),
+    "retry_job": (
+        replace(JOB, claims=2, lease_until=T + 90),
+        lambda at, seen: at.retry_job(seen, T + 9, 1),
+        {"lease_until": 0.0, "due_at": T + 9, "claims": 1},
+    ),
     "begin_finalizing": (
         replace(JOB, lease_until=T + 90),
         lambda at, seen: at.begin_finalizing(seen, error=REASON),
@@ -356,8 +361,9 @@ def test_a_fault_noted_while_the_upload_was_read_stays(table):
         (lambda at, job: at.note_control(job, JobControl("v")), "job"),
         (lambda at, job: at.lease_job(job, T, T + 9), "job"),
         (lambda at, job: at.postpone_job(job, T + 9), "job"),
+        (lambda at, job: at.retry_job(job, T + 9, 1), "job"),
     ],
-    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone"],
+    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
 )
 @pytest.mark.parametrize("schema", ["v1", "v2"])
 def test_a_job_that_a_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_waits(table, change, kind, schema):

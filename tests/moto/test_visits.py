@@ -132,15 +132,30 @@ def test_a_job_is_visited_immediately_if_a_step_can_be_made(visited, short_steps
 def test_a_job_is_held_and_not_due_before_anything_can_fail(visited, claims, remaining, seconds):
     visited.hold(None, claims=claims)
 
+    def dies(_key):
+        raise RuntimeError("the function dies")
+
+    visited.store.head = dies
+    with pytest.raises(RuntimeError):
+        visited.visit(remaining)
+
+    job = visited.job
+    assert (job.lease_until, job.due_at, job.claims) == (T + seconds, T + seconds, claims + 1)
+
+
+@pytest.mark.parametrize(("claims", "seconds"), [(0, 2), (4, 32), (QUIET_CLAIMS, 3_600)])
+def test_a_job_whose_visit_a_service_fails_is_due_again_soon_and_its_claim_counts(visited, claims, seconds):
+    visited.hold(None, claims=claims)
+
     def fails(_key):
         raise StorageError("S3 is down")
 
     visited.store.head = fails
     with pytest.raises(StorageError):
-        visited.visit(remaining)
+        visited.visit()
 
     job = visited.job
-    assert (job.lease_until, job.due_at, job.claims) == (T + seconds, T + seconds, claims + 1)
+    assert (job.lease_until, job.due_at, job.claims) == (0, T + seconds, claims + 1)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,14 @@ class Fake:
         self.given["release"] = due_at
         self._call("release", effect)
 
+    def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
+        """Release the lease of a turn that failed, if it is still this run's."""
+        self.calls.append("retry")
+        if job.lease_until != self.job.lease_until:
+            return None
+        self.job = replace(self.job, lease_until=0.0, due_at=due_at, claims=claims)
+        return self.job
+
     def end_split(
         self,
         job: Job,
