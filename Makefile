@@ -76,15 +76,15 @@ down: .venv/.stamp ## stop what `make up` started
 	$(DEV) -m local.aws down
 
 dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## draw docs/dashboard.png from a local run
-	$(DEV) -m local.dashboard run
-	.local/dashboard/bin/python -m local.dashboard draw
+	$(DEV) -m tools.dashboard run
+	.local/dashboard/bin/python -m tools.dashboard draw
 
 build: .local/sam/.stamp ## build both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
 	@$(MAKE) --no-print-directory sbom
 
 release: .venv/.stamp ## write dist/: for each processor, a folder to deploy without building
-	$(DEV) -m local.release
+	$(DEV) -m tools.release
 
 SBOM := .aws-sam/sbom.json
 sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.json
@@ -93,13 +93,13 @@ sbom: ## write the functions' bill of materials (CycloneDX) to .aws-sam/sbom.jso
 	  --output-file $(SBOM) requirements.txt
 
 deploy: .local/sam/.stamp ## build, deploy to your AWS account, check the Cloudflare token
-	.local/sam/bin/python -m local.deploy
+	.local/sam/bin/python -m tools.deploy
 
 deploy-worker: .local/sam/.stamp ## deploy the Worker of Transport=worker to your Cloudflare account (needs Node.js)
-	.local/sam/bin/python -m local.deploy_worker
+	.local/sam/bin/python -m tools.deploy_worker
 
 destroy: .local/sam/.stamp ## delete the stack from your AWS account; lists what stays, and asks first
-	.local/sam/bin/python -m local.destroy
+	.local/sam/bin/python -m tools.destroy
 
 clean: ## remove what the other targets made, including the environments
 	@if [ -x $(DEV) ]; then $(DEV) -m local.aws down; fi
@@ -182,7 +182,7 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(filter-out --universal,$(COMPILE:3.11=3.13)) --python-platform linux tests/second/requirements.in -o tests/second/requirements.txt
 
 wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install from wheels alone
-	$(DEV) -m local.wheels
+	$(DEV) -m tools.wheels
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `sam build` calls build-SubmitFunction and build-PollFunction: functions/, shared/ and the locked packages.

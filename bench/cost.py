@@ -24,7 +24,7 @@ from bench.meter import (
     Meter,
     measure,
 )
-from functions.poll.delete_staged import FIRST_SECONDS
+from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS, max_records
 from local.template import default, properties, template
 from shared.ledger.item_keys import LIFE_SECONDS

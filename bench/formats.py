@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.timing import ratio, take_turns
-from functions.poll.join import join, sort_answers
-from functions.poll.join_originals import Originals, join_originals
+from functions.poll.batch.join import join, sort_answers
+from functions.poll.batch.join_originals import Originals, join_originals
 from functions.submit.records.convert import cut_converted
 from functions.submit.records.cut import Cut, cut
 from functions.submit.records.stream import RANGE_BYTES

@@ -96,7 +96,7 @@ them and writes no body and no index."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a memory-mapped file, is parsed
-(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part,
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.batch.collect.collect`) into the spooled part,
 without S3 and DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: msgspec reads the reply to its end and
 discards it. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
 

@@ -22,7 +22,7 @@ import msgspec
 from filesplit.split import Split
 
 from bench.inputs import MODEL
-from functions.poll.collect import StoredReply, collect
+from functions.poll.batch.collect import StoredReply, collect
 from functions.submit.records.cut import Cut, cut
 from functions.submit.records.stream import RANGE_BYTES
 from shared.models import Batch, BatchState, Checkpoint, Job, JobState, SplitPlan, Upload

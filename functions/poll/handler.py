@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.poll.messages import process_message
-from functions.poll.tick import tick
+from functions.poll.schedule.tick import tick
 from shared.bootstrap import services
 from shared.invocation import seconds_left
 from shared.observability import LoggingBatchProcessor, logger, metrics

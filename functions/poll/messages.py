@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.advance_job import advance_job
-from functions.poll.control import controlled_keys, follow_job_control, follow_stack_control, is_open
-from functions.poll.tick import REPEAT_SECONDS, advance_batches, wake
+from functions.poll.schedule.advance_job import advance_job
+from functions.poll.schedule.control import controlled_keys, follow_job_control, follow_stack_control, is_open
+from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake
 from shared import s3_keys as keys
 from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
 from shared.observability import logger

@@ -156,7 +156,7 @@ class Isolation:
     Attributes:
         submits: submits it was granted so far: one for each piece of each batch that was granted a split.
         granted: numbers of batches that were granted a split and may not have recorded it yet.
-        causes: by cause, what this job knows about it (`functions.poll.bisect_batch`).
+        causes: by cause, what this job knows about it (`functions.poll.batch.bisect_batch`).
     """
 
     submits: int = 0
@@ -200,7 +200,7 @@ class SweepGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The progress of a sweep over a job's batches (`functions.poll.sweep`). Times are Unix seconds.
+    """The progress of a sweep over a job's batches (`functions.poll.schedule.sweep`). Times are Unix seconds.
 
     Attributes:
         goal: what it does.

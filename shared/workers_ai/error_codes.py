@@ -2,7 +2,7 @@
 
 The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers AI error table and
 API limits; codes that only clients of the live API have reported are marked as observed. The callers that act on the
-verdicts are `functions.submit.submit_batch` and `functions.poll.poll_batch`.
+verdicts are `functions.submit.submit_batch` and `functions.poll.batch.poll_batch`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-import functions.poll.advance_job as module
-from functions.poll import result_files as segments
+import functions.poll.schedule.advance_job as module
+from functions.poll.results import result_files as segments
 from local.workers_ai import Fault, expected_result
 from shared.s3_keys import segment
 from tests.support.translations import M2M, greetings

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll import bisect_batch
-from functions.poll.bisect_batch import (
+from functions.poll.batch import bisect_batch
+from functions.poll.batch.bisect_batch import (
     LOOK_LATER_SECONDS,
     LOOK_SECONDS,
     MAX_CAUSES,

@@ -8,8 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 import functions.poll.handler
-import functions.poll.sweep
-from functions.poll.control import MAX_HELD_SECONDS
+import functions.poll.schedule.sweep
+from functions.poll.schedule.control import MAX_HELD_SECONDS
 from local.workers_ai import Fault
 from shared.ledger.batches import HOLD_SECONDS
 from tests.support.translations import M2M, codes, greetings
@@ -99,7 +99,7 @@ def test_a_pause_stops_the_clock_of_a_batch_that_waits(small):
 
 
 def test_batches_get_their_turns_again_at_the_rate_of_submits(start, monkeypatch):
-    monkeypatch.setattr(functions.poll.sweep, "PAGE_BATCHES", 2)
+    monkeypatch.setattr(functions.poll.schedule.sweep, "PAGE_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=60)
     job_id = begun(world)
     command(world, job_id, "pause")

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError
 
-import functions.poll.delete_staged
 import functions.poll.handler
-from functions.poll.delete_staged import (
+import functions.poll.schedule.delete_staged
+from functions.poll.schedule.delete_staged import (
     CLAIM_SECONDS,
     FIRST_SECONDS,
     MIN_FIRST_BYTES,
@@ -51,7 +51,7 @@ def is_forgotten(world):
 @pytest.fixture
 def large(monkeypatch):
     """Every job counts as large."""
-    monkeypatch.setattr(functions.poll.delete_staged, "MIN_FIRST_BYTES", 0)
+    monkeypatch.setattr(functions.poll.schedule.delete_staged, "MIN_FIRST_BYTES", 0)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_without_time_a_deletion_continues_at_the_next_tick(start, large, small_
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * 6)
     real = delete_staged
-    monkeypatch.setattr("functions.poll.tick.delete_staged", lambda services, ends: real(services, 0.0))
+    monkeypatch.setattr("functions.poll.schedule.tick.delete_staged", lambda services, ends: real(services, 0.0))
     for passed, left in ((FIRST_SECONDS, 12), (3 * DAY, 0)):
         world.pass_time(passed)
         sizes = [len(staged(world))]

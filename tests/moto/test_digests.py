@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from functions.poll import file_digests
-from functions.poll import result_files as segments
+from functions.poll.results import file_digests
+from functions.poll.results import result_files as segments
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -71,7 +71,7 @@ def test_a_file_is_not_read_again_without_the_time_for_it(start, small_steps, mo
         monkeypatch.setattr(file_digests, "READ_BYTES_PER_SECOND", next(speeds))
         return needed(files)
 
-    monkeypatch.setattr("functions.poll.advance_job.seconds_for_digests", at_another_speed)
+    monkeypatch.setattr("functions.poll.schedule.advance_job.seconds_for_digests", at_another_speed)
 
     assert_digests(run(start))
     assert next(speeds) == 80e6

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from functions.poll.advance_job import STATUS_SECONDS
-from functions.poll.collect import _write_part
-from functions.poll.result_lines import unwritten_lines, unwritten_part
+from functions.poll.batch.collect import _write_part
+from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
+from functions.poll.schedule.advance_job import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared import s3_keys as keys
 from shared.bootstrap import services

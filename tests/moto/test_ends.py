@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-import functions.poll.advance_job
-import functions.poll.poll_batch
-import functions.poll.tick
+import functions.poll.batch.poll_batch
+import functions.poll.schedule.advance_job
+import functions.poll.schedule.tick
 import functions.submit.split
 from local.workers_ai import Fault
 from shared import observability
@@ -24,8 +24,8 @@ HOUR, DAY = 3_600, 86_400
 @pytest.fixture(autouse=True)
 def days_pass_quickly(monkeypatch):
     """A tick looks once, and a job at which nothing changes is seldom told of: neither decides about an end."""
-    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
-    monkeypatch.setattr(functions.poll.advance_job, "MAX_VISIT_SECONDS", 6 * HOUR)
+    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(functions.poll.schedule.advance_job, "MAX_VISIT_SECONDS", 6 * HOUR)
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def test_a_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, a
 
 @pytest.mark.parametrize("death", [DiedError, RuntimeError])
 def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
-    real = functions.poll.poll_batch.collect
+    real = functions.poll.batch.poll_batch.collect
 
     def broken(services, job, batch, reply):
         if reply is not None:
             raise death
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.poll_batch, "collect", broken)
+    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", broken)
     world = mortal(world)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -118,7 +118,7 @@ def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kep
 
 def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
     api.switch(answers_per_batch=1)
-    real = functions.poll.poll_batch.collect
+    real = functions.poll.batch.poll_batch.collect
     repaired_at = time.time() + 2 * DAY
 
     def broken(services, job, batch, reply):
@@ -126,7 +126,7 @@ def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(worl
             raise StorageError("S3 is away")
         return real(services, job, batch, reply)
 
-    monkeypatch.setattr(functions.poll.poll_batch, "collect", broken)
+    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", broken)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     assert 48 <= hours_to_end(world, most=60) <= 50

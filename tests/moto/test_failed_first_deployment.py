@@ -4,7 +4,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from local import deploy
+from tools import deploy
 
 SAVED = {"region": "us-east-1"}
 TABLE = "dropbatch-Table-1"

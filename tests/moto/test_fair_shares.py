@@ -13,14 +13,14 @@ import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
-import functions.poll.advance_job
+import functions.poll.batch.poll_batch
 import functions.poll.handler
-import functions.poll.poll_batch
-import functions.poll.tick
+import functions.poll.schedule.advance_job
+import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
-from functions.poll.dispatch_submits import MAX_WAITING
-from functions.poll.tick import tick
+from functions.poll.schedule.dispatch_submits import MAX_WAITING
+from functions.poll.schedule.tick import tick
 from shared.aws.attribute_values import attributes
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
@@ -44,7 +44,7 @@ TIMEOUT = 150.0
 @pytest.fixture
 def short_ticks(monkeypatch):
     """A tick looks once; the test decides when the next one comes."""
-    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
 
 
 def texts(count):
@@ -211,7 +211,7 @@ def test_an_error_of_one_job_kills_no_tick_and_counts_as_a_claim(start, monkeypa
 
 
 def test_a_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
-    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 5.0)
+    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
     monkeypatch.setattr(budget_module, "OUTSTANDING_MINUTES", 1)  # 10 outstanding batches
     world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
     stalled, more = job_of("stalled", M2M), job_of("more", M2M, due_at=time.time() + 60)
@@ -231,7 +231,7 @@ def test_a_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
 
 
 def test_a_jobs_first_batch_waits_two_minutes_at_most_whatever_the_backlog(start, api, monkeypatch):
-    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 5.0)
+    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
     world = start(API_CALLS_PER_MINUTE=20)
     for name in ("one", "two", "three"):
         services_of().ledger.create_job(job_of(name))
@@ -249,7 +249,7 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
     waited = []
-    real_collect, real_close = functions.poll.poll_batch.collect, functions.poll.advance_job._close
+    real_collect, real_close = functions.poll.batch.poll_batch.collect, functions.poll.schedule.advance_job._close
 
     def collect(services, job, batch, reply):
         if "large" in job.upload.key:
@@ -261,8 +261,8 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
         if "small" in job.upload.key:
             finished.set()
 
-    monkeypatch.setattr(functions.poll.poll_batch, "collect", collect)
-    monkeypatch.setattr(functions.poll.advance_job, "_close", close)
+    monkeypatch.setattr(functions.poll.batch.poll_batch, "collect", collect)
+    monkeypatch.setattr(functions.poll.schedule.advance_job, "_close", close)
     for name in ("large", "small"):
         world.upload_records(f"{name}.jsonl", texts(1), model=BGE)
         world.deliver("UploadQueue")
@@ -275,7 +275,7 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
 
 
 def test_a_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, short_ticks):
-    monkeypatch.setattr(functions.poll.tick, "LARGE_RECORDS", 2)
+    monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 2)
     world = start()
     world.upload_records("large.jsonl", texts(3), model=BGE)
     world.deliver("UploadQueue")

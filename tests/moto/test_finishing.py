@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from functions.poll import advance_job as module
-from functions.poll import result_files
-from functions.poll.result_files import STEP_SECONDS, next_final_batches
+from functions.poll.results import result_files
+from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
+from functions.poll.schedule import advance_job as module
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-import functions.poll.advance_job
+import functions.poll.batch.poll_batch
 import functions.poll.handler
-import functions.poll.poll_batch
+import functions.poll.schedule.advance_job
 import functions.submit.handler
-from functions.poll import bisect_batch
+from functions.poll.batch import bisect_batch
 from local.workers_ai import Fault
 from shared.aws import queues
 from shared.errors import StorageError
@@ -260,7 +260,7 @@ def fails(*_):
 @pytest.fixture
 def impatient(monkeypatch):
     """What usually takes 72 hours is given up after a few claims."""
-    for module in (functions.poll.poll_batch, functions.poll.advance_job):
+    for module in (functions.poll.batch.poll_batch, functions.poll.schedule.advance_job):
         monkeypatch.setattr(module, "MAX_CLAIMS", 3)
 
 

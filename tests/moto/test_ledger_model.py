@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 import functions.poll.handler
-from functions.poll.bisect_batch import MAX_SUBMITS
+from functions.poll.batch.bisect_batch import MAX_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import Isolation, Job

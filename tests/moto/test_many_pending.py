@@ -10,8 +10,15 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
-import functions.poll.tick
-from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_JOBS, TICK_SECONDS, advance_batches, tick
+import functions.poll.schedule.tick
+from functions.poll.schedule.tick import (
+    BATCHES_PER_MESSAGE,
+    LARGE_RECORDS,
+    MAX_JOBS,
+    TICK_SECONDS,
+    advance_batches,
+    tick,
+)
 from shared.aws.queues import decode_message
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
@@ -106,8 +113,8 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
 
 
 def test_while_the_poll_queue_is_full_a_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
-    monkeypatch.setattr(functions.poll.tick, "LARGE_RECORDS", 0)
-    monkeypatch.setattr(functions.poll.tick, "MAX_WAITING", 2)
+    monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 0)
+    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_WAITING", 2)
     _, services = pending(150, 60)  # More are due than one look reads.
     queues, looks = type(services.queues), []
     waiting = queues.waiting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.poll import collect
+from functions.poll.batch import collect
 from local.workers_ai import Fault, expected_result
 from tests.support.translations import M2M, codes
 

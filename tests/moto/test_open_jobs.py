@@ -8,8 +8,8 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
-import functions.poll.tick
-from functions.poll.tick import MAX_TURNS_WAITING, MAX_VISITS_WAITING, MAX_WAITING
+import functions.poll.schedule.tick
+from functions.poll.schedule.tick import MAX_TURNS_WAITING, MAX_VISITS_WAITING, MAX_WAITING
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from tests.support.resources import BUCKET, REGION, TABLE
@@ -79,10 +79,10 @@ def test_a_job_whose_last_answer_was_stored_by_a_function_that_died_is_over_with
         put_idle(open_job(number, due_in=-4_000))
     world.pass_time(30)
     with monkeypatch.context() as dying:
-        dying.setattr(functions.poll.tick, "advance_job", lambda *_: 1 / 0)
+        dying.setattr(functions.poll.schedule.tick, "advance_job", lambda *_: 1 / 0)
         world.deliver("PollQueue")
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
-    monkeypatch.setattr(functions.poll.tick, "MAX_IDLE_VISITS", 0)
+    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_IDLE_VISITS", 0)
 
     world.pass_time(10)
     world.tick()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from functions.poll import pauses
+from functions.poll.schedule import pauses
 from local.workers_ai import Fault
 from local.workers_ai.reply import page
 from tests.support.resources import TABLE, TOKEN

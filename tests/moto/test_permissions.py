@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-import functions.poll.result_files
-import functions.poll.tick
+import functions.poll.results.result_files
+import functions.poll.schedule.tick
 import functions.submit.split
 import functions.submit.validate_upload
 from local.workers_ai import Fault
@@ -38,9 +38,9 @@ def small_steps(monkeypatch):
     """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
     monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.submit.validate_upload, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.poll.tick, "MAX_OWN_POLLS", 1)
-    monkeypatch.setattr(functions.poll.result_files, "SEGMENT_BYTES", 400)
-    monkeypatch.setattr(functions.poll.result_files, "MIN_COPY_BYTES", 300)
+    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_OWN_POLLS", 1)
+    monkeypatch.setattr(functions.poll.results.result_files, "SEGMENT_BYTES", 400)
+    monkeypatch.setattr(functions.poll.results.result_files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.bisect_batch import give_up, isolate
+from functions.poll.batch.bisect_batch import give_up, isolate
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS

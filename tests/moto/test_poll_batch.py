@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-import functions.poll.poll_batch
-from functions.poll.poll_batch import INTERNAL, needs_call
+import functions.poll.batch.poll_batch
+from functions.poll.batch.poll_batch import INTERNAL, needs_call
 from shared import s3_keys as keys
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS
@@ -324,7 +324,7 @@ def test_a_pending_batch_ends_at_its_jobs_deadline(polled):
 
 def test_how_long_a_pending_batch_has_waited_is_a_metric(polled, monkeypatch):
     told = []
-    monkeypatch.setattr(functions.poll.poll_batch, "count", lambda *what: told.append(what))
+    monkeypatch.setattr(functions.poll.batch.poll_batch, "count", lambda *what: told.append(what))
 
     polled().polled(PENDING)
 

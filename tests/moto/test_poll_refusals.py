@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.unanswered import LATE
+from functions.poll.batch.unanswered import LATE
 from shared import lasting_errors
 from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit

@@ -1,6 +1,6 @@
 """A finished job's report page: written before the manifest, for every kind of end, and never in its way."""
 
-import functions.poll.report
+import functions.poll.results.report
 from tests.support.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -53,7 +53,7 @@ def test_a_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
     def broken(*_):
         raise KeyError("unexpected")
 
-    monkeypatch.setattr(functions.poll.report, "job_page", broken)
+    monkeypatch.setattr(functions.poll.results.report, "job_page", broken)
     world.upload("july.jsonl", GOOD, model=M2M)
 
     world.settle()
@@ -63,7 +63,7 @@ def test_a_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
 
 
 def test_batches_beyond_the_limit_are_left_out_and_it_is_said(start, monkeypatch):
-    monkeypatch.setattr(functions.poll.report, "MAX_BATCHES", 2)
+    monkeypatch.setattr(functions.poll.results.report, "MAX_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload("july.jsonl", GOOD * 4, model=M2M)
 

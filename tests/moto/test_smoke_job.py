@@ -5,10 +5,10 @@ import pytest
 
 from dropbatch.doctor import Finding
 from dropbatch.stack import Stack
-from local import smoke_job
-from local.account_stack import DeployError
 from local.workers_ai import Fault
 from tests.support.resources import BUCKET
+from tools import smoke_job
+from tools.account_stack import DeployError
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.unanswered import (
+from functions.poll.batch.unanswered import (
     LATE,
     MISSING,
     end,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from functions.poll import result_files
-from functions.poll.advance_job import LEASE_SECONDS, MIN_ANSWERED_RECORDS, STATUS_SECONDS
-from functions.poll.result_files import STEP_SECONDS
+from functions.poll.results import result_files
+from functions.poll.results.result_files import STEP_SECONDS
+from functions.poll.schedule.advance_job import LEASE_SECONDS, MIN_ANSWERED_RECORDS, STATUS_SECONDS
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError

@@ -8,7 +8,7 @@ import pytest
 
 import functions.poll.handler
 import functions.submit.handler
-from functions.poll.tick import TICK_SECONDS
+from functions.poll.schedule.tick import TICK_SECONDS
 from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
 from shared.pacing.controls import control_key

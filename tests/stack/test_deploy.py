@@ -49,7 +49,7 @@ def environment():
 DEPLOY = """
 import sys
 from pathlib import Path
-from local import account_stack, answers, deploy
+from tools import account_stack, answers, deploy
 
 for module in (account_stack, answers, deploy):
     module.ANSWERS = Path(sys.argv[1])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from functions.poll.poll_batch import poll_batch
+from functions.poll.batch.poll_batch import poll_batch
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectStore
 from shared.bootstrap import Services

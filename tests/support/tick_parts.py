@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import functions.poll.tick
-from functions.poll.poll_batch import PollOutcome
+import functions.poll.schedule.tick
+from functions.poll.batch.poll_batch import PollOutcome
 from shared.ledger import DueEntry
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
@@ -219,12 +219,12 @@ class TickParts:
         self.counted: list[str] = []
         self.watched: dict[str, bool] = {}
         for name in ("advance_job", "poll_batch", "send_submits", "dispatch", "watch_pause", "count"):
-            monkeypatch.setattr(functions.poll.tick, name, getattr(self, f"_{name}"))
-        monkeypatch.setattr(functions.poll.tick, "watch_stack_control", lambda services: None)
+            monkeypatch.setattr(functions.poll.schedule.tick, name, getattr(self, f"_{name}"))
+        monkeypatch.setattr(functions.poll.schedule.tick, "watch_stack_control", lambda services: None)
 
     def run(self, remaining: float = 150.0) -> None:
         """Run one tick of an invocation that has this many seconds."""
-        functions.poll.tick.tick(self.services, lambda: remaining - self.clock.at)
+        functions.poll.schedule.tick.tick(self.services, lambda: remaining - self.clock.at)
 
     def _advance_job(self, _services: Any, job_id: str, remaining: Any) -> bool:
         self.visits.append((self.clock.at, job_id))

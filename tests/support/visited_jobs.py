@@ -7,7 +7,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.advance_job import advance_job
+from functions.poll.schedule.advance_job import advance_job
 from shared import s3_keys as keys
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from local.release import build_release
+from tools.release import build_release
 
 
 @pytest.fixture(scope="session")

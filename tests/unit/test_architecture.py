@@ -19,8 +19,8 @@ ROOMS = {
         "shared.aws.object_store",
     },
     "httpx": {"shared.workers_ai.client"},
-    "ctypes": {"functions.poll.running_sha256"},
-    "_hashlib": {"functions.poll.running_sha256"},
+    "ctypes": {"functions.poll.results.running_sha256"},
+    "_hashlib": {"functions.poll.results.running_sha256"},
     "backports": {"functions.submit.records.decompress"},
     "subprocess": set(),
     "pickle": set(),
@@ -35,10 +35,10 @@ PURE = {
     "functions.submit.records.framing",
     "functions.submit.records.detect_form",
     "functions.submit.records.decompress",
-    "functions.poll.join",
-    "functions.poll.manifest",
-    "functions.poll.join_originals",
-    "functions.poll.running_sha256",
+    "functions.poll.batch.join",
+    "functions.poll.results.manifest",
+    "functions.poll.batch.join_originals",
+    "functions.poll.results.running_sha256",
     "shared.pacing.poll_schedule",
     "shared.cost",
     "shared.errors",
@@ -165,9 +165,20 @@ def test_a_function_imports_no_other_function():
     assert breaches(rule) == {}
 
 
+def test_rooms_of_the_poll_function_import_only_those_below():
+    above = {"batch": ("results", "schedule"), "results": ("schedule",)}
+
+    def rule(name, path):
+        _, _, room = name.rpartition("functions.poll.")
+        upper = above.get(room.partition(".")[0], ())
+        return [module for module in imports_of(path) for one in upper if is_in(module, f"functions.poll.{one}")]
+
+    assert breaches(rule) == {}
+
+
 def test_nothing_shipped_imports_what_is_not():
     def rule(_, path):
-        foreign = ("tests", "local", "bench", "moto", "pytest")
+        foreign = ("tests", "local", "tools", "bench", "moto", "pytest")
         return [module for module in imports_of(path) if any(is_in(module, room) for room in foreign)]
 
     assert breaches(rule) == {}

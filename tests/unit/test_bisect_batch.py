@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.poll.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
+from functions.poll.batch.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
 from shared.models import Batch, BatchState, ErrorDetail, Submission
 from shared.staged_batch import RecordIndex
 

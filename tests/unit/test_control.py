@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from functions.poll.control import Command, controlled, controlled_keys
+from functions.poll.schedule.control import Command, controlled, controlled_keys
 from shared.models import ErrorDetail, Job, JobControl, JobState, SplitPlan, Upload
 from shared.s3_keys import controlled_job, job_control
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import functions.poll.control
-from functions.poll.control import (
+import functions.poll.schedule.control
+from functions.poll.schedule.control import (
     MAX_COMMAND_BYTES,
     MAX_HELD_SECONDS,
     TRIES,
@@ -298,7 +298,7 @@ def test_a_stack_whose_command_keeps_changing_is_an_error():
 
 def test_a_tick_continues_when_the_stacks_command_cannot_be_read(monkeypatch):
     counted = []
-    monkeypatch.setattr(functions.poll.control, "count", counted.append)
+    monkeypatch.setattr(functions.poll.schedule.control, "count", counted.append)
 
     def fail(_key):
         raise StorageError("S3 head_object control/stack: 503")

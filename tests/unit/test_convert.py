@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.poll.join import sort_answers
-from functions.poll.join_originals import Originals, join_originals
+from functions.poll.batch.join import sort_answers
+from functions.poll.batch.join_originals import Originals, join_originals
 from functions.submit.records.convert import cut_converted
 from shared.errors import UploadError
 from shared.formats.base import BatchFacts

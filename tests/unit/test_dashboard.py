@@ -2,7 +2,7 @@
 
 import pytest
 
-from local.dashboard import BIN, is_raised, key, points, statistic
+from tools.dashboard import BIN, is_raised, key, points, statistic
 
 ALARM = {
     "Namespace": "Dropbatch",

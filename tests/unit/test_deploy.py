@@ -6,8 +6,8 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from local import account_stack, answers, deploy, destroy
-from local.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
+from tools import account_stack, answers, deploy, destroy
+from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
 
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
 DEPLOYED = ("deploy", "--no-fail-on-empty-changeset")

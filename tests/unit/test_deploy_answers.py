@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from local import answers, plan
-from local.account_stack import DeployError
-from local.plan import Limit, about_limit
 from local.template import properties
+from tools import answers, plan
+from tools.account_stack import DeployError
+from tools.plan import Limit, about_limit
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}

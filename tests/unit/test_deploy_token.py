@@ -6,8 +6,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from local import answers, deploy, deploy_worker
-from local.account_stack import DeployError, Stack
+from tools import answers, deploy, deploy_worker
+from tools.account_stack import DeployError, Stack
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}

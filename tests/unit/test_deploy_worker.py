@@ -8,10 +8,11 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from local import account_stack, deploy_worker, worker
-from local.account_stack import Stack
-from local.deploy_worker import address_in, worker_name
+from local import worker
 from local.processes import LocalAwsError
+from tools import account_stack, deploy_worker
+from tools.account_stack import Stack
+from tools.deploy_worker import address_in, worker_name
 
 HOST = "dropbatch-eu-west-1.team.workers.dev"
 ACCOUNT = "0123456789abcdef0123456789abcdef"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.cost import STANDING
-from local.plan import dollars
 from local.template import template
 from shared.options import OPTIONS
 from shared.pacing.controls import PauseReason
+from tools.plan import dollars
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
@@ -208,7 +208,7 @@ def test_every_reason_to_wait_is_documented_and_no_other():
     documented = set(codes_in("waiting"))
     assert {reason.value for reason in PauseReason} <= documented
     assert documented <= words_in_code()
-    tree = ast.parse((ROOT / "functions" / "poll" / "waiting_for.py").read_text("utf-8"))
+    tree = ast.parse((ROOT / "functions" / "poll" / "schedule" / "waiting_for.py").read_text("utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert {
         code for call in calls if getattr(call.func, "id", "") == "Waiting" for code in choices(call.args[0])

@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from local.member_table import PAGE as WRITTEN
-from local.member_table import page
 from shared.formats.base import BatchFacts, Outcome
 from shared.formats.csv_rows import read_rows
 from shared.formats.registry import Form, file_names, reader_of, target_of, writer_of
+from tools.member_table import PAGE as WRITTEN
+from tools.member_table import page
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
 MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -58,5 +58,5 @@ def test_the_tables_examples_are_real():
 
 
 def test_the_tables_of_members_are_those_of_the_code():
-    """`python -m local.member_table` writes them."""
+    """`python -m tools.member_table` writes them."""
     assert page(PAGE) == PAGE == WRITTEN.read_text("utf-8")

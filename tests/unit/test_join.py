@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from functions.poll.join import Failure, add_reply, join, sort_answers
+from functions.poll.batch.join import Failure, add_reply, join, sort_answers
 from shared.models import Usage
 from shared.staged_batch import RecordEntry, index_of
 from shared.workers_ai.results import parse_answer

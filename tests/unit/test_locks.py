@@ -12,7 +12,7 @@ import pytest
 from packaging.markers import Marker
 from packaging.version import Version
 
-from local.wheels import LOCKS, PAGE, PLATFORMS, PYTHONS, ROOT, fingerprint, page, table
+from tools.wheels import LOCKS, PAGE, PLATFORMS, PYTHONS, ROOT, fingerprint, page, table
 
 MACHINES = list(itertools.product(("linux", "darwin"), ("x86_64", "arm64"), PYTHONS))
 NAMES = [f"{system}-{processor}-{python}" for system, processor, python in MACHINES]

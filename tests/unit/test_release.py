@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local import release
-from local.release import ReleaseError, build_release, release_template, write_zip
 from local.template import parse
+from tools import release
+from tools.release import ReleaseError, build_release, release_template, write_zip
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from functions.poll.report_data import MAX_EXAMPLES, MAX_GROUPS, MAX_LINES, Failures, Timeline, failures_in
-from functions.poll.report_page import job_page
+from functions.poll.results.report_data import MAX_EXAMPLES, MAX_GROUPS, MAX_LINES, Failures, Timeline, failures_in
+from functions.poll.results.report_page import job_page
 
 SCRIPT = "<script>alert(1)</script>"
 

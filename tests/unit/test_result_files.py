@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll import advance_job as finish
-from functions.poll import result_files as segments
+from functions.poll.results import result_files as segments
+from functions.poll.schedule import advance_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, JobState, Part, SplitPlan, Submission, Upload

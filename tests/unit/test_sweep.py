@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import functions.poll.due_items
-import functions.poll.sweep
-from functions.poll.poll_batch import PollOutcome
-from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
+from functions.poll.batch.poll_batch import PollOutcome
+from functions.poll.schedule import due_items
+from functions.poll.schedule import sweep as module
+from functions.poll.schedule.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.models import (
     CANCEL,
@@ -89,16 +89,22 @@ class SweptLedger:
 @pytest.fixture
 def ledger(monkeypatch):
     swept = SweptLedger()
-    monkeypatch.setattr(functions.poll.sweep, "PAGE_BATCHES", PAGE)
-    monkeypatch.setattr(functions.poll.due_items, "count", swept.errors.append)
+    monkeypatch.setattr(module, "PAGE_BATCHES", PAGE)
+    monkeypatch.setattr(due_items, "count", swept.errors.append)
     monkeypatch.setattr(
-        functions.poll.sweep, "end", lambda _services, _job, batch, error: swept.note("ended later", batch, error)
+        module,
+        "end",
+        lambda _services, _job, batch, error: swept.note("ended later", batch, error),
     )
     monkeypatch.setattr(
-        functions.poll.sweep, "collect", lambda _services, _job, batch, _reply: swept.note("ended", batch, batch.ending)
+        module,
+        "collect",
+        lambda _services, _job, batch, _reply: swept.note("ended", batch, batch.ending),
     )
     monkeypatch.setattr(
-        functions.poll.sweep, "write_status", lambda _services, _job, status: swept.statuses.append(status["error"])
+        module,
+        "write_status",
+        lambda _services, _job, status: swept.statuses.append(status["error"]),
     )
 
     def poll_batch(_services, job, batch, permit, _remaining):
@@ -106,7 +112,7 @@ def ledger(monkeypatch):
         swept.note("polled", batch)
         return PollOutcome(job.job_id, done=True)
 
-    monkeypatch.setattr(functions.poll.sweep, "poll_batch", poll_batch)
+    monkeypatch.setattr(module, "poll_batch", poll_batch)
     return swept
 
 

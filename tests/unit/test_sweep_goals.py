@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import functions.poll.sweep
-from functions.poll.sweep import PASSES, current_sweep, next_sweep, sweep
+import functions.poll.schedule.sweep
+from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, JobState, Sweep, SweepGoal
 from tests.support.ledger_items import JOB, READY, REASON, T
 
@@ -118,8 +118,8 @@ def test_twenty_thousand_batches_end_within_ten_minutes(monkeypatch):
         ended.append(batch.number)
         return True
 
-    monkeypatch.setattr(functions.poll.sweep, "collect", collect)
-    monkeypatch.setattr(functions.poll.sweep, "write_status", lambda *_given: None)
+    monkeypatch.setattr(functions.poll.schedule.sweep, "collect", collect)
+    monkeypatch.setattr(functions.poll.schedule.sweep, "write_status", lambda *_given: None)
     ledger.batches, ledger.update_leased_job = page_of, lambda job, changes: replace(job, **changes)
     services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=60_000))
     job = replace(RUNNING, error=REASON)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
-from functions.poll.tick import MAX_JOBS, TICK_SECONDS
+from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
+from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS
 from shared.models import DueKind, JobState
 from shared.pacing.budget import Free
 from tests.support.ledger_items import JOB, M2M, READY, T

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.dispatch_submits import DISPATCHED_SECONDS
-from functions.poll.tick import (
+from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
+from functions.poll.schedule.tick import (
     IDLE_VISIT_SECONDS,
     LARGE_RECORDS,
     LARGE_UPLOAD_BYTES,

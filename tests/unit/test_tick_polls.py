@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-import functions.poll.tick
-from functions.poll.dispatch_submits import DISPATCHED_SECONDS
-from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
-from functions.poll.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
+import functions.poll.schedule.tick
+from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
+from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
+from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import PollMessage
 from shared.models import BatchState, DueKind, JobState, Submission
 from shared.pacing.controls import Denied
@@ -73,7 +73,7 @@ def test_work_begins_within_half_a_minute_although_the_api_does_not_answer(parts
             parts.ledger.over(batch)
         return PollOutcome(job.job_id, done=False)
 
-    monkeypatch.setattr(functions.poll.tick, "poll_batch", silent)
+    monkeypatch.setattr(functions.poll.schedule.tick, "poll_batch", silent)
     parts.ledger.add(SMALL, waited, *polls(MAX_OWN_POLLS))
 
     parts.run()

@@ -4,8 +4,8 @@ import pytest
 
 from dropbatch.cloudflare import Api, Reply, check_token
 from dropbatch.errors import CommandError
-from local import deploy
-from local.worker_check import check_worker
+from tools import deploy
+from tools.worker_check import check_worker
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 TOKEN = "secret-canary"

@@ -5,7 +5,7 @@ linked with; their context is a plain struct whose bytes are the whole state. Th
 hashed bytes: those of the last, unfinished block are passed again when the digest is resumed.
 
 If that library cannot be reached, as in a Python that has it built in, `is_possible` returns False: the file is then
-read once more when it is finished (`functions.poll.file_digests`).
+read once more when it is finished (`functions.poll.results.file_digests`).
 """
 
 from __future__ import annotations

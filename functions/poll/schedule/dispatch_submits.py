@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from functions.poll.due_items import DueItem, in_parallel, isolated, load
+from functions.poll.schedule.due_items import DueItem, in_parallel, isolated, load
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
 from shared.other_account import other_account

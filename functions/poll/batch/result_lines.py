@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from functions.poll.format_of_job import form_of
-from functions.poll.join import Failure, failed_line, join
-from functions.poll.join_originals import NOT_RETRIED, Originals, join_originals
+from functions.poll.batch.format_of_job import form_of
+from functions.poll.batch.join import Failure, failed_line, join
+from functions.poll.batch.join_originals import NOT_RETRIED, Originals, join_originals
 from shared import s3_keys as keys
 from shared.api_messages import full_message
 from shared.formats.base import BatchFacts
@@ -25,7 +25,7 @@ from shared.staged_batch import decode_index, record_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from functions.poll.join import Answers
+    from functions.poll.batch.join import Answers
     from shared.bootstrap import Services
     from shared.models import Batch, Job
     from shared.staged_batch import RecordIndex

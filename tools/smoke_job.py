@@ -14,7 +14,7 @@ from dropbatch.doctor import examine
 from dropbatch.errors import CommandError
 from dropbatch.jobs import Job, job_of_upload, read_json
 from dropbatch.progress import FINAL_STATES, Progress
-from local.account_stack import DeployError
+from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
     from dropbatch.stack import Stack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from functions.poll.collect import collect, try_missing_again
+from functions.poll.batch.collect import collect, try_missing_again
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of

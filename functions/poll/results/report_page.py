@@ -5,13 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.report_data import STEPS, upper_edge
+from functions.poll.results.report_data import STEPS, upper_edge
 from shared.html_page import facts, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from functions.poll.report_data import Failures, Timeline
+    from functions.poll.results.report_data import Failures, Timeline
 
 # ── charts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

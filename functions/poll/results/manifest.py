@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from functions.poll.bisect_batch import MAX_SUBMITS, UNIFORM
+from functions.poll.batch.bisect_batch import MAX_SUBMITS, UNIFORM
 from shared import s3_keys as keys
 from shared.cost import Cost, Tokens, cost_of, estimate_cost
 from shared.formats.bedrock import manifest_out
@@ -16,7 +16,7 @@ from shared.models import BatchState, Isolation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from functions.poll.format_of_job import Kind
+    from functions.poll.batch.format_of_job import Kind
     from shared.models import Batch, Job
 
 

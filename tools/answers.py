@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 
-from local.account_stack import ANSWERS, DEFAULTS, DeployError
 from local.aws import toml
 from local.template import parse_parameters, template, write_parameters
+from tools.account_stack import ANSWERS, DEFAULTS, DeployError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

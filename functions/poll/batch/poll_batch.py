@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from functions.poll.bisect_batch import give_up, isolate
-from functions.poll.collect import StoredReply, collect
-from functions.poll.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
+from functions.poll.batch.bisect_batch import give_up, isolate
+from functions.poll.batch.collect import StoredReply, collect
+from functions.poll.batch.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
 from shared import s3_keys as keys
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds

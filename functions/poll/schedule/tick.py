@@ -13,20 +13,20 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.advance_job import advance_job
-from functions.poll.control import watch_stack_control
-from functions.poll.delete_staged import delete_staged
-from functions.poll.dispatch_submits import (
+from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
+from functions.poll.schedule.advance_job import advance_job
+from functions.poll.schedule.control import watch_stack_control
+from functions.poll.schedule.delete_staged import delete_staged
+from functions.poll.schedule.dispatch_submits import (
     DISPATCHED_SECONDS,
     MAX_EXAMINED,
     MAX_EXAMINED_IN_A_PAUSE,
     dispatch,
     send_submits,
 )
-from functions.poll.due_items import DueItem, in_parallel, isolated, load
-from functions.poll.pauses import watch_pause
-from functions.poll.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
-from functions.poll.sweep import next_sweep
+from functions.poll.schedule.due_items import DueItem, in_parallel, isolated, load
+from functions.poll.schedule.pauses import watch_pause
+from functions.poll.schedule.sweep import next_sweep
 from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage, WakeMessage
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job, JobState

@@ -1,6 +1,6 @@
 """The join for formats that keep records as written: lines in the upload's format, retry lines as the user wrote them.
 
-Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
+Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.batch.join`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.join import (
+from functions.poll.batch.join import (
     MAX_MESSAGE_CHARACTERS,
     Failure,
     answered_line,
@@ -23,7 +23,7 @@ from shared.staged_batch import NO_REFERENCE, original_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from functions.poll.join import Answers
+    from functions.poll.batch.join import Answers
     from shared.formats.base import BatchFacts, Writer
     from shared.staged_batch import RecordEntry, RecordIndex
 

@@ -1,8 +1,8 @@
 """`make deploy`: the stack on a real AWS account.
 
-The first time it asks a few questions (`local.answers`) and shows what it will create (`local.plan`). It builds the
+The first time it asks a few questions (`tools.answers`) and shows what it will create (`tools.plan`). It builds the
 functions, runs `sam deploy`, puts the Cloudflare token in the stack's secret, checks it with one free call, and runs
-the smoke job (`local.smoke_job`). The first step depends only on the stack's status in CloudFormation: a first
+the smoke job (`tools.smoke_job`). The first step depends only on the stack's status in CloudFormation: a first
 deployment that failed or was declined can be repeated. The token is printed nowhere and passed to no other program.
 """
 
@@ -18,8 +18,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 import dropbatch.stack
 from dropbatch.cloudflare import Api, check_token
 from dropbatch.errors import CommandError
-from local import answers, deploy_worker, plan, smoke_job
-from local.account_stack import (
+from local.processes import LocalAwsError
+from tools import answers, deploy_worker, plan, smoke_job
+from tools.account_stack import (
     ANSWERS,
     NEVER_RAN,
     ROOT,
@@ -36,8 +37,7 @@ from local.account_stack import (
     secret_value,
     session,
 )
-from local.processes import LocalAwsError
-from local.worker_check import check_worker
+from tools.worker_check import check_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

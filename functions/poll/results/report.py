@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.report_data import Failures, Timeline, failures_in
-from functions.poll.report_page import job_page
-from functions.poll.result_files import readable
+from functions.poll.results.report_data import Failures, Timeline, failures_in
+from functions.poll.results.report_page import job_page
+from functions.poll.results.result_files import readable
 from shared import s3_keys as keys
 from shared.errors import RetryableError
 from shared.html_page import HTML_TYPE

@@ -6,7 +6,7 @@ import sys
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from local.account_stack import (
+from tools.account_stack import (
     ANSWERS,
     DeployError,
     Stack,
@@ -19,7 +19,7 @@ from local.account_stack import (
     physical_ids,
     saved_answers,
 )
-from local.deploy_worker import worker_name
+from tools.deploy_worker import worker_name
 
 
 def destroy() -> None:

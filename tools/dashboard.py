@@ -1,7 +1,7 @@
 """The stack's dashboard as a picture: `make dashboard` runs jobs on a local stack and draws docs/dashboard.png.
 
-    python -m local.dashboard run     run jobs with faults on a separate stack for minutes; write the measurements
-    python -m local.dashboard draw    draw the measurements, widget by widget, as template.yaml lays them out
+    python -m tools.dashboard run     run jobs with faults on a separate stack for minutes; write the measurements
+    python -m tools.dashboard draw    draw the measurements, widget by widget, as template.yaml lays them out
 
 The local AWS extracts no metrics from log lines and evaluates no alarms. So the metrics are read from the functions'
 logs, in the form that CloudWatch receives, and alarms are evaluated here by their thresholds. SQS's metrics are sampled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
+from functions.poll.results.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared.observability import logger
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from functions.poll.join import Answers, add_reply, merge_round, retryable_places, sort_answers
-from functions.poll.result_lines import lines_of, unwritten_part
+from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
+from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared import s3_keys as keys
 from shared.errors import StorageError
 from shared.models import Batch, Job, JobState, Part, PartialReply, Usage

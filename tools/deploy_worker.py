@@ -21,7 +21,8 @@ import httpx
 from botocore.exceptions import BotoCoreError, ClientError
 
 from local import worker
-from local.account_stack import (
+from local.processes import LocalAwsError
+from tools.account_stack import (
     DeployError,
     Step,
     find_stack,
@@ -30,8 +31,7 @@ from local.account_stack import (
     secret_value,
     session,
 )
-from local.processes import LocalAwsError
-from local.worker_check import check_worker
+from tools.worker_check import check_worker
 
 MAX_NAME = 63
 """Characters: a Worker's name is a part of its host's name."""

@@ -1,8 +1,8 @@
 """A job's visits: its result files grow as batches become final, until they and the manifest are complete.
 
-The files grow with the job (`functions.poll.result_files`); at the end they are joined, and the manifest is written
-last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job item
-has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
+The files grow with the job (`functions.poll.results.result_files`); at the end they are joined, and the manifest is
+written last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job
+item has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
 overlap.
 """
 
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from functions.poll.control import end_long_hold, follow_job_control
-from functions.poll.delete_staged import first_deletion
-from functions.poll.file_digests import seconds_for_digests
-from functions.poll.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
-from functions.poll.report import write_report
-from functions.poll.result_files import (
+from functions.poll.results.file_digests import seconds_for_digests
+from functions.poll.results.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
+from functions.poll.results.report import write_report
+from functions.poll.results.result_files import (
     STEP_SECONDS,
     append_segment,
     assemble_file,
@@ -27,8 +25,10 @@ from functions.poll.result_files import (
     next_final_batches,
     readable,
 )
-from functions.poll.sweep import next_sweep, sweep
-from functions.poll.waiting_for import report_long_wait, waiting_for
+from functions.poll.schedule.control import end_long_hold, follow_job_control
+from functions.poll.schedule.delete_staged import first_deletion
+from functions.poll.schedule.sweep import next_sweep, sweep
+from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
@@ -40,8 +40,8 @@ from shared.retry import exponential
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from functions.poll.format_of_job import Kind
-    from functions.poll.result_files import ReadyBatches
+    from functions.poll.batch.format_of_job import Kind
+    from functions.poll.results.result_files import ReadyBatches
     from shared.bootstrap import Services
 
 QUICK_LOOK_BATCHES = 10

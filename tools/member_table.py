@@ -1,4 +1,4 @@
-"""`python -m local.member_table`: writes the tables of members in docs/formats.md, from those that the code uses."""
+"""`python -m tools.member_table`: writes the tables of members in docs/formats.md, from those that the code uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shared.formats.schemas import Limits
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
-BEGIN, END = "<!-- members: python -m local.member_table -->\n", "<!-- end of members -->\n"
+BEGIN, END = "<!-- members: python -m tools.member_table -->\n", "<!-- end of members -->\n"
 
 
 def _named(names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts only for the record
 its `id` (or `index`) names, and only if it does not contradict the record's `external_reference`. The lines of formats
-that keep records as written are made in `functions.poll.join_originals`. Pure: no S3, no ledger.
+that keep records as written are made in `functions.poll.batch.join_originals`. Pure: no S3, no ledger.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from functions.poll.collect import collect
-from functions.poll.due_items import in_parallel, isolated
-from functions.poll.poll_batch import poll_batch
-from functions.poll.unanswered import end
+from functions.poll.batch.collect import collect
+from functions.poll.batch.poll_batch import poll_batch
+from functions.poll.batch.unanswered import end
+from functions.poll.schedule.due_items import in_parallel, isolated
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from local.account_stack import ROOT
 from local.template import template
+from tools.account_stack import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from local.answers import Answers
+    from tools.answers import Answers
 
 UNRESERVED = 100
 """Lambda leaves at least as many concurrent executions of an account unreserved."""

@@ -1,0 +1,1 @@
+"""When something is done: ticks, what is due, visits, pauses, users' commands, early ends."""
