@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 NULL = msgspec.Raw(b"null")
+_LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
 REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
@@ -254,7 +255,7 @@ def begins(raw: Json, with_byte: bytes) -> bool:
 def one_line(raw: Json) -> bytes:
     """JSON on one line, byte for byte unless it has line breaks between its tokens."""
     json = bytes(raw)
-    return compact(json) if b"\n" in json or b"\r" in json else json
+    return compact(json) if _LF in json or _CR in json else json
 
 
 def compact(raw: Json) -> bytes:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from functions.submit.records import cut as module
-from functions.submit.records.cut import cut, one_line, validate_record
+from functions.submit.records.cut import cut, validate_record
 from functions.submit.records.framing import OverlongRecord
 from shared.errors import UploadError
 from shared.models import Checkpoint
@@ -203,13 +203,6 @@ def test_records_without_a_reference_have_none_in_the_index(raw):
 def test_a_reference_among_records_without_one_stands_at_its_place():
     (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
     assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
-
-
-@pytest.mark.parametrize(
-    ("json", "line"), [(b"[1, 2]", b"[1, 2]"), (b"[1,\n2]", b"[1,2]"), (b"[1,\r2]", b"[1,2]"), (b'"\\n"', b'"\\n"')]
-)
-def test_only_json_with_line_breaks_is_rewritten(json, line):
-    assert one_line(json) == line
 
 
 def test_a_run_with_a_fault_is_divided_until_few_records_are_left(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.formats.base import BatchFacts, Converted, Outcome
+from shared.formats.base import BatchFacts, Converted, Outcome, one_line
 from shared.formats.registry import Form, describer_of, reader_of, target_of, writer_of
 
 MODELS = [
@@ -134,3 +134,17 @@ def test_a_result_that_is_not_json_still_gives_one_line(result, format_):
         Outcome(0, b"null", record.get(format_, b"x"), b'{"response":' + result.replace(b"\n", b"") + b"}"),
     )
     assert line.endswith(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (b"[1, 2]", b"[1, 2]"),
+        (b"[1,\n2]", b"[1,2]"),
+        (b"[1,\r2]", b"[1,2]"),
+        (b'"\\n"', b'"\\n"'),
+        (b'["a",\n', b'["a", '),
+    ],
+)
+def test_only_json_with_line_breaks_is_rewritten(raw, line):
+    assert one_line(raw) == line

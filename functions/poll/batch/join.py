@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from shared.formats.base import one_line
 from shared.models import Usage
 from shared.staged_batch import NO_REFERENCE
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
@@ -194,12 +195,6 @@ def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
     """The line of `errors.jsonl` for a native output line, with the record's line and its request as JSON."""
     line = _NULL if row.line is None else b"%d" % row.line
     return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, request)
-
-
-def one_line(raw: msgspec.Raw | bytes) -> bytes:
-    """JSON on one line, byte for byte unless it holds line breaks between its tokens."""
-    json = bytes(raw)
-    return msgspec.json.format(json, indent=-1) if _LF in json or _CR in json else json
 
 
 def _rest(item: Item) -> bytes:

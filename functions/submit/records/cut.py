@@ -18,6 +18,7 @@ import msgspec
 from functions.submit.batch_limits import max_records
 from functions.submit.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
 from shared.errors import UploadError
+from shared.formats.base import one_line
 from shared.models import Checkpoint
 from shared.settings import API_BODY_LIMIT
 from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, StagedInfo, UnsendableRecord, build_body
@@ -277,12 +278,7 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
         return NO_REFERENCE
     if type(reference) is str:
         return msgspec.Raw(_encode(reference))
-    return msgspec.Raw(one_line(bytes(memoryview(_decode_reference(raw).external_reference))))
-
-
-def one_line(json: bytes) -> bytes:
-    """JSON on one line: line feeds occur only between tokens, where white space can be removed."""
-    return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
+    return msgspec.Raw(one_line(_decode_reference(raw).external_reference))
 
 
 def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:
