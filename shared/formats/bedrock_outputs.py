@@ -8,6 +8,7 @@ from shared.formats.answers import Answer, read_answer, vectors_of
 from shared.formats.base import NULL, begins, elements_of, encode, members_of, splice, splice_array, word_of
 from shared.formats.openai_objects import chat_completion
 from shared.formats.requests import as_array
+from shared.formats.tools import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ def message_object(model_input: Input, facts: BatchFacts, id_: int, answer: Answ
         content.append(splice([("type", b'"text"'), ("text", answer.text)]))
     for index, call in enumerate(answer.calls):
         id_of_call = encode(call.id or f"toolu_{name}-{index}")
-        known = [("id", id_of_call), ("name", encode(call.name)), ("input", _arguments(call.arguments))]
+        known = [("id", id_of_call), ("name", encode(call.name)), ("input", arguments_object(call))]
         content.append(splice([("type", b'"tool_use"'), *known]))
     usage = b'{"input_tokens":%d,"output_tokens":%d}' % answer.tokens[:2]
     return splice(
@@ -122,7 +123,7 @@ def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -
         blocks.append(splice([("text", answer.text)]))
     for index, call in enumerate(answer.calls):
         id_of_call = encode(call.id or f"tooluse_{facts.job_id}-{id_}-{index}")
-        known = [("toolUseId", id_of_call), ("name", encode(call.name)), ("input", _arguments(call.arguments))]
+        known = [("toolUseId", id_of_call), ("name", encode(call.name)), ("input", arguments_object(call))]
         blocks.append(splice([("toolUse", splice(known))]))
     message = splice([("role", b'"assistant"'), ("content", splice_array(blocks))])
     return splice(
@@ -133,13 +134,6 @@ def _converse(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -
             ("metrics", b'{"latencyMs":0}'),
         ]
     )
-
-
-def _arguments(arguments: bytes) -> bytes:
-    """A call's arguments as an object; anything else is put in one."""
-    if members_of(arguments) is not None:
-        return arguments
-    return splice([("arguments", encode(arguments.decode(errors="replace")))])
 
 
 # ── Llama ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shared.formats.answers import Answer, read_answer, vectors_of
 from shared.formats.base import NULL, Json, elements_of, encode, json_text, members_of, splice, splice_array
 from shared.formats.openai_objects import numbers_of
+from shared.formats.tools import arguments_object
 
 if TYPE_CHECKING:
     from shared.formats.base import BatchFacts
@@ -49,9 +50,8 @@ def _candidate(index: int, answer: Answer, result: Json) -> bytes:
     if answer.text is not None or not (answer.is_known or answer.calls):
         parts.append(splice([("text", json_text(result) if answer.text is None else answer.text)]))
     for call in answer.calls:
-        arguments = call.arguments if members_of(call.arguments) is not None else b"{}"
         known: list[tuple[str, Json]] = [("id", encode(call.id))] if call.id else []
-        known += [("name", encode(call.name)), ("args", arguments)]
+        known += [("name", encode(call.name)), ("args", arguments_object(call))]
         parts.append(splice([("functionCall", splice(known))]))
     content = splice([("role", b'"model"'), ("parts", splice_array(parts))])
     reason = encode(_REASONS.get(answer.finish, "STOP"))

@@ -27,6 +27,7 @@ from shared.formats.base import (
 from shared.formats.csv_rows import split_row
 from shared.formats.requests import text_input
 from shared.formats.template import Template, listed, position
+from shared.formats.tools import arguments_object
 from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def answer_text(result: bytes | msgspec.Raw) -> str:
     answer = read_answer(result)
     text = "" if answer.text is None else text_value(answer.text)
     if not text and answer.calls:
-        calls = [splice([("name", encode(call.name)), ("arguments", call.arguments)]) for call in answer.calls]
+        calls = [splice([("name", encode(call.name)), ("arguments", arguments_object(call))]) for call in answer.calls]
         return compact(splice_array(calls)).decode(errors="replace")
     if answer.text is None and not answer.is_known:
         return compact(result).decode(errors="replace")

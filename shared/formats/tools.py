@@ -17,6 +17,7 @@ from shared.formats.base import (
     encode,
     json_text,
     members_of,
+    one_line,
     splice,
     splice_array,
     value_of,
@@ -127,11 +128,21 @@ def text_of_result(content: Json) -> Json:
 
 
 class ToolCall(NamedTuple):
-    """A call that a model requests: its id, empty if it has none, the function's name, and its arguments as JSON."""
+    """A call that a model requests: its id, empty if it has none, the function's name, and its arguments.
+
+    These are JSON if the model wrote them so, which nobody checks, and they may have line feeds.
+    """
 
     id: str
     name: str
     arguments: bytes
+
+
+def arguments_object(call: ToolCall) -> bytes:
+    """A call's arguments as an object on one line; anything else is put in one, as text."""
+    if members_of(call.arguments) is not None:
+        return one_line(call.arguments)
+    return splice([("arguments", encode(call.arguments.decode(errors="replace")))])
 
 
 def tool_calls_of(raw: Json) -> list[ToolCall]:

@@ -1,5 +1,6 @@
 """Images, requests of the Responses API, urls, Bedrock's shapes, and what answers keep."""
 
+import csv
 import json
 
 import pytest
@@ -229,6 +230,53 @@ def test_a_tables_answer_shows_the_calls():
     result = json.dumps({"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}).encode()
     line = writer.line(BatchFacts("j", LLAMA), Outcome(0, b"null", b"1,a", result))
     assert line == b'1,a,"[{""name"":""tide"",""arguments"":{""at"":1}}]",,\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{\n  "at": "noon",\r\n  "days": [\n    1\n  ]\n}', {"at": "noon", "days": [1]}),
+        ('{"at": "noon\nor later"}', {"arguments": '{"at": "noon\nor later"}'}),
+        ("at noon\n", {"arguments": "at noon\n"}),
+        ("[\n1\n]", {"arguments": "[\n1\n]"}),
+    ],
+    ids=["indented", "broken string", "text", "array"],
+)
+@pytest.mark.parametrize("shape", ["own", "chat", "responses"])
+def test_arguments_of_any_text_are_an_object_on_one_line(arguments, expected, shape):
+    """A model writes its arguments as text: indented, or not as JSON; the result file must keep a line per record."""
+    call = {"name": "tide", "arguments": arguments}
+    choice = {"message": {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}}
+    answers = {
+        "own": {"response": None, "tool_calls": [call]},
+        "chat": {"choices": [choice]},
+        "responses": {"output": [{"type": "function_call", "call_id": "c", **call}]},
+    }
+    chat = {"messages": HELLO}
+    outcomes = {
+        "anthropic": {"custom_id": "a", "params": chat},
+        "gemini": {"key": "a", "request": {"contents": []}},
+        "bedrock": {"modelInput": {"anthropic_version": "b", **chat}},
+        "csv": {},
+    }
+    made = {}
+    for format_, record in outcomes.items():
+        line = writer_of(Form(format_, b"text"), target_of(LLAMA)).line(
+            BatchFacts("j", LLAMA), Outcome(0, b'"a"', json.dumps(record).encode(), json.dumps(answers[shape]).encode())
+        )
+        assert line.count(b"\n") == 1
+        made[format_] = line
+    converse = output_of({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, answers[shape])
+    parts = json.loads(made["gemini"])["response"]["candidates"][0]["content"]["parts"]
+    (row,) = csv.reader([made["csv"].decode()])
+    found = [
+        json.loads(made["anthropic"])["result"]["message"]["content"][-1]["input"],
+        parts[-1]["functionCall"]["args"],
+        json.loads(made["bedrock"])["modelOutput"]["content"][-1]["input"],
+        converse["output"]["message"]["content"][-1]["toolUse"]["input"],
+        json.loads(row[1])[0]["arguments"],
+    ]
+    assert found == [expected] * 5
 
 
 def test_an_error_line_of_a_batch_that_was_never_accepted_has_a_request_id():
