@@ -65,6 +65,33 @@ def test_a_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
     assert [one["external_reference"] for one in world.lines("errors.jsonl")] == ["7"]
 
 
+LARGE = "x" * 10_500_000
+LARGE_CHAT = [{"role": "user", "content": LARGE}]
+TOO_LARGE = {
+    "openai": ({"custom_id": "big", "body": {"messages": LARGE_CHAT}}, lambda line: line["custom_id"]),
+    "anthropic": ({"custom_id": "big", "params": {"messages": LARGE_CHAT}}, lambda line: line["custom_id"]),
+    "gemini": ({"key": "big", "request": {"contents": [{"parts": [{"text": LARGE}]}]}}, lambda line: line["key"]),
+    "bedrock": ({"recordId": "big", "modelInput": {"prompt": LARGE}}, lambda line: line["recordId"]),
+    "native": ({"external_reference": "big", "prompt": LARGE}, lambda line: line["external_reference"]),
+}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "array"])
+@pytest.mark.parametrize("format_", TOO_LARGE)
+def test_a_record_that_is_too_large_keeps_its_reference(world, format_, form):
+    record, reference_in = TOO_LARGE[format_]
+    small = json.loads(json.dumps(record).replace(LARGE, "hello").replace("big", "small"))
+    records = [json.dumps(one) for one in (small, record)]
+    content = "\n".join(records) if form == "jsonl" else f"[{','.join(records)}]"
+    manifest = run(world, "a.jsonl" if form == "jsonl" else "a.json", content.encode())
+    assert (manifest["format"], manifest["counts"]["failed"]) == (format_, 1)
+    output = next(key for key in world.objects(world.only_folder()) if "/output." in key or key.endswith(".out"))
+    lines = [json.loads(line) for line in world.read(output).splitlines()]
+    assert [reference_in(line) for line in lines] == ["small", "big"]
+    (error,) = world.lines("errors.jsonl")
+    assert (error["external_reference"], error["error"]["code"]) == ("big", "too_large")
+
+
 def test_a_schema_in_the_defaults_gives_the_answer_columns(world):
     schema = {"type": "object", "properties": {"mood": {"type": "string"}, "points": {"type": "integer"}}}
     defaults = json.dumps({"response_format": {"type": "json_schema", "json_schema": schema}})

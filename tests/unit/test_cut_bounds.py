@@ -148,6 +148,33 @@ def test_the_beginning_of_a_record_too_large_for_memory_is_reported():
     assert msgspec.json.decode(judged.request) == '{"text":'
 
 
+FILLING = b"x" * 3 * LIMIT
+
+
+@pytest.mark.parametrize("block", [1 << 20, 21])
+@pytest.mark.parametrize("form", ["jsonl", "array"])
+@pytest.mark.parametrize(
+    ("record", "reference"),
+    [
+        (b'{"external_reference":"a-1","text":"%b"}', b'"a-1"'),
+        (b'{ "n" : [1, {"b": "]"}] , "external_reference" : {"a": 1} , "text" : "%b"}', b'{"a": 1}'),
+        (b'{"external\\u005freference":7,"text":"%b"}', b"7"),
+        (b'{"text":"%b","external_reference":"a-1"}', b"null"),
+        (b'{"text":{"external_reference":"a-1","a":"%b"}}', b"null"),
+        (b'{"external_reference":"a-1%b"}', b"null"),
+        (b'{"external_reference":[1 2],"text":"%b"}', b"null"),
+        (b'{"external_reference":"\\ud800","text":"%b"}', b"null"),
+        (b'{"external_reference" "a-1","text":"%b"}', b"null"),
+        (b"[%b]", b"null"),
+    ],
+)
+def test_a_record_too_large_keeps_a_reference_that_is_whole_in_its_beginning(record, reference, form, block):
+    records = [b'{"text":"a"}', record % FILLING, b'{"external_reference":"b"}']
+    data = b"\n".join(records) if form == "jsonl" else b",\n".join(records) + b"]"
+    rows = [row for one in cuts_of(plan_of((10, LIMIT - 1), form), data, block) for row in one.rows]
+    assert [(row.code, bytes(row.reference)) for row in rows] == [("", b"null"), ("too_large", reference), ("", b'"b"')]
+
+
 def test_a_line_of_white_space_is_not_a_record_however_long():
     assert validate_record(OverlongRecord(b"", 7 * LIMIT), 3) is None
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from functions.submit.batch_limits import max_records
-from functions.submit.records.cut import MAX_BLANK_BYTES, Cut, excerpt_json, located, too_large, validate_record
+from functions.submit.records.cut import (
+    MAX_BLANK_BYTES,
+    Cut,
+    beginning_of,
+    excerpt_json,
+    located,
+    too_large,
+    validate_record,
+)
+from functions.submit.records.detect_form import whole_members
 from functions.submit.records.framing import OverlongRecord, elements, lines
 from shared.errors import UploadError
 from shared.formats.base import UNREADABLE_CODES, RecordFault, compact
@@ -194,9 +203,11 @@ def _records(
 
 
 def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> bytes:
-    """What is kept of a record that is too large: of a table's row, the fields at its beginning that are whole."""
-    if plan.format not in DELIMITERS or fault.code != "too_large":
+    """What is kept of a record that is too large: the members, or a row's fields, that are whole in its beginning."""
+    if fault.code != "too_large" or plan.format == "text":
         return b""
+    if plan.format not in DELIMITERS:
+        return whole_members(beginning_of(raw))
     beginning = raw.beginning if isinstance(raw, OverlongRecord) else raw[:EXCERPT_BYTES]
     return whole_fields(beginning, _delimiter(plan))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from functions.submit.batch_limits import max_records
+from functions.submit.records.detect_form import whole_members
 from functions.submit.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
 from shared.errors import UploadError
 from shared.formats.base import one_line
@@ -167,7 +168,7 @@ class _Run(NamedTuple):
         """Add some of the records to a batch."""
         line = None if self.line is None else self.line + begin
         if self.fault:
-            rows.add_unsendable(line, self.fault)
+            rows.add_unsendable(line, self.fault, self.references[0])
         else:
             rows.extend(self.weights[begin:end], line, self.references[begin:end])
             raws += self.raws[begin:end]
@@ -205,8 +206,8 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
                     line = None if plan.is_document else place.line + 1
                     judged = validate_record(raw, line)
                     if isinstance(judged, UnsendableRecord):
-                        weight = len(memoryview(judged.request))
-                        yield _Run([], [], [weight], line, place, [step], gap, judged)
+                        weight, reference = len(memoryview(judged.request)), _reference_kept(raw, judged)
+                        yield _Run([], [reference], [weight], line, place, [step], gap, judged)
                     elif judged:
                         yield _Run([judged.raw], [judged.reference], [len(judged.raw)], line, place, [step], gap)
                     place = _rest_of(place, [step], gap, 1 if judged else 0)
@@ -260,7 +261,7 @@ def validate_record(raw: bytes | OverlongRecord, line: int | None) -> _Sendable 
     if not raw:
         return None
     if isinstance(raw, OverlongRecord) or len(raw) - raw.endswith(b"\r") >= API_BODY_LIMIT - WRAPPER_BYTES:
-        beginning = raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
+        beginning = beginning_of(raw)
         return too_large(len(raw), line, excerpt_json(beginning)) if beginning else None
     try:
         value = _decode(raw)
@@ -279,6 +280,17 @@ def _reference(reference: object, raw: bytes) -> msgspec.Raw:
     if type(reference) is str:
         return msgspec.Raw(_encode(reference))
     return msgspec.Raw(one_line(_decode_reference(raw).external_reference))
+
+
+def _reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
+    """The reference of a record that cannot be sent: of one that is too large, if its beginning has it."""
+    found = whole_members(beginning_of(raw)) if fault.code == "too_large" else b""
+    return _reference(_decode_object(found).get("external_reference"), found) if found else NO_REFERENCE
+
+
+def beginning_of(raw: bytes | OverlongRecord) -> bytes:
+    """What is kept of a record that is too large, wherever the blocks end in which it was read."""
+    return raw.beginning if isinstance(raw, OverlongRecord) else excerpt_of(raw)
 
 
 def too_large(length: int, line: int | None, request: msgspec.Raw) -> UnsendableRecord:

@@ -7,8 +7,12 @@ distinguishes a broken first line of JSON Lines from a document that continues o
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HEAD_BYTES = 12 << 20
 """Unpacked bytes that are read: more than the largest record, so that a first line that can be sent is complete."""
@@ -105,22 +109,46 @@ def _array_start(head: bytes, first: int) -> tuple[str, int] | None:
     """Where the array of requests begins, if the text begins like a document."""
     if head[first : first + 1] == b"[":
         return ("array", first + 1) if head[_skip_space(head, first + 1) :][:1] in {b"{", b"]"} else None
-    at = _skip_space(head, first + 1)
-    while key := _KEY.match(head, at):
-        at = _skip_space(head, key.end())
-        if head[at : at + 1] != b":":
-            return None
-        at = _skip_space(head, at + 1)
-        if key.group() == b'"requests"' and head[at : at + 1] == b"[":
-            return "object", at + 1
-        end = end_of_value(head, at)
+    found = (at for key, at in _values(head, first) if key == b'"requests"' and head[at : at + 1] == b"[")
+    at = next(found, None)
+    return None if at is None else ("object", at + 1)
+
+
+def whole_members(beginning: bytes) -> bytes:
+    """The members at the beginning of an object that are whole, as an object; empty if there are none."""
+    whole = []
+    for key, begin in _values(beginning, _skip_space(beginning, 0)):
+        end = end_of_value(beginning, begin)
+        member = b"%b:%b" % (key, beginning[begin:end])
+        if end is not None and _is_json(b"{%b}" % member):
+            whole.append(member)
+    return b"{%b}" % b",".join(whole) if whole else b""
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _values(text: bytes, first: int) -> Iterator[tuple[bytes, int]]:
+    """The keys of the object that begins at `first`, each with the offset of its value, as far as they are whole."""
+    at = _skip_space(text, first + 1)
+    while text[first : first + 1] == b"{" and (key := _KEY.match(text, at)):
+        at = _skip_space(text, key.end())
+        if text[at : at + 1] != b":":
+            return
+        at = _skip_space(text, at + 1)
+        yield key.group(), at
+        end = end_of_value(text, at)
         if end is None:
-            return None
-        at = _skip_space(head, end)
-        if head[at : at + 1] != b",":
-            return None
-        at = _skip_space(head, at + 1)
-    return None
+            return
+        at = _skip_space(text, end)
+        if text[at : at + 1] != b",":
+            return
+        at = _skip_space(text, at + 1)
 
 
 def _skip_space(data: bytes, at: int) -> int:
