@@ -28,8 +28,9 @@ def response_object(facts: BatchFacts, id_: int, result: Json, *, is_list: bool)
     vectors = vectors_of(answer.members)
     if vectors:
         made = [splice([("values", vector)]) for vector in vectors]
-        embedding: tuple[str, Json] = ("embeddings", splice_array(made)) if is_list else ("embedding", made[0])
-        return splice([embedding, ("tokenCount", b"%d" % answer.tokens.input)])
+        if is_list:
+            return splice([("embeddings", splice_array(made))])
+        return splice([("embedding", made[0]), ("tokenCount", b"%d" % answer.tokens.input)])
     choices = elements_of(answer.members.get("choices", NULL)) or []
     answers = [read_answer(splice([("choices", splice_array([one]))])) for one in choices] or [answer]
     candidates = [_candidate(index, one, result) for index, one in enumerate(answers)]

@@ -5,7 +5,6 @@ which `make test-slow` installs.
 """
 
 import json
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-ROOT = Path(__file__).parents[2]
-FILES = ROOT / "tests/files"
+from tests.support.vendors import run
+
+FILES = Path(__file__).parents[1] / "files"
 EXPECTED = json.loads((FILES / "wild/expected.json").read_text("utf-8"))
 
 
@@ -30,15 +30,6 @@ def lines_of(format_):
 def bodies():
     answered = [line["response"]["body"] for line in lines_of("openai") if line["response"]]
     return [body for body in answered if "object" in body]
-
-
-def run(environment, script, *arguments):
-    """What a script of tests/vendors counted."""
-    python = ROOT / ".local" / environment / "bin/python"
-    command = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    return json.loads(done.stdout)
 
 
 def test_the_openai_package_reads_each_body():
@@ -65,9 +56,8 @@ def test_the_vendors_types_and_litellm_take_requests_and_answers():
     assert read["anthropic Request"] == requests["anthropic"]
     assert read["gemini Content"] == requests["gemini"]
     assert read["anthropic MessageBatchIndividualResponse"] == len(lines_of("anthropic"))
-    assert sum(read[f"gemini {name}"] for name in ("GenerateContentResponse", "SingleEmbedContentResponse")) == len(
-        lines_of("gemini")
-    )
+    kinds = ("GenerateContentResponse", "SingleEmbedContentResponse", "JobError")
+    assert sum(read[f"gemini {name}"] for name in kinds) == len(lines_of("gemini"))
     assert read["converse input"] > 0
     assert read["converse output"] == sum("stopReason" in line.get("modelOutput", ()) for line in lines_of("bedrock"))
     litellm = sum(count for name, count in read.items() if name.startswith("litellm"))

@@ -1,7 +1,8 @@
 """Reads requests and result lines with the vendors' own types; prints how many records each of them took.
 
 Runs in `.local/vendors`, which has none of the project's packages. Its arguments are the folder of vendors' files and
-the expected results of tests/files/wild; it ends with the first record that a type refuses.
+the expected results of tests/files/wild, or a file of result lines, each with its format. It ends with the first record
+that a type refuses.
 """
 
 from __future__ import annotations
@@ -74,15 +75,27 @@ def read_line(format_: str, line: dict[str, Any]) -> str:
         MessageBatchIndividualResponse.model_validate(line, strict=True)
         return "anthropic MessageBatchIndividualResponse"
     if format_ == "gemini":
-        response = line.get("response") or {}
-        kind = gemini.SingleEmbedContentResponse if "embedding" in response else gemini.GenerateContentResponse
-        kind.model_validate(response)
-        return f"gemini {kind.__name__}"
+        return read_gemini(line)
     output = line.get("modelOutput", {})
     if "stopReason" in output:
         fits_converse(output, CONVERSE.output_shape)
         return "converse output"
     return ""
+
+
+def read_gemini(line: dict[str, Any]) -> str:
+    """Read a result line of Gemini's."""
+    if "error" in line:
+        gemini.JobError.model_validate({name: line["error"][name] for name in ("code", "message")})
+        return "gemini JobError"
+    response = line.get("response") or {}
+    kinds = {"embedding": gemini.SingleEmbedContentResponse, "embeddings": gemini.EmbedContentResponse}
+    kind = next((kinds[name] for name in kinds if name in response), gemini.GenerateContentResponse)
+    read = kind.model_validate(response)
+    for candidate in getattr(read, "candidates", None) or ():
+        if candidate.finish_reason not in gemini.FinishReason.__members__.values():
+            raise ValueError(f"unknown reason {candidate.finish_reason}")
+    return f"gemini {kind.__name__}"
 
 
 def fits_converse(value: dict[str, Any], shape: Any) -> None:  # botocore has no types
@@ -117,8 +130,19 @@ def read_as_litellm(format_: str, record: dict[str, Any]) -> str:
     return "litellm others"
 
 
-def main(files: Path, expected: Path) -> None:
-    """Print how many records each type took, as JSON."""
+def read_lines(path: Path) -> Counter[str]:
+    """How many result lines of a file each type took."""
+    read: Counter[str] = Counter()
+    for number, (format_, line) in enumerate(json.loads(path.read_text("utf-8"))):
+        try:
+            read[read_line(format_, line)] += 1
+        except Exception as error:
+            raise SystemExit(f"{number}: {error}") from error
+    return read
+
+
+def read_files(files: Path, expected: Path) -> Counter[str]:
+    """How many records of the vendors' files, and how many lines that are expected, each type took."""
     read: Counter[str] = Counter()
     for path in sorted(files.glob("*.jsonl")):
         for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
@@ -135,9 +159,11 @@ def main(files: Path, expected: Path) -> None:
                 read[read_as_litellm(one["format"], record)] += 1
             except Exception as error:
                 raise SystemExit(f"{name}:{number}: {error}") from error
-    del read[""]
-    print(json.dumps(read, indent=1))
+    return read
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    paths = [Path(one) for one in sys.argv[1:]]
+    counted = read_files(*paths) if paths[1:] else read_lines(*paths)
+    del counted[""]
+    print(json.dumps(counted, indent=1))

@@ -1,0 +1,32 @@
+"""Scripts of tests/vendors, which run in environments of their own: those that `make test-slow` installs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(environment: str, script: str, *arguments: Path) -> dict[str, int]:
+    """What a script counted."""
+    python = ROOT / ".local" / environment / "bin/python"
+    command: list[str | Path] = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    counted: dict[str, int] = json.loads(done.stdout)
+    return counted
+
+
+def vendors_read(format_: str, lines: Iterable[object]) -> dict[str, int]:
+    """How many of a format's result lines each of the vendors' types took."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "lines.json"
+        path.write_text(json.dumps([[format_, line] for line in lines]), "utf-8")
+        return run("vendors", "vendors_types.py", path)
