@@ -86,12 +86,13 @@ class GeminiWriter:
             return splice([("key", one_line(record["key"])), last]) + b"\n"
         own = [(name, one_line(raw)) for name, raw in record.items() if name not in _RESULT_MEMBERS]
         moment = datetime.fromtimestamp(facts.accepted_at, UTC).isoformat(timespec="milliseconds")
+        processed = moment if facts.accepted_at else ""
         members: list[tuple[str, Json]] = [
             *own,
             ("request", one_line(record.get("request", NULL))),
             ("response", b"{}" if response is None else response),
             ("status", encode(error["message"] if error else "")),
-            ("processed_time", encode(moment)),
+            ("processed_time", encode(processed)),
         ]
         return splice(members) + b"\n"
 

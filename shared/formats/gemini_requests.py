@@ -115,7 +115,8 @@ def _blocks(content: object, path: str) -> list[dict[str, Any]]:
             blocks.append({"type": "tool_result", "tool_use_id": id_, "content": text})
         else:
             what = next((name for name in known if name in _REFUSED_PARTS), "")
-            raise BadRecordError(where, f"Workers AI takes text here{f', no {what}' if what else ''}.")
+            fix = "Write text here, or send images as data URLs in OpenAI's format."
+            raise BadRecordError(where, f"It is {f'{what}, no' if what else 'no'} text. {fix}")
     return blocks
 
 

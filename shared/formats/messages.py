@@ -183,7 +183,8 @@ def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
         elif kind in IMAGE_TYPES:
             found.pieces.append(_image(members, target, f"{path}[{index}]"))
         elif kind in REFUSED_TYPES:
-            raise BadRecordError(f"{path}[{index}]", "Workers AI takes text here, and images for some models.")
+            message = f"Workers AI takes text here, and images for some models, no {kind}. Write what is in it as text."
+            raise BadRecordError(f"{path}[{index}]", message)
         elif kind in CALL_TYPES:
             found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
         elif kind in RESULT_TYPES:

@@ -127,7 +127,8 @@ def _read_row(row: bytes, delimiter: bytes) -> list[str] | RecordFault:
         message = f"Byte {error.start + 1} of the row is not UTF-8. Save the file as UTF-8."
         return RecordFault("invalid_utf8", message)
     except (csv.Error, ValueError) as error:
-        return RecordFault("bad_record", f"The row cannot be read ({error}). {_FIX}")
+        reason = str(error).replace("\t", r"\t")
+        return RecordFault("bad_record", f"The row cannot be read ({reason}). {_FIX}")
     return fields
 
 
@@ -150,11 +151,15 @@ class TableReader:
 
     def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
         """One request or fault for each row."""
-        return [self._convert(fields) for fields in read_fields(records, self._columns.delimiter)]
+        found = zip(records, read_fields(records, self._columns.delimiter), strict=True)
+        return [
+            fields._replace(reference=self._readable_reference(row))
+            if isinstance(fields, RecordFault)
+            else self._convert(fields)
+            for row, fields in found
+        ]
 
-    def _convert(self, fields: list[str] | RecordFault) -> Converted | RecordFault:
-        if isinstance(fields, RecordFault):
-            return fields
+    def _convert(self, fields: list[str]) -> Converted | RecordFault:
         reference = self._reference_of(fields)
         expected = len(self._columns.names)
         if len(fields) != expected:
@@ -165,10 +170,22 @@ class TableReader:
         text = self._template.fill(fields) if self._template else fields[self._input]
         return Converted(with_defaults(text_input(encode(text), self._target), self._target, reference), reference)
 
-    def _reference_of(self, fields: list[str]) -> msgspec.Raw:
-        if self._reference is None or self._reference >= len(fields) or not fields[self._reference]:
+    def _readable_reference(self, row: bytes) -> msgspec.Raw:
+        """The reference of a row that cannot be read, if that field can be."""
+        written = split_row(row, self._columns.delimiter)
+        if self._reference is None or len(written) != len(self._columns.names):
             return NULL
-        return type(NULL)(encode(fields[self._reference]))
+        (field,) = read_fields([written[self._reference]], self._columns.delimiter)
+        return NULL if isinstance(field, RecordFault) or not field else _as_json(field[0])
+
+    def _reference_of(self, fields: list[str]) -> msgspec.Raw:
+        if self._reference is None or self._reference >= len(fields):
+            return NULL
+        return _as_json(fields[self._reference])
+
+
+def _as_json(reference: str) -> msgspec.Raw:
+    return type(NULL)(encode(reference)) if reference else NULL
 
 
 def _input_column(columns: Columns) -> int:

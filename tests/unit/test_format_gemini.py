@@ -18,6 +18,7 @@ KIMI = "@cf/moonshotai/kimi-k2.6"
 GPT = "@cf/openai/gpt-oss-20b"
 BGE = "@cf/baai/bge-small-en-v1.5"
 FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400)
+NEVER_ACCEPTED = BatchFacts(FACTS.job_id, LLAMA)
 CALLED = {"name": "f", "args": {"x": 1}}
 CONTENTS = [{"role": "user", "parts": [{"text": "Hello"}]}]
 HELLO = {"role": "user", "content": "Hello"}
@@ -46,10 +47,10 @@ def sent(request, model=LLAMA, **members):
     return request
 
 
-def line_of(result=None, code="", message="", request=None, **members):
+def line_of(result=None, code="", message="", request=None, facts=FACTS, **members):
     record = json.dumps({**members, "request": request or {"contents": CONTENTS}}).encode()
     result = None if result is None else json.dumps(result).encode()
-    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(5, b"null", record, result, code, message))
+    line = writer_of(FORM, target_of(LLAMA)).line(facts, Outcome(5, b"null", record, result, code, message))
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     return json.loads(line)
 
@@ -194,6 +195,7 @@ def test_a_line_without_a_key_is_vertex_ais():
     assert line["processed_time"] == "2026-11-21T09:30:00.000+00:00"
     failed = line_of(code="rejected", message="why")
     assert (failed["response"], failed["status"]) == ({}, "why")
+    assert line_of(code="bad_record", message="why", facts=NEVER_ACCEPTED)["processed_time"] == ""
 
 
 def test_calls_reasoning_and_several_candidates_are_kept():

@@ -59,6 +59,22 @@ def known(header):
     return names[0] if len(names) == 1 else next(name for name in ("prompt", "input", "question") if name in names)
 
 
+@pytest.mark.parametrize(
+    ("row", "reference"),
+    [
+        (b'1\t"Hello," she said.', b'"1"'),
+        (b"1\t\xff", b'"1"'),
+        (b'"1"\t"Hello," she said.', b'"1"'),
+        (b'"1" \tx', b"null"),
+        (b'1\t"Hello," she said.\tx', b"null"),
+        (b"\xff\tx", b"null"),
+    ],
+)
+def test_a_row_that_cannot_be_read_keeps_its_reference(row, reference):
+    (fault,) = convert(b"id\ttext", [row], kind="tsv")
+    assert (bytes(fault.reference), "\t" in fault.message) == (reference, False)
+
+
 def test_a_table_that_does_not_say_its_input_is_refused_with_its_columns():
     error = error_of(convert, b"body,title", [])
     assert error.code == "bad_options"
