@@ -5,7 +5,7 @@ Anything of unknown shape is sent as written.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,9 @@ from shared.formats.base import (
     value_of,
     word_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def chat_tools(tools: Json, *, full: bool = False) -> Json:
@@ -46,21 +49,29 @@ def _openai_tool(raw: Json, *, full: bool) -> Json:
     spec = function or members_of(members.get("toolSpec", b"null")) or members
     schema = (members_of(spec.get("inputSchema", b"null")) or {}).get("json") or spec.get("input_schema")
     is_flat = function is None and word_of(members.get("type", b"null")) == "function"
-    lacks = full and function is not None and not _REQUIRED.keys() <= function.keys()
-    if schema is None and not is_flat and not lacks:
-        return raw
-    known: dict[str, Json] = {
-        name: spec[name] for name in ("name", "description", "parameters", "strict") if name in spec
-    }
+    known: dict[str, Json] = {name: spec[name] for name in _ORDER if bytes(spec.get(name, b"null")) != b"null"}
     if schema is not None:
         known["parameters"] = schema
-    filled = {**_REQUIRED, **known} if full else known
+    filled = _filled(known) if full else known
+    is_complete = function is None or all(function.get(name) == filled.get(name) for name in _ORDER)
+    if schema is None and not is_flat and is_complete:
+        return raw
     return splice(
         [("type", b'"function"'), ("function", splice((name, filled[name]) for name in _ORDER if name in filled))]
     )
 
 
-_REQUIRED: dict[str, Json] = {"description": b'""', "parameters": b'{"type":"object","properties":{}}'}
+def _filled(function: Mapping[str, Json]) -> dict[str, Json]:
+    """A function with all members that some models require of it and of its parameters."""
+    filled = {**_REQUIRED, **function}
+    parameters = members_of(filled["parameters"])
+    if parameters is not None and not _REQUIRED_PARAMETERS.keys() <= parameters.keys():
+        filled["parameters"] = splice({**_REQUIRED_PARAMETERS, **parameters}.items())
+    return filled
+
+
+_REQUIRED_PARAMETERS: dict[str, Json] = {"type": b'"object"', "properties": b"{}"}
+_REQUIRED: dict[str, Json] = {"description": b'""', "parameters": splice(_REQUIRED_PARAMETERS.items())}
 _ORDER = ("name", "description", "parameters", "strict")
 
 

@@ -96,7 +96,10 @@ def test_converse_becomes_a_chat_request():
         "top_p": 0.9,
         "stop": ["."],
         "tools": [
-            {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+            }
         ],
         "tool_choice": "required",
     }

@@ -86,6 +86,30 @@ def test_a_conversation_with_tools_is_what_each_model_takes(model):
         assert request["messages"][2] == {"role": "tool", "tool_call_id": id_, "content": "low"}
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        {},
+        {"parameters": {}},
+        {"parameters": {"type": "object"}},
+        {"description": None, "parameters": None},
+        {"parameters": {"properties": {}, "required": []}},
+    ],
+)
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "converse"])
+@pytest.mark.parametrize("model", CHAT)
+def test_a_function_without_arguments_is_what_each_model_takes(model, vendor, function):
+    known = {name: value for name, value in function.items() if value is not None}
+    schema = known.get("parameters", {})
+    tool = {
+        "openai": {"type": "function", "function": {"name": "tide", **function}},
+        "anthropic": {"name": "tide", "input_schema": schema},
+        "converse": {"toolSpec": {"name": "tide", "inputSchema": {"json": schema}}},
+    }[vendor]
+    request = sent(model, {"messages": [HELLO], "tools": [tool]}, "openai" if vendor == "openai" else "bedrock")
+    assert request["tools"][0].get("function", request["tools"][0])["name"] == "tide"
+
+
 def test_content_that_is_missing_is_empty():
     assert (
         sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][1]["content"] == ""
