@@ -79,10 +79,13 @@ class DueItems(Table):
         return _claims(self.get(due.key) or {})
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an open item is due and how often it was claimed; None while it is leased or being submitted."""
+        """When an item that the submit function works on is due, and how often it was claimed; None while it is held.
+
+        None too if it has got further already: then the function failed after the write that counts.
+        """
         item = self.get(DueEntry(job_id, number, None).key) or {}
-        held = item.get("state") == attribute(BatchState.SUBMITTING.value)
-        if "due_at" not in item or held or float(item.get("lease_until", {}).get("N", "0")) > now:
+        begun = attribute(BatchState.READY.value if number else JobState.SPLITTING.value)
+        if item.get("state") != begun or float(item.get("lease_until", {}).get("N", "0")) > now:
             return None
         return DueEntry(job_id, number, float(item["due_at"]["N"])), _claims(item)
 

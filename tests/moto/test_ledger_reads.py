@@ -8,7 +8,7 @@ import pytest
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES
-from shared.models import BatchState, DueKind
+from shared.models import BatchState, DueKind, JobState
 from tests.support.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
 # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,12 +77,14 @@ def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, mo
     [
         (replace(READY, claims=2), (DueEntry(READY.job_id, READY.number, T), 2)),
         (SUBMITTING, None),
+        (replace(READY, state=BatchState.QUEUED), None),
+        (replace(JOB, state=JobState.IN_PROGRESS), None),
         (replace(READY, state=BatchState.DONE, due_at=None, work=None), None),
         (replace(JOB, lease_until=T + 1), None),
         (replace(JOB, lease_until=T), (DueEntry(JOB.job_id, "", T), 0)),
         (JOB, (DueEntry(JOB.job_id, "", T), 0)),
     ],
-    ids=["open", "being submitted", "over", "leased", "its lease is over", "never leased"],
+    ids=["open", "being submitted", "accepted", "read", "over", "leased", "its lease is over", "never leased"],
 )
 def test_an_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
     ledger = OneItem(table, held).ledger
