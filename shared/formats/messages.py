@@ -70,9 +70,11 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, pa
         members = members_of(raw)
         if members is None:
             raise BadRecordError(f"{path}.messages[{index}]", "It must be an object.")
+        known = {name: value for name, value in members.items() if name == "content" or value != NULL}
         if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
-            members = {**members, "role": msgspec.Raw(b'"system"')}
-            raw = msgspec.Raw(splice(members.items()))  # noqa: PLW2901
+            known["role"] = msgspec.Raw(b'"system"')
+        if known != members:
+            members, raw = known, msgspec.Raw(splice(known.items()))  # noqa: PLW2901
         changed += _converted(raw, members, target, f"{path}.messages[{index}].content")
     if target.schema.call_ids:
         changed = [_with_call_ids(one, target.schema.call_ids) for one in changed]
@@ -111,7 +113,9 @@ _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 def _are_plain(messages: Json, target: Target) -> bool:
-    """Whether the content of each message is a string, as usual: then they are sent as written."""
+    """Whether the content of each message is a string, as usual, and no member null: then they are sent as written."""
+    if b"null" in bytes(messages):
+        return False
     try:
         found = _decode_messages(messages)
     except UNDECODABLE:

@@ -137,6 +137,9 @@ def _responses(request: Request, origins: Origins, endpoint: Endpoint, target: T
     _require_task(endpoint, Task.GENERATION, target, path)
     if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
+    reasoning = members_of(request.get("reasoning", b"null"))
+    if reasoning and b"null" in map(bytes, reasoning.values()):
+        request["reasoning"] = splice((name, value) for name, value in reasoning.items() if bytes(value) != b"null")
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
         to_chat(request, origins, target, path)
         _chat(request, origins, endpoint, target, path)

@@ -110,6 +110,22 @@ def test_a_function_without_arguments_is_what_each_model_takes(model, vendor, fu
     assert request["tools"][0].get("function", request["tools"][0])["name"] == "tide"
 
 
+@pytest.mark.parametrize("content", ["Hello", [{"type": "text", "text": "Hello"}]])
+@pytest.mark.parametrize("model", CHAT)
+def test_null_members_of_a_message_are_not_sent(model, content):
+    """OpenAI's package writes an earlier answer with all members that it has."""
+    nulls = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls", "name"))
+    messages = [HELLO, {"content": content, "role": "assistant", "annotations": [], **nulls}, HELLO]
+    request = sent(model, {"messages": messages})
+    _, answer, _ = request.get("messages") or request["input"]
+    assert {name: answer[name] for name in answer if name != "annotations"} == {**HELLO, "role": "assistant"}
+
+
+def test_null_members_of_reasoning_are_not_sent():
+    request = sent(GPT, {"input": "x", "reasoning": {"effort": "low", "summary": None}}, url="/v1/responses")
+    assert request["reasoning"] == {"effort": "low"}
+
+
 def test_content_that_is_missing_is_empty():
     assert (
         sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][1]["content"] == ""
