@@ -26,7 +26,7 @@ check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer 
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick tests/unit tests/moto/test_main_job.py
+	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick tests/unit tests/journeys/test_main_job.py
 
 test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack on a local AWS
 	$(DEV) -m pytest
@@ -34,10 +34,10 @@ test: .venv/.stamp $(LOCAL) ## unit tests, the whole path on moto, and the stack
 test-slow: .venv/.stamp $(LOCAL) .local/vendors/.stamp .local/curator/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
-LEDGER := conditional_writes transitions ledger_reads control_items budget budget_bounds main_job
+LEDGER := tests/integration/shared/ledger tests/integration/shared/pacing tests/journeys/test_main_job.py
 test-second: .venv/.stamp .local/localstack/.stamp ## tests on DynamoDB Local and LocalStack (needs Java 17, npm and python3.13)
 	$(DEV) -m pytest -n 0 -m second tests/second
-	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER:%=tests/moto/test_%.py)
+	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER)
 
 test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the table in docs/reliability.md
 	rm -rf .local/faults
@@ -46,7 +46,7 @@ test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write t
 
 coverage: .venv/.stamp ## line and branch coverage of functions/ and shared/ by the everyday tests, with a floor
 	@mkdir -p .local/coverage
-	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/moto
+	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/integration tests/journeys
 
 mutants: coverage ## change each condition in turn (an hour): a test must fail
 	$(DEV) -m tests.mutants

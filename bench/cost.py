@@ -159,8 +159,8 @@ The whole bill of a million records, with other memory sizes, the same for both 
 
 Each cell is for one more batch. The S3 calls are the same in both columns; the rest follows the API calls, whose number
 varies by chance in jobs as small as these. In the simulation of `bench/polling.md`, a job of 10,000 batches needs no
-more calls per batch than one of 2,000, and `tests/unit/test_result_files.py` checks that finishing a job takes the same
-work per batch: the bill of 20,000 batches is 20 times that of 1,000.
+more calls per batch than one of 2,000, and `tests/unit/poll/results/test_result_files.py` checks that finishing a job
+takes the same work per batch: the bill of 20,000 batches is 20 times that of 1,000.
 
 {growth}
 """

@@ -28,8 +28,8 @@ settings.load_profile("dropbatch")
 STACK_OF_A_FILE = ("tests/stack/", "tests/faults/")
 TOGETHER = {
     "tests/stack/test_stack.py": "builds",
-    "tests/unit/test_artifact.py": "builds",
-    "tests/unit/test_release.py": "builds",
+    "tests/unit/repo/test_artifact.py": "builds",
+    "tests/unit/tools/test_release.py": "builds",
     "tests/unit/template/": "template",
 }
 """The tests that share builds or the template, by the beginning of their paths."""

@@ -1,5 +1,5 @@
-"""The fixtures of tests/moto: Dropbatch in one process."""
+"""The fixtures of tests/journeys: Dropbatch in one process."""
 
-from tests.moto.conftest import api, start, way
+from tests.journeys.conftest import api, start, way
 
 __all__ = ["api", "start", "way"]

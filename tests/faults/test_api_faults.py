@@ -1,6 +1,6 @@
 """Every fault of the API, each on a job of its own, on a moved clock: the job is complete, and billed as it says.
 
-tests/moto/api_replies shows what each fault leads to, with a few records. Here each kind strikes many
+tests/journeys/api_replies shows what each fault leads to, with a few records. Here each kind strikes many
 times while several batches are pending, and the results are counted.
 """
 

@@ -1,7 +1,8 @@
 """The deployed stack: template.yaml on a local AWS, real queues, real function processes, a real HTTP API.
 
 The stack is this run's own, in a folder and on ports of its own, so that one left running by `make up` is not met.
-What the whole path does under every fault is proved in tests/moto, where time can be moved; here it is seen to work.
+What the whole path does under every fault is proved in tests/journeys, where time can be moved;
+here it is seen to work.
 """
 
 import gzip

@@ -1,0 +1,41 @@
+"""The template's table and a bucket on moto, for what is between a single module and the whole path."""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from local.template import properties
+from tests.support import s3_limits
+from tests.support.polled_batch import PolledBatch
+from tests.support.resources import client
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test calls, S3 rejects what is beyond its limits."""
+    s3_limits.install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Any]:
+    """DynamoDB with the template's table and an empty bucket; for tests of the ledger and the store alone."""
+    with mock_aws(), pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+        wanted = properties("Table")
+        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
+        client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
+        client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        yield client("dynamodb")
+
+
+@pytest.fixture
+def polled(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PolledBatch]:
+    """Make a batch that the API has accepted; every random wait has its mean length."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+    return partial(PolledBatch, table)

@@ -1,0 +1,98 @@
+"""The local Workers AI as a program on a real socket: it starts, answers, breaks connections for real, and stops."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+MODEL = "/client/v4/accounts/0123456789abcdef0123456789abcdef/ai/run/@cf/meta/m2m100-1.2b"
+REQUESTS = [{"text": f"text {index}", "target_lang": "es"} for index in range(200)]
+
+
+@pytest.fixture
+def server(tmp_path):
+    port_file = tmp_path / "port"
+    command = [sys.executable, "-m", "local.workers_ai", "--port-file", str(port_file)]
+    command += ["--switch", "latency=0", "--switch", "pace=0.01"]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(400):
+            if port_file.exists():
+                break
+            time.sleep(0.05)
+        yield (
+            process,
+            httpx.Client(
+                base_url=f"http://127.0.0.1:{port_file.read_text().strip()}",
+                headers={"authorization": "Bearer local-token"},
+                timeout=5,
+            ),
+        )
+    finally:
+        process.kill()
+        process.wait()
+
+
+def submit(client):
+    return client.post(f"{MODEL}?queueRequest=true", json={"requests": REQUESTS})
+
+
+def poll(client, request_id):
+    return client.post(MODEL, json={"request_id": request_id})
+
+
+def test_a_batch_travels_over_a_socket(server):
+    _, client = server
+    request_id = submit(client).json()["result"]["request_id"]
+    assert len(poll(client, request_id).json()["result"]["responses"]) == 200
+    assert client.get("/_local/calls").json() == {"submit": {"200": 1}, "poll": {"200": 1}}
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "accepted"),
+    [
+        ({"kind": "reset"}, httpx.ReadError, 0),
+        ({"kind": "accept_then_reset"}, httpx.ReadError, 1),
+        ({"kind": "accept_then_close"}, httpx.RemoteProtocolError, 1),
+        ({"kind": "accept_then_truncate"}, httpx.RemoteProtocolError, 1),
+        ({"kind": "hang"}, httpx.ReadTimeout, 0),
+    ],
+)
+def test_connections_break_as_they_do_behind_the_mock_transport(server, fault, error, accepted):
+    _, client = server
+    client.timeout = httpx.Timeout(5, read=0.5)
+    client.post("/_local/faults", json=fault)
+    with pytest.raises(error):
+        submit(client)
+    assert len(client.get("/_local/accepted").json()) == accepted
+    assert submit(client).is_success
+
+
+def test_a_slow_body_arrives_whole(server):
+    _, client = server
+    request_id = submit(client).json()["result"]["request_id"]
+    client.post("/_local/faults", json={"kind": "slow_body"})
+    assert len(poll(client, request_id).json()["result"]["responses"]) == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order_even_while_a_client_hangs(server, number):
+    process, client = server
+    client.post("/_local/faults", json={"kind": "hang"})
+    with pytest.raises(httpx.ReadTimeout):
+        client.post(f"{MODEL}?queueRequest=true", json={"requests": REQUESTS}, timeout=0.2)
+    process.send_signal(number)
+    assert process.wait(timeout=10) == 0
+
+
+def test_a_wrong_switch_ends_it_with_its_name():
+    command = [sys.executable, "-m", "local.workers_ai", "--switch", "nothing=1"]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "nothing" in done.stderr

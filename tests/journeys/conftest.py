@@ -1,0 +1,62 @@
+"""A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, on one simulated clock."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from moto import mock_aws
+
+from local.workers_ai import Behaviour, WorkersAI, transport
+from tests.support import s3_limits
+from tests.support.command_line import CommandLine
+from tests.support.resources import WAYS
+from tests.support.world import World, make_world
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test calls, S3 rejects what is beyond its limits."""
+    s3_limits.install(monkeypatch)
+
+
+@pytest.fixture
+def api() -> WorkersAI:
+    """The API, with answers that a test can compute."""
+    return WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
+
+
+@pytest.fixture
+def way() -> dict[str, str]:
+    """Settings of the transport that reaches the API; a module that tests several transports overrides it."""
+    return WAYS["rest"]
+
+
+@pytest.fixture
+def start(api: WorkersAI, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    """Start a Dropbatch whose settings differ from the template's defaults as given.
+
+    The API is `api`, or what another httpx transport, given as `http`, leads to.
+    """
+    with ExitStack() as started:
+
+        def begin(http: httpx.BaseTransport | None = None, **settings: Any) -> World:
+            started.enter_context(mock_aws())
+            chosen = {**way, **settings}
+            return started.enter_context(contextmanager(make_world)(http or transport(api), monkeypatch, **chosen))
+
+        yield begin
+
+
+@pytest.fixture
+def world(start: Callable[..., World]) -> World:
+    """A Dropbatch with the template's defaults."""
+    return start()
+
+
+@pytest.fixture
+def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line on a Dropbatch with the template's defaults."""
+    return CommandLine(world, monkeypatch, capsys)

@@ -1,0 +1,58 @@
+"""The files in examples/: each is dropped as it is, and every record of it is answered."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from local.workers_ai import Behaviour, WorkersAI
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+ROW = re.compile(r"^\| \[([^]]+)\]\(\1\) \| `(@[^`]+)` \|", re.MULTILINE)
+
+
+def requests_of(path):
+    text = path.read_text("utf-8")
+    return json.loads(text)["requests"] if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+
+
+FILES = dict(ROW.findall((EXAMPLES / "README.md").read_text("utf-8")))
+
+
+def test_every_example_is_in_the_table():
+    assert set(FILES) == {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_api_answers_every_record_of_an_example(name):
+    api = WorkersAI(Behaviour(embedder="hash"))
+    requests = requests_of(EXAMPLES / name)
+    path = f"/client/v4/accounts/{'0' * 32}/ai/run/{FILES[name]}"
+    headers = {"authorization": "Bearer local-token"}
+    reply = api.handle("POST", path, "", headers, json.dumps({"requests": requests}).encode())
+    result = json.loads(reply.body)["result"]
+    answers = sorted(result.get("responses") or result["results"], key=lambda one: one.get("id", one.get("index")))
+    assert [one["success"] for one in answers] == [True] * len(requests)
+    assert [one["external_reference"] for one in answers] == [one.get("external_reference") for one in requests]
+
+
+@pytest.mark.slow
+def test_every_example_is_answered_when_it_is_dropped(world):
+    files = FILES
+    for name, model in files.items():
+        world.upload(f"{model}/examples/{name}", (EXAMPLES / name).read_bytes())
+
+    world.settle()
+
+    found = {folder.split("/")[-2]: folder for folder in world.manifests()}
+    assert set(found) == set(files)
+    for name, folder in found.items():
+        requests, lines = requests_of(EXAMPLES / name), world.lines(folder=folder)
+        assert [line["success"] for line in lines] == [True] * len(requests), name
+        assert [line["external_reference"] for line in lines] == [one.get("external_reference") for one in requests]
+    for name in ("scores.json", "scores-without-references.json"):
+        scored = [[one["id"] for one in line["result"]["response"]] for line in world.lines(folder=found[name])]
+        assert [sorted(ids) for ids in scored] == [
+            list(range(len(one["contexts"]))) for one in requests_of(EXAMPLES / name)
+        ]

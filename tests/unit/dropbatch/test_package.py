@@ -1,0 +1,118 @@
+"""The command line as a package: what it imports, how fast it starts, and what it says without credentials."""
+
+import ast
+import os
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MODULES = sorted((ROOT / "dropbatch").rglob("*.py"))
+MAX_HELP_SECONDS = 0.3
+
+
+def run(*arguments, **environment):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "dropbatch", *arguments],
+        cwd=ROOT,
+        env=kept | nowhere | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_it_needs_boto3_and_click_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {line.partition(">")[0] for line in project["dependencies"]}
+
+    needed = {name for path in MODULES for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
+
+    assert declared == {"boto3", "click"}
+    assert needed <= declared | {"botocore"}
+
+
+def test_only_one_module_makes_clients():
+    assert [path.name for path in MODULES if "boto3" in set(imports(path))] == ["aws.py"]
+
+
+def test_help_lists_the_verbs_quickly():
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = run("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Processor time, which other work on the machine does not add to.
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if seconds[-1] < MAX_HELP_SECONDS:
+            break
+
+    assert done.returncode == 0
+    assert all(f"\n  {verb} " in done.stdout for verb in ("put", "ls", "status", "wait", "get", "cancel", "retry"))
+    assert min(seconds) < MAX_HELP_SECONDS
+
+
+def test_help_imports_no_aws_client():
+    code = """
+import sys
+from dropbatch import cli
+sys.argv = ["dropbatch", "--help"]
+try:
+    cli.main()
+finally:
+    print(sorted({"boto3", "botocore", "urllib3"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "says"),
+    [
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}, 4, "No AWS credentials were found"),
+        ({"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}, 2, "No AWS region is configured"),
+        ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
+    ],
+)
+def test_missing_settings_of_aws_are_named(environment, code, says):
+    done = run("ls", **environment)
+
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_completion_is_offered_for_a_shell():
+    done = run(_DROPBATCH_COMPLETE="bash_source")
+
+    assert "_DROPBATCH_COMPLETE=bash_complete" in done.stdout
+
+
+def test_completion_knows_the_verbs():
+    done = run(_DROPBATCH_COMPLETE="bash_complete", COMP_WORDS="dropbatch st", COMP_CWORD="1")
+
+    assert done.stdout.split() == ["plain,status"]
+
+
+def test_usage_errors_exit_with_2():
+    assert run("get").returncode == 2
+    assert run("put", "no-such-file").returncode == 2

@@ -1,0 +1,66 @@
+"""Switches of the local Workers AI: read from text and from JSON, refused when wrong, and all of them in its README."""
+
+from pathlib import Path
+
+import pytest
+
+from local.workers_ai import Behaviour, SwitchError
+from local.workers_ai.behaviour import switches
+from local.workers_ai.faults import KINDS
+
+README = Path(__file__).parents[4] / "local" / "workers_ai" / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("submit_status=202", "submit_status", 202),
+        ("latency=3", "latency", 3.0),
+        ("shuffle=false", "shuffle", False),
+        ("queued_word=in_progress", "queued_word", "in_progress"),
+        ("batch_failure=error", "batch_failure", "error"),
+        ("tokens=one,two", "tokens", ("one", "two")),
+        ('tokens=["one"]', "tokens", ("one",)),
+        ("shapes.*=B", "shapes", {"*": "B"}),
+        ("model_latency.@cf/baai/bge-small-en-v1.5=4", "model_latency", {"@cf/baai/bge-small-en-v1.5": 4.0}),
+        ('fault_rates={"3040":0.1}', "fault_rates", {"3040": 0.1}),
+    ],
+)
+def test_switches_as_text(text, name, value):
+    assert getattr(Behaviour().changed_by_text(text), name) == value
+
+
+def test_assignments_to_one_mapping_add_up():
+    behaviour = Behaviour().changed_by_text("fault_rates.3040=0.1", "fault_rates.html=0.2")
+    assert behaviour.fault_rates == {"3040": 0.1, "html": 0.2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["latency", "nothing=1", "nothing.at=1", "submit_status=201", "latency=soon", "latency.x=1", "item_error=loud"],
+)
+def test_switches_that_are_refused(text):
+    with pytest.raises(SwitchError):
+        Behaviour().changed_by_text(text)
+
+
+@pytest.mark.parametrize("name", ["nothing", "submit:nothing", "nowhere:3040"])
+def test_probabilities_of_faults_that_do_not_exist_are_refused(name):
+    with pytest.raises(SwitchError):
+        Behaviour().changed({"fault_rates": {name: 0.5}})
+
+
+def test_json_of_the_wrong_type_is_refused():
+    with pytest.raises(SwitchError):
+        Behaviour().changed({"shuffle": "yes"})
+
+
+@pytest.mark.parametrize("row", switches(), ids=lambda row: row[0])
+def test_the_readme_documents_every_switch(row):
+    name, default, verdict, about = row
+    assert f"| `{name}` | `{default}` | {verdict} | {about} |" in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_readme_documents_every_fault(kind):
+    assert f"| `{kind}` |" in README.read_text(encoding="utf-8")

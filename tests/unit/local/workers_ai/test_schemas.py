@@ -1,0 +1,102 @@
+"""The local Workers AI refuses what the published schemas refuse (local/workers_ai/schemas.json has their sources)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from local.workers_ai import Behaviour
+from local.workers_ai.catalogue import MODELS
+from local.workers_ai.validate import problem
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M3 = "@cf/baai/bge-m3"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"
+QWEN = "@cf/qwen/qwen3-30b-a3b-fp8"
+KIMI = "@cf/moonshotai/kimi-k2.6"
+DEEPSEEK = "@cf/deepseek-ai/deepseek-v4-flash-0731"
+GPT = "@cf/openai/gpt-oss-20b"
+WHISPER = "@cf/openai/whisper-large-v3-turbo"
+HELLO = {"role": "user", "content": "hello"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLS = {"role": "assistant", "tool_calls": [CALL]}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+LINK = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+SCHEMA = {"type": "object", "properties": {}}
+
+
+def chat(*messages, **more):
+    return {"messages": list(messages or (HELLO,)), **more}
+
+
+@pytest.mark.parametrize(
+    ("model", "request_", "place"),
+    [
+        (LLAMA, chat(HELLO, CALLS | {"content": None}), "'/requests/3/messages/1/content', 'string' not in 'null'"),
+        (QWEN, chat(HELLO, CALLS | {"content": None}), "/requests/3/messages/1/content"),
+        (QWEN, chat(HELLO, CALLS), "content"),
+        (LLAMA, chat({"role": "user", "content": [{"type": "text", "text": "a"}]}), "/messages/0/content"),
+        *((model, chat(**{name: None}), f"/{name}") for model in (LLAMA, QWEN) for name in ("top_k", "top_p", "seed")),
+        *((model, chat(top_k=250), "/top_k") for model in (LLAMA, SCOUT, QWEN)),
+        *((model, chat(seed=0), "/seed") for model in (LLAMA, SCOUT, QWEN)),
+        (LLAMA, chat(frequency_penalty=-0.5), "/frequency_penalty"),
+        (SCOUT, chat(presence_penalty=-0.5), "/presence_penalty"),
+        (QWEN, chat(top_p=0), "/top_p"),
+        (LLAMA, chat(temperature=5.5), "/temperature"),
+        (KIMI, chat(temperature=2.5), "/temperature"),
+        (LLAMA, chat(response_format={"type": "text"}), "/response_format/type"),
+        (KIMI, chat(response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}}), "/json_schema"),
+        (KIMI, chat(reasoning_effort="minimal"), "/reasoning_effort"),
+        (DEEPSEEK, chat(reasoning_effort="minimal"), "/reasoning_effort"),
+        (KIMI, chat({"role": "robot", "content": "a"}), "/role"),
+        (KIMI, chat(HELLO, CALLS, {"role": "tool", "content": "1"}), "tool_call_id"),
+        (KIMI, chat(n=200), "/n"),
+        (KIMI, chat(stop=list("abcde")), "/stop"),
+        (SCOUT, chat({"role": "user", "content": [LINK]}), "/image_url/url"),
+        (QWEN, chat(tools=[{"type": "function", "function": {"name": "f"}}]), "/tools/0/function"),
+        (GPT, {"input": "a", "reasoning": {"effort": "minimal"}}, "/reasoning/effort"),
+        (GPT, {"input": None}, "/input"),
+        (BGE, {"text": [""]}, "/text/0"),
+        (BGE, {"text": ["a"] * 101}, "/text"),
+        (M3, {"text": "a", "contexts": [{"text": "a"}]}, "2 matches"),
+        (LLAMA, chat(prompt="a"), "2 matches"),
+        (WHISPER, {"audio": {"body": "a"}}, "/audio"),
+    ],
+)
+def test_what_the_schemas_refuse_is_refused_with_its_place(model, request_, place):
+    assert place in problem(model, request_, "/requests/3", Behaviour())
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"),
+    [
+        (LLAMA, chat(HELLO, CALLS | {"content": ""}, {"role": "tool", "content": "1"}, top_k=50, seed=1, stop=["a"])),
+        (LLAMA, {"prompt": "a", "top_p": 2, "frequency_penalty": 2, "external_reference": "a"}),
+        (SCOUT, chat({"role": "user", "content": [PICTURE]}, HELLO)),
+        (QWEN, chat({"role": "user", "content": [{"type": "text", "text": "a"}]}, frequency_penalty=-2)),
+        (KIMI, chat(HELLO, CALLS | {"content": None}, {"role": "tool", "content": "1", "tool_call_id": "c"})),
+        (KIMI, chat({"role": "developer", "content": "a"}, HELLO, n=3, seed=0, top_p=None, stop="a", top_k=250)),
+        (KIMI, chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}})),
+        (DEEPSEEK, chat(reasoning_effort="max")),
+        (GPT, {"input": [{"anything": True}], "reasoning": {"effort": "low"}, "max_output_tokens": 5}),
+        (M3, {"text": ["a"] * 100, "truncate_inputs": True}),
+    ],
+)
+def test_what_the_schemas_accept_is_accepted(model, request_):
+    assert problem(model, request_, "/requests/0", Behaviour()) is None
+
+
+def test_what_is_not_published_is_a_switch():
+    request = chat(stop="a", seed=3)
+    assert problem(LLAMA, request, "", Behaviour()) is None
+    assert "oneOf" in problem(LLAMA, request, "", Behaviour(batch_messages=False))
+    assert "'/stop'" in problem(LLAMA, request, "", Behaviour(unknown_members="refuse"))
+
+
+def test_each_model_has_one_schema_and_each_schema_its_source():
+    path = Path(__file__).parents[4] / "local/workers_ai/schemas.json"
+    schemas = json.loads(path.read_text("utf-8"))["schemas"]
+    assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)
+    for one in schemas.values():
+        assert one["source"] is None or one["source"].keys() == {"page", "file", "commit", "read"}

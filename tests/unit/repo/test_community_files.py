@@ -1,0 +1,46 @@
+"""What hosts and editors read: that it runs this project's own checks, with the tools that the locks install."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_workflow_runs_what_ci_runs_and_the_second_implementations():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run", "make test-second"]
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_hooks_before_a_commit_are_checks_of_make_lint_with_the_projects_own_tools():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+
+    assert repository["repo"] == "local"
+    assert {hook["id"] for hook in repository["hooks"]} == {"ruff-check", "ruff-format", "mypy", "cfn-lint"}
+    for hook in repository["hooks"]:
+        assert hook["language"] == "system"
+        assert hook["entry"].removesuffix(" --force-exclude") in lint
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name)
+def test_issue_forms_have_what_the_host_demands(path):
+    form = yaml.safe_load(path.read_text())
+
+    assert {"name", "description", "body"} <= form.keys()
+    assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown")
+
+
+def test_the_changelog_is_in_the_form_of_keep_a_changelog():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+    assert headings[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    allowed = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= allowed

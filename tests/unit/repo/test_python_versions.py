@@ -1,0 +1,35 @@
+"""What differs between the Python versions that the project allows: only where zstd comes from."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_zstd_comes_from_the_standard_library_where_that_has_it():
+    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there: this pretends to be one."""
+    program = """
+import sys, types
+from backports import zstd
+sys.modules.pop("backports.zstd"), sys.modules.pop("backports")
+sys.modules["compression"] = types.ModuleType("compression")
+sys.modules["compression"].zstd = sys.modules["compression.zstd"] = zstd
+class NoBackports:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "backports":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoBackports())
+sys.version_info = (3, 14, 0, "final", 0)
+from functions.submit.records import decompress
+assert b"".join(decompress.decompress("zstd", iter([zstd.compress(b"text")]))) == b"text"
+"""
+    if sys.version_info >= (3, 14):
+        program = (
+            "from compression import zstd\n"
+            "from functions.submit.records import decompress\n"
+            "assert decompress.zstd is zstd\n"
+        )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,81 @@
+"""What is logged and measured, read from the source: no line without a name, no metric that nobody sees."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+from local.template import template
+from shared.models import Batch, BatchState, Submission
+from shared.observability import METRICS, batch_log_fields
+from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
+WITHOUT_A_JOB = {
+    "not an upload",
+    "event refused: too old",
+    "upload deleted before its job was created",
+    "no job id left for an upload",
+    "calls are paused",
+    "pause over",
+    "models have as many batches outstanding as they may",
+    "message not worked on",
+    "completion time not remembered",
+    "completion times not read",
+    "stack controlled",
+    "unknown command for the stack",
+    "stack's command not read",
+    "no control object",
+    "next tick not anticipated",
+}
+"""Lines about what is no job, or not yet."""
+
+
+def log_calls():
+    """Every call of `logger.something(…)` in what is shipped, and where it stands."""
+    for path in SHIPPED:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("logger"), method)) if method != "inject_lambda_context":
+                    yield f"{path.stem}:{node.lineno}", node
+
+
+def test_every_line_names_its_job():
+    nameless = {}
+    for place, call in log_calls():
+        given = {keyword.arg for keyword in call.keywords}
+        spread = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg is None]
+        (message,) = [ast.literal_eval(argument) for argument in call.args]
+        if not (message in WITHOUT_A_JOB or "job_id" in given or spread):
+            nameless[place] = message
+        assert all("batch_log_fields" in one or one == "named" for one in spread), place
+    assert nameless == {}
+
+
+def test_a_call_of_the_log_is_found():
+    assert len(list(log_calls())) > 40
+
+
+def test_a_line_about_a_batch_names_the_id_that_the_api_gave_it_last():
+    batch = Batch("job", "00000003", BatchState.READY, 0, 1, 1, 10, 0.0)
+    submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
+    queued = Batch("job", "00000003", BatchState.QUEUED, 0, 1, 1, 10, 0.0, submissions=submissions)
+
+    assert batch_log_fields(batch) == {"job_id": "job", "number": "00000003"}
+    assert batch_log_fields(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
+
+
+def test_every_metric_is_counted_somewhere_and_seen_on_the_dashboard():
+    sources = "".join(path.read_text() for path in SHIPPED if path.name != "observability.py")
+    body = template()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
+    seen = set(re.findall(r'"Dropbatch", "(\w+)"', body))
+
+    assert {name for name in METRICS if f'"{name}"' not in sources} == set()
+    assert seen == set(METRICS)
+    assert json.loads(body)["widgets"]
+
+
+def test_every_refusal_is_counted_as_something():
+    assert set(METRIC_OF_CLASS) == set(ErrorClass)
+    assert set(METRIC_OF_CLASS.values()) <= set(METRICS)

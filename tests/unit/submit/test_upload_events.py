@@ -1,0 +1,123 @@
+"""S3's notifications, as it sends them: which objects arrived, under which keys."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from functions.submit.upload_events import ObjectCreated, parse_notification
+from shared.aws.queues import PollMessage, SubmitMessage, decode_message
+from shared.s3_keys import is_upload
+
+EVENTS = Path(__file__).parents[3] / "events"
+AT = 1795253400.123
+
+
+def event(name):
+    return (EVENTS / f"{name}.json").read_text("utf-8")
+
+
+def body_of(name):
+    (record,) = json.loads(event(name))["Records"]
+    return record["body"]
+
+
+def test_a_put_is_one_arrival_with_its_version_and_time():
+    assert parse_notification(event("s3-put")) == [
+        ObjectCreated("dropbatch-test", "inbox/reviews/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", AT)
+    ]
+
+
+def test_a_completed_multipart_upload_is_an_arrival():
+    (arrival,) = parse_notification(event("s3-multipart"))
+    assert arrival.key == "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz"
+
+
+def test_an_event_of_a_source_bucket_names_its_key_as_it_is():
+    assert parse_notification(event("s3-eventbridge")) == [
+        ObjectCreated("team-exports", "ai/reviews 100%+/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.0)
+    ]
+
+
+def test_an_event_of_a_bucket_without_versions_names_none():
+    told = json.loads(event("s3-eventbridge"))
+    del told["detail"]["object"]["version-id"]
+    assert parse_notification(json.dumps(told))[0].version == ""
+
+
+@pytest.mark.parametrize("change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}])
+def test_no_other_event_counts_as_an_upload(change):
+    with pytest.raises(msgspec.ValidationError):
+        parse_notification(json.dumps({**json.loads(event("s3-eventbridge")), **change}))
+
+
+def test_keys_are_decoded_once():
+    (arrival,) = parse_notification(event("s3-key-with-odd-characters"))
+    assert arrival.key == "inbox/Résumés & more/100% sure+1/日本 (v2) =a,b.jsonl"
+    assert is_upload(arrival.key)
+
+
+def test_the_test_event_announces_nothing():
+    assert parse_notification(event("s3-test-event")) == []
+
+
+def test_a_message_of_the_upload_queue_holds_the_event():
+    assert parse_notification(body_of("sqs-upload")) == parse_notification(event("s3-put"))
+
+
+def test_several_records_are_several_arrivals_in_order():
+    notification = json.loads(event("s3-put"))
+    other = json.loads(event("s3-multipart"))
+    notification["Records"] += other["Records"]
+    assert [one.key for one in parse_notification(json.dumps(notification))] == [
+        "inbox/reviews/july.jsonl",
+        "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz",
+    ]
+
+
+@pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "LifecycleExpiration:Delete", "ObjectTagging:Put"])
+def test_events_other_than_creations_announce_nothing(name):
+    notification = json.loads(event("s3-put"))
+    notification["Records"][0]["eventName"] = name
+    assert parse_notification(json.dumps(notification)) == []
+
+
+def test_a_bucket_without_versions_names_none():
+    notification = json.loads(event("s3-put"))
+    del notification["Records"][0]["s3"]["object"]["versionId"]
+    (arrival,) = parse_notification(json.dumps(notification))
+    assert arrival.version == ""
+
+
+def test_an_event_without_a_time_is_taken():
+    notification = json.loads(event("s3-put"))
+    del notification["Records"][0]["eventTime"]
+    (arrival,) = parse_notification(json.dumps(notification))
+    assert arrival.at is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "null", "[]", "{}", '{"Records":[]}', '{"Records":[{}]}', '{"Event":"other"}', '{"do":"submit"}', "text"],
+)
+def test_what_is_not_a_notification_is_refused(body):
+    with pytest.raises(msgspec.MsgspecError):
+        parse_notification(body)
+
+
+def test_the_recorded_messages_of_the_other_queues_are_ours():
+    job = "20261121T093000Z-5f3a9c1e"
+    assert decode_message(body_of("sqs-submit")) == SubmitMessage(job, "00000000")
+    assert decode_message(body_of("sqs-poll")) == PollMessage(((job, "00000000"), (job, "00000001.0")))
+
+
+@pytest.mark.parametrize("name", ["sqs-upload", "sqs-submit", "sqs-poll"])
+def test_recorded_messages_carry_their_own_digest(name):
+    (record,) = json.loads(event(name))["Records"]
+    assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()
+
+
+def test_the_schedule_sends_nothing():
+    assert json.loads(event("schedule")) == {}

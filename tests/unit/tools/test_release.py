@@ -1,0 +1,109 @@
+"""`make release`: folders that deploy without building, and whose bytes two builds agree on."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.template import parse
+from tools import release
+from tools.release import ReleaseError, build_release, release_template, write_zip
+
+ROOT = Path(__file__).resolve().parents[3]
+TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")
+
+
+def test_the_template_of_a_release_names_its_zip_and_its_processor_and_nothing_to_build():
+    made, source = parse(release_template(TEMPLATE, "code.zip", "x86_64")), parse(TEMPLATE)
+    assert made["Globals"]["Function"].pop("CodeUri") == "code.zip"
+    assert made["Parameters"]["Architecture"]["Default"] == "x86_64"
+    assert made["Parameters"].pop("Architecture")["AllowedValues"] == ["x86_64"]
+    del source["Globals"]["Function"]["CodeUri"], source["Parameters"]["Architecture"]
+    for function in ("SubmitFunction", "PollFunction"):
+        assert source["Resources"][function]["Metadata"].pop("BuildMethod") == "makefile"
+    assert made == release._long_forms(source), "nothing else differs"
+
+
+def test_the_template_of_a_release_is_expanded():
+    """CloudFormation's console does not go through SAM, which would expand anchors."""
+    text = release_template(TEMPLATE, "code.zip", "arm64")
+    assert any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(TEMPLATE))
+    assert not any(
+        isinstance(event, yaml.AliasEvent)
+        or getattr(event, "anchor", None)
+        or str(getattr(event, "tag", "")).startswith("!")
+        for event in yaml.parse(text)
+    )
+    assert len(text.encode()) < 1_000_000, "CloudFormation's limit"
+
+
+@pytest.mark.build
+def test_cfn_lint_accepts_the_template_of_a_release(tmp_path):
+    (tmp_path / "template.yaml").write_text(release_template(TEMPLATE, "code.zip", "arm64"), "utf-8")
+    (tmp_path / "code.zip").touch()
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/cfn-lint"), "template.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CodeUri: .", "CodeUri: src"),
+        ("[arm64, x86_64]", "[arm64]"),
+        ("BuildMethod: makefile", "BuildMethod: python3.13"),
+    ],
+)
+def test_a_template_that_has_changed_its_form_is_noticed(old, new):
+    with pytest.raises(ReleaseError, match="is expected"):
+        release_template(TEMPLATE.replace(old, new), "code.zip", "arm64")
+
+
+def test_a_zip_depends_on_names_and_content_alone(tmp_path):
+    for name, order in (("one", ["a", "b/c"]), ("two", ["b/c", "a"])):
+        for number, path in enumerate(order):
+            file = tmp_path / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(path)
+            file.chmod(0o600 if number else 0o755)
+            os.utime(file, (10**9 + number, 10**9))
+        write_zip(tmp_path / name, tmp_path / f"{name}.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one.zip") as made:
+        assert made.namelist() == ["a", "b/c"]
+        assert {entry.external_attr >> 16 & 0o777 for entry in made.infolist()} == {0o644}
+
+
+@pytest.mark.slow
+@pytest.mark.build
+def test_two_builds_give_the_same_bytes(release_folder, tmp_path):
+    build_release("arm64", "arm64", tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in release_folder.iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
+    }
+
+
+@pytest.mark.build
+def test_the_sums_are_those_of_every_other_file(release_folder):
+    sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (release_folder / "SHA256SUMS").read_text(), re.MULTILINE))
+    files = {path.name for path in release_folder.iterdir()} - {"SHA256SUMS"}
+    assert {hashlib.sha256((release_folder / name).read_bytes()).hexdigest(): name for name in files} == sums
+    version, _ = release.project()
+    zipped = f"dropbatch-{version}-arm64.zip"
+    assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
+    with zipfile.ZipFile(release_folder / zipped) as made:
+        assert {"functions/submit/handler.py", "functions/poll/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}
+
+
+@pytest.mark.build
+def test_a_folder_that_is_in_use_is_left_alone(release_folder, tmp_path):
+    kept = shutil.copytree(release_folder, tmp_path / "kept")
+    with pytest.raises(ReleaseError, match="not empty"):
+        build_release("arm64", "arm64", kept)
