@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 from shared.observability import batch_log_fields, logger
 from shared.other_account import api_of, other_account
 from shared.workers_ai.client import TokenState
-from shared.workers_ai.error_codes import ErrorClass, classify_error, classify_with_valid_token
+from shared.workers_ai.error_codes import (
+    ErrorClass,
+    classify_poll_error,
+    classify_submit_error,
+    classify_with_valid_token,
+)
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -27,7 +32,7 @@ def classify_rejection(services: Services, job: Job, batch: Batch, reply: Reject
     Raises:
         StorageError: DynamoDB failed.
     """
-    verdict = classify_error(reply.status, reply.code, reply.message, enveloped=reply.enveloped, polling=polling)
+    verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
     # An id may be unknown only to a token that may not use its account; the stack's own account needs no such doubt.
     doubted = verdict is ErrorClass.UNKNOWN_ID and other_account(services, job)
     if verdict is not ErrorClass.CHECK_TOKEN and not doubted:
@@ -38,7 +43,7 @@ def classify_rejection(services: Services, job: Job, batch: Batch, reply: Reject
         case TokenState.GOOD if doubted:
             return verdict
         case TokenState.GOOD:
-            return classify_with_valid_token(reply.status, reply.code, enveloped=reply.enveloped, polling=polling)
+            return classify_with_valid_token(reply, polling=polling)
         case TokenState.REFUSED:
             return ErrorClass.ACCOUNT
         case _:

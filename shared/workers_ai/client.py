@@ -19,7 +19,7 @@ import msgspec
 
 from shared.errors import StorageError
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
-from shared.workers_ai.error_codes import ErrorClass, classify_error
+from shared.workers_ai.error_codes import ErrorClass, classify_submit_error
 from shared.workers_ai.replies import Failed, OutcomeUnknown, Rejected, Reply, parse_reply, says_success
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class WorkersAI:
             return TokenState.UNKNOWN
         if not isinstance(reply, Rejected):
             return TokenState.UNKNOWN
-        verdict = classify_error(reply.status, reply.code, reply.message, enveloped=reply.enveloped)
+        verdict = classify_submit_error(reply)
         refused = verdict is ErrorClass.ACCOUNT or (reply.enveloped and verdict is ErrorClass.CHECK_TOKEN)
         return TokenState.REFUSED if refused else TokenState.UNKNOWN
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shared.workers_ai.replies import Rejected
 
 QUEUE_UNSUPPORTED = "does not support request queuing"
 """Text that distinguishes a model without a queue from other uses of code 8007."""
@@ -90,6 +94,13 @@ _BARE: dict[int, ErrorClass] = {
 }
 """For the API's own JSON without a code, by HTTP status."""
 
+_PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
+    ErrorClass.ACCOUNT: ErrorClass.CHECK_TOKEN,  # a redirect
+    ErrorClass.CHECK_TOKEN: ErrorClass.CHECK_TOKEN,
+    ErrorClass.HOLD: ErrorClass.HOLD,
+}
+"""For a page of a proxy or firewall that answers a poll, by what its HTTP status means; any other is no answer."""
+
 METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.MODEL_WAITS: "ApiThrottles",
     ErrorClass.HOLD: "ApiThrottles",
@@ -127,51 +138,44 @@ _ADVICE = {
 }
 
 
-def classify_error(
-    status: int, code: int | None, message: str, *, enveloped: bool = True, polling: bool = False
-) -> ErrorClass:
-    """Return what an error means. On a poll `MODEL`, `REQUEST` and `UNKNOWN_ID` require several such replies.
+def classify_submit_error(reply: Rejected) -> ErrorClass:
+    """What an error reply to a submit means, or to the free call."""
+    return _by_code(reply) or _by_status(reply.status)
 
-    Args:
-        status: HTTP status; 0 where no connection was made.
-        code: the body's first code, if it had one.
-        message: the body's message.
-        enveloped: whether the body was the API's own JSON.
-        polling: whether it answers a poll instead of a submit.
-    """
-    if not enveloped:
-        return _classify_page(status, polling=polling)
-    if QUEUE_UNSUPPORTED in message.lower():
+
+def classify_poll_error(reply: Rejected) -> ErrorClass:
+    """What an error reply to a poll means. Of `MODEL`, `REQUEST` and `UNKNOWN_ID` several are required."""
+    verdict = _by_status(reply.status)
+    if not reply.enveloped:
+        return _PAGES_ON_A_POLL.get(verdict, ErrorClass.TRY_LATER)
+    if by_code := _by_code(reply):
+        return by_code
+    if reply.status == HTTPStatus.NOT_FOUND:
+        return ErrorClass.UNKNOWN_ID
+    is_unknown_code = reply.code is not None and reply.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return ErrorClass.REQUEST if verdict is ErrorClass.TRY_LATER and is_unknown_code else verdict
+
+
+def _by_code(reply: Rejected) -> ErrorClass | None:
+    """What the API's own JSON means, if it says more than its HTTP status."""
+    if not reply.enveloped:
+        return None
+    if QUEUE_UNSUPPORTED in reply.message.lower():
         return ErrorClass.MODEL
-    if code in _CODES:
-        return _CODES[code]
-    if code is None and status in _BARE:
-        return _BARE[status]
+    return _BARE.get(reply.status) if reply.code is None else _CODES.get(reply.code)
+
+
+def _by_status(status: int) -> ErrorClass:
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return ErrorClass.ACCOUNT
-    if polling and status == HTTPStatus.NOT_FOUND:
-        return ErrorClass.UNKNOWN_ID
-    verdict = _STATUSES.get(status, ErrorClass.TRY_LATER)
-    if polling and verdict is ErrorClass.TRY_LATER and code is not None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ErrorClass.REQUEST
-    return verdict
+    return _STATUSES.get(status, ErrorClass.TRY_LATER)
 
 
-def _classify_page(status: int, *, polling: bool) -> ErrorClass:
-    """What a reply of a proxy or firewall means, which is not the API's JSON."""
-    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return ErrorClass.CHECK_TOKEN if polling else ErrorClass.ACCOUNT
-    verdict = _STATUSES.get(status, ErrorClass.TRY_LATER)
-    if polling and verdict not in {ErrorClass.CHECK_TOKEN, ErrorClass.HOLD}:
-        return ErrorClass.TRY_LATER
-    return verdict
-
-
-def classify_with_valid_token(status: int, code: int | None, *, enveloped: bool, polling: bool) -> ErrorClass:
+def classify_with_valid_token(reply: Rejected, *, polling: bool) -> ErrorClass:
     """What an error of class `CHECK_TOKEN` means once the free call accepted the token."""
-    if enveloped and code == UNKNOWN_MODEL_OR_PATH:
+    if reply.enveloped and reply.code == UNKNOWN_MODEL_OR_PATH:
         return ErrorClass.MODEL
-    if not enveloped and not polling and status == HTTPStatus.FORBIDDEN:
+    if not reply.enveloped and not polling and reply.status == HTTPStatus.FORBIDDEN:
         return ErrorClass.REQUEST
     return ErrorClass.TRY_LATER
 

@@ -9,10 +9,12 @@ from shared.workers_ai.error_codes import (
     RETRYABLE_ITEM_CODES,
     ErrorClass,
     advice,
-    classify_error,
+    classify_poll_error,
+    classify_submit_error,
     classify_with_valid_token,
     model_error_message,
 )
+from shared.workers_ai.replies import Rejected
 
 # Of the design's table, row by row; a code added there or here without the other is noticed below.
 CODES = {
@@ -34,13 +36,22 @@ OBSERVED_ONLY = {
 }
 """Seen in the field, and not in the design's table."""
 
+CLASSIFY = (classify_submit_error, classify_poll_error)
+
 EVERY = [(code, verdict) for verdict, codes in CODES.items() for code in sorted(codes)]
+
+
+def reply(status, code, message="words"):
+    """An error in the API's own JSON."""
+    return Rejected(status, code, message, enveloped=True)
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
 def test_on_a_submit_the_code_decides_whatever_the_status(code, verdict):
     statuses = (400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302)
-    assert {status: classify_error(status, code, "words") for status in statuses} == dict.fromkeys(statuses, verdict)
+    assert {status: classify_submit_error(reply(status, code)) for status in statuses} == dict.fromkeys(
+        statuses, verdict
+    )
 
 
 def test_no_other_code_has_a_verdict():
@@ -50,7 +61,7 @@ def test_no_other_code_has_a_verdict():
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
 def test_on_a_poll_the_code_decides_likewise(code, verdict):
     for status in (200, 400, 401, 403, 404, 410, 500):
-        assert classify_error(status, code, "words", polling=True) is verdict, status
+        assert classify_poll_error(reply(status, code)) is verdict, status
 
 
 # Status, then what it means on a submit and on a poll: without a code in the API's own JSON, with an unknown code
@@ -75,13 +86,14 @@ STATUSES = {
     500: ("try_later try_later", "try_later try_later", "try_later try_later"),
     503: ("try_later try_later", "try_later try_later", "try_later try_later"),
 }
-FORMS = ({"code": None}, {"code": 123456}, {"code": None, "enveloped": False})
+FORMS = ((None, True), (123456, True), (None, False))
 
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("form", range(3), ids=["without-code", "unknown-code", "page"])
 def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a_poll(status, form):
-    said = [classify_error(status, message="", polling=polling, **FORMS[form]).value for polling in (False, True)]
+    code, enveloped = FORMS[form]
+    said = [classify(Rejected(status, code, "", enveloped=enveloped)).value for classify in CLASSIFY]
     assert " ".join(said) == STATUSES[status][form]
 
 
@@ -99,19 +111,19 @@ def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a
 )
 def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
     for on_poll, wanted in ((False, submitting), (True, polling)):
-        assert classify_with_valid_token(status, code, enveloped=enveloped, polling=on_poll) is wanted
+        assert classify_with_valid_token(Rejected(status, code, "", enveloped=enveloped), polling=on_poll) is wanted
 
 
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
-@pytest.mark.parametrize("polling", [True, False])
+@pytest.mark.parametrize("classify", CLASSIFY)
 @pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
-def test_a_model_without_a_queue_is_the_models_fault_in_any_case_of_letters(code, polling, words):
-    assert classify_error(400, code, f"AiError: Model {words}.", polling=polling) is ErrorClass.MODEL
+def test_a_model_without_a_queue_is_the_models_fault_in_any_case_of_letters(code, classify, words):
+    assert classify(reply(400, code, f"AiError: Model {words}.")) is ErrorClass.MODEL
 
 
 def test_a_page_is_not_believed_of_a_model_without_a_queue():
-    said = classify_error(500, None, "does not support request queuing", enveloped=False, polling=True)
-    assert said is ErrorClass.TRY_LATER
+    page = Rejected(500, None, "does not support request queuing")
+    assert classify_poll_error(page) is ErrorClass.TRY_LATER
 
 
 @pytest.mark.parametrize(
@@ -133,8 +145,8 @@ def test_codes_of_failed_items_that_are_tried_again():
     assert {3040, 3007, 3008, 3021, 971} == RETRYABLE_ITEM_CODES
 
 
-@given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text(), polling=st.booleans())
-def test_whatever_it_says_means_something(status, code, message, polling):
-    verdict = classify_error(status, code, message, polling=polling)
-    assert verdict in ErrorClass
-    assert polling or verdict is not ErrorClass.UNKNOWN_ID
+@given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text())
+def test_every_reply_is_classified(status, code, message):
+    said = reply(status, code, message)
+    assert classify_poll_error(said) in ErrorClass
+    assert classify_submit_error(said) in set(ErrorClass) - {ErrorClass.UNKNOWN_ID}
