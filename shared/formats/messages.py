@@ -48,34 +48,52 @@ CALL_TYPES = frozenset({"tool_use", "toolUse"})
 RESULT_TYPES = frozenset({"tool_result", "toolResult"})
 
 
-def chat_messages(messages: Json | None, system: Json | None, target: Target, path: str) -> Json:
+class Names(NamedTuple):
+    """What a record calls the messages and the system's text of a chat request, for error messages.
+
+    Attributes:
+        path: the body's name in the record.
+        system: the member with the system's text.
+        places: for each message, the index of the Responses API's item that it is made of; None for a chat request.
+    """
+
+    path: str
+    system: str = "system"
+    places: list[int] | None = None
+
+    def message(self, index: int) -> str:
+        """The name of a message."""
+        return f"{self.path}.messages[{index}]" if self.places is None else f"{self.path}.input[{self.places[index]}]"
+
+
+def chat_messages(messages: Json | None, system: Json | None, target: Target, names: Names) -> Json:
     """The messages of a chat request, with the system's text as the first one.
 
     Args:
         messages: the member as JSON; None if it is missing.
         system: Anthropic's or Converse's `system` as JSON; None for none.
         target: what they are sent to.
-        path: the body's name in the record, for error messages.
+        names: what the record calls them.
 
     Raises:
         BadRecordError: they are not an array of objects, or contain something that the model does not accept.
     """
     if messages is None or not begins(messages, b"["):
-        raise BadRecordError(f"{path}.messages", "It must be an array of messages.")
-    first = _system_message(system, path)
+        raise BadRecordError(f"{names.path}.messages", "It must be an array of messages.")
+    first = _system_message(system, f"{names.path}.{names.system}")
     if not first and _are_plain(messages, target):
         return messages
     changed: list[Json] = [first] if first else []
     for index, raw in enumerate(elements_of(messages) or []):
         members = members_of(raw)
         if members is None:
-            raise BadRecordError(f"{path}.messages[{index}]", "It must be an object.")
+            raise BadRecordError(names.message(index), "It must be an object.")
         known = {name: value for name, value in members.items() if name == "content" or value != NULL}
         if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
             known["role"] = msgspec.Raw(b'"system"')
         if known != members:
             members, raw = known, msgspec.Raw(splice(known.items()))  # noqa: PLW2901
-        changed += _converted(raw, members, target, f"{path}.messages[{index}].content")
+        changed += _converted(raw, members, target, f"{names.message(index)}.content")
     if target.schema.call_ids:
         changed = [_with_call_ids(one, target.schema.call_ids) for one in changed]
     return splice_array(changed)
@@ -135,7 +153,7 @@ def _system_message(system: Json | None, path: str) -> bytes:
         texts = [text_of(members_of(one) or {}) for one in blocks]
         text = encode("\n".join(one or "" for one in texts)) if None not in texts else None
     if text is None or not begins(text, b'"'):
-        raise BadRecordError(f"{path}.system", "It must be a string or an array of text parts.")
+        raise BadRecordError(path, "It must be a string or an array of text parts.")
     return splice([("role", b'"system"'), ("content", text)])
 
 

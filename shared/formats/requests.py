@@ -24,7 +24,7 @@ from shared.formats.base import (
     value_of,
 )
 from shared.formats.members import check_limits, renamed, thinking
-from shared.formats.messages import chat_messages
+from shared.formats.messages import Names, chat_messages
 from shared.formats.responses import response_format, to_chat, to_responses
 from shared.formats.tools import chat_tool_choice, chat_tools
 
@@ -69,11 +69,19 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
 # ── one endpoint each ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _chat(request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str) -> None:
+def _chat(
+    request: Request,
+    origins: Origins,
+    endpoint: Endpoint,
+    target: Target,
+    path: str,
+    places: list[int] | None = None,
+) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
     if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(request.pop("modalities", b"")):
         raise BadRecordError(f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out.")
-    request["messages"] = chat_messages(request.get("messages"), request.pop("system", None), target, path)
+    names = Names(path, origins.get("system", "system"), places)
+    request["messages"] = chat_messages(request.get("messages"), request.pop("system", None), target, names)
     if "toolConfig" in request and "tools" not in request:
         config = members_of(request.pop("toolConfig")) or {}
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
@@ -141,8 +149,8 @@ def _responses(request: Request, origins: Origins, endpoint: Endpoint, target: T
     if reasoning and b"null" in map(bytes, reasoning.values()):
         request["reasoning"] = splice((name, value) for name, value in reasoning.items() if bytes(value) != b"null")
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
-        to_chat(request, origins, target, path)
-        _chat(request, origins, endpoint, target, path)
+        places = to_chat(request, origins, target, path)
+        _chat(request, origins, endpoint, target, path, places)
 
 
 def convert_defaults(target: Target) -> Request:

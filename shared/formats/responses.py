@@ -90,13 +90,16 @@ def _flat_format(response_format: Json) -> Json:
 # ── to chat ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_chat(request: Request, origins: dict[str, str], target: Target, path: str) -> None:
+def to_chat(request: Request, origins: dict[str, str], target: Target, path: str) -> list[int]:
     """Turn a request of the Responses API into a chat request; `origins` learns the names that the record has.
+
+    Returns:
+        for each message, the index of the item that it is made of.
 
     Raises:
         BadRecordError: it has an item or a tool that has no counterpart in chat.
     """
-    request["messages"] = _messages(request.pop("input"), path)
+    request["messages"], places = _messages(request.pop("input"), path)
     for old, new in (("instructions", "system"), ("max_output_tokens", "max_tokens")):
         if old in request:
             value = request.pop(old)
@@ -114,16 +117,18 @@ def to_chat(request: Request, origins: dict[str, str], target: Target, path: str
     for index, raw in enumerate(elements_of(request.get("tools", b"[]")) or []):
         if word_of((members_of(raw) or {}).get("type", NULL)) != "function":
             raise BadRecordError(f"{path}.tools[{index}]", "The models of Workers AI call functions, no other tools.")
+    return places
 
 
-def _messages(given: Json, path: str) -> Json:
-    """A text, or items, as messages."""
+def _messages(given: Json, path: str) -> tuple[Json, list[int]]:
+    """A text, or items, as messages, and the index of the item that each is made of."""
     if begins(given, b'"'):
-        return splice_array([splice([("role", b'"user"'), ("content", given)])])
+        return splice_array([splice([("role", b'"user"'), ("content", given)])]), [0]
     items = elements_of(given)
     if items is None:
         raise BadRecordError(f"{path}.input", "It must be a string or an array of items.")
     messages: list[Json] = []
+    places: list[int] = []
     calls: list[bytes] = []
     for index, raw in enumerate(items):
         item = members_of(raw) or {}
@@ -133,6 +138,7 @@ def _messages(given: Json, path: str) -> Json:
             continue
         if calls:
             messages.append(_calling(calls))
+            places.append(index - 1)
             calls = []
         if kind == "function_call_output":
             output = text_of_result(item.get("output", NULL))
@@ -142,9 +148,11 @@ def _messages(given: Json, path: str) -> Json:
             messages.append(splice((name, item[name]) for name in ("role", "content") if name in item))
         elif kind != "reasoning":
             raise BadRecordError(f"{path}.input[{index}]", "It must be a message, or a function's call or output.")
+        places += [index] * (len(messages) - len(places))
     if calls:
         messages.append(_calling(calls))
-    return splice_array(messages)
+        places.append(len(items) - 1)
+    return splice_array(messages), places
 
 
 def _calling(calls: list[bytes]) -> bytes:

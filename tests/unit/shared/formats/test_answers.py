@@ -25,6 +25,8 @@ from tests.support.converted import (
     sent,
 )
 
+IMAGE = {"type": "input_image", "image_url": DATA}
+
 # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -89,6 +91,30 @@ def test_a_responses_request_becomes_chat(model):
     assert request["tools"][0]["function"]["name"] == "tide"
     assert request["response_format"]["type"] == "json_schema"
     assert sent(model, {"input": "Hi"}, url="/v1/responses")["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "member"),
+    [
+        ({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]}, "input[1].content[0]"),
+        (
+            {
+                "input": [
+                    {"type": "reasoning", "summary": []},
+                    {"type": "function_call", "call_id": "c", "name": "tide", "arguments": "{}"},
+                    {"type": "function_call", "call_id": "d", "name": "tide", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "low"},
+                    {"role": "user", "content": [IMAGE]},
+                ]
+            },
+            "input[4].content[0]",
+        ),
+        ({"input": "a", "instructions": 5}, "instructions"),
+    ],
+)
+def test_a_fault_of_a_responses_request_is_named_as_the_record_has_it(more, member):
+    path, _ = fault(LLAMA, {"instructions": "Be brief.", **more}, url="/v1/responses")
+    assert path == f"body.{member}"
 
 
 def test_a_chat_answer_to_a_responses_request_is_a_response():
