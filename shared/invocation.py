@@ -1,13 +1,66 @@
-"""How much time the running Lambda invocation has left."""
+"""The running invocation of a function: what it works with, and how much time it has left."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from shared.retry import retry_until_deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from shared.bootstrap import Services
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One invocation of a function.
+
+    Attributes:
+        services: the process's clients and settings.
+        deadline: Unix seconds at which Lambda ends it.
+    """
+
+    services: Services
+    deadline: float
+
+    @staticmethod
+    def of(services: Services, context: LambdaContext) -> Invocation:
+        """The invocation that Lambda describes by a context."""
+        return Invocation(services, services.now() + context.get_remaining_time_in_millis() / 1000)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until its end."""
+        return self.deadline - self.services.now()
+
+    def allows(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return self.seconds_left >= seconds
+
+    def until(self, end: float) -> Invocation:
+        """It with an end at a time, Unix seconds, if that is earlier than its own."""
+        return replace(self, deadline=min(self.deadline, end))
+
+    def retry(self, step: Callable[[], T]) -> T:
+        """Run a step, again if necessary, until no AWS service fails in it.
+
+        Raises:
+            StorageError: the time is used up.
+        """
+        return retry_until_deadline(step, self.services.sleep, lambda: self.seconds_left)
+
+    @contextmanager
+    def called_by_message(self, hops: int) -> Iterator[Invocation]:
+        """It with services of its own for one message, as `Services.called_by_message` makes them."""
+        with self.services.called_by_message(hops) as own:
+            yield replace(self, services=own)
 
 
 def seconds_left(context: LambdaContext) -> Callable[[], float]:
