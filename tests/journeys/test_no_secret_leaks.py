@@ -117,7 +117,7 @@ def test_what_is_private_is_in_bodies_of_s3_objects_alone(start, api, capfd, cap
 
 
 @pytest.mark.parametrize("name", ["httpx", "httpcore", "botocore", "boto3", "urllib3"])
-def test_a_log_level_applies_to_dropbatch_and_not_to_its_libraries(name):
+def test_log_level_applies_to_dropbatch_and_not_to_its_libraries(name):
     """They would print whole bodies at DEBUG; the parameter LogLevel must not reach them."""
     logger.setLevel("DEBUG")
     try:

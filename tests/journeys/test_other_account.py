@@ -67,7 +67,7 @@ def run_for(world, hours):
 
 
 @pytest.mark.parametrize("way", [WAYS["rest"], WAYS["gateway"]], ids=["rest", "gateway"])
-def test_a_job_in_flight_stays_with_its_account(start, api):
+def test_job_in_flight_stays_with_its_account(start, api):
     """Polls, submits that wait, resubmissions and pieces: everything goes to the account of the job."""
     world = start(MAX_REQUESTS_PER_BATCH=4, BATCH_DEADLINE_HOURS=1)
     api.inject(
@@ -92,7 +92,7 @@ def test_a_job_in_flight_stays_with_its_account(start, api):
     assert pauses(world) == {}
 
 
-def test_an_account_that_the_token_may_not_use_makes_only_its_jobs_wait(start, api):
+def test_account_that_token_may_not_use_makes_only_its_jobs_wait(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(latency=60.0, retention=0.0)
     world.upload_records("a.jsonl", greetings(8), model=M2M)
@@ -130,7 +130,7 @@ def test_an_account_that_the_token_may_not_use_makes_only_its_jobs_wait(start, a
     assert pauses(world) == {}
 
 
-def test_a_job_goes_on_when_the_parameter_is_set_back(start, api):
+def test_job_goes_on_when_parameter_is_set_back(start, api):
     world = start()
     api.switch(latency=60.0, retention=0.0)
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -147,7 +147,7 @@ def test_a_job_goes_on_when_the_parameter_is_set_back(start, api):
     assert accounts(api) == [ACCOUNT]
 
 
-def test_an_unknown_id_is_not_believed_while_the_token_may_not_use_the_account(start, api):
+def test_unknown_id_is_not_believed_while_token_may_not_use_account(start, api):
     """As if the API looked for the id before it looked at the token's accounts."""
     world = start()
     api.switch(latency=300.0)
@@ -166,7 +166,7 @@ def test_an_unknown_id_is_not_believed_while_the_token_may_not_use_the_account(s
     assert len(api.accepted) == 1
 
 
-def test_an_id_that_its_own_account_lost_is_submitted_again_there(start, api):
+def test_id_that_its_own_account_lost_is_submitted_again_there(start, api):
     world = start()
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
@@ -179,7 +179,7 @@ def test_an_id_that_its_own_account_lost_is_submitted_again_there(start, api):
     assert accounts(api) == [ACCOUNT] * 2
 
 
-def test_the_quota_of_another_account_pauses_nothing_else(start, api):
+def test_quota_of_another_account_pauses_nothing_else(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")
@@ -199,7 +199,7 @@ def test_the_quota_of_another_account_pauses_nothing_else(start, api):
     assert accounts(api) == [SECOND] * 2 + [ACCOUNT] * 3
 
 
-def test_a_refused_token_of_the_stacks_account_is_not_probed_by_a_job_of_another(start, api):
+def test_refused_token_of_stacks_account_is_not_probed_by_job_of_another(start, api):
     """Its answers come from another account: they would lift the pause, and the next call would begin it again."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.switch(latency=900.0)
@@ -220,9 +220,7 @@ def test_a_refused_token_of_the_stacks_account_is_not_probed_by_a_job_of_another
 
 
 @pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 400)], ids=["to be polled", "to be submitted"])
-def test_a_refused_token_of_the_stacks_account_is_checked_while_only_other_accounts_jobs_wait(
-    start, api, rate, records
-):
+def test_refused_token_of_stacks_account_is_checked_while_only_other_accounts_jobs_wait(start, api, rate, records):
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=rate)
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
     world.upload_records("a.jsonl", greetings(records), model=M2M)
@@ -246,7 +244,7 @@ def test_a_refused_token_of_the_stacks_account_is_checked_while_only_other_accou
 
 
 @pytest.mark.parametrize("way", [WAYS["worker"]], ids=["worker"])
-def test_a_worker_is_never_asked_for_another_account(start, api):
+def test_worker_is_never_asked_for_another_account(start, api):
     world = start()
     api.switch(latency=60.0, retention=0.0)
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -266,7 +264,7 @@ def test_a_worker_is_never_asked_for_another_account(start, api):
     assert len(api.accepted) == 1
 
 
-def test_the_wait_of_an_account_does_not_count_towards_the_deadline(start, api):
+def test_wait_of_account_does_not_count_towards_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=2)
     api.switch(latency=5.5 * HOUR, retention=0.0)
     world.upload_records("a.jsonl", greetings(2), model=M2M)

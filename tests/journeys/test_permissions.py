@@ -199,7 +199,7 @@ def as_poll(world):
 
 @pytest.mark.parametrize("call", ["head_object", "get_object"])
 @pytest.mark.parametrize("key", ["staging/job/00000000/raw-1-1", "results/a.jsonl/job/manifest.json"])
-def test_poll_gets_not_found_for_a_key_that_does_not_exist(as_poll, call, key):
+def test_poll_gets_not_found_for_key_that_does_not_exist(as_poll, call, key):
     with pytest.raises(ClientError) as caught:
         getattr(as_poll.s3, call)(Bucket=BUCKET, Key=key)
 

@@ -9,7 +9,7 @@ from tests.support.translations import M2M, all_good, greetings
 
 
 @pytest.mark.parametrize("name", ["gateway", "worker"])
-def test_a_job_is_answered_whichever_way_its_batches_go(start, api, name):
+def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
     records = greetings(6)
     records[5] = {"text": "hello", "target_lang": 7}
@@ -27,7 +27,7 @@ def test_a_job_is_answered_whichever_way_its_batches_go(start, api, name):
 
 
 @pytest.mark.parametrize(("name", "records"), [("gateway", 5_000), ("worker", 500)])
-def test_a_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, records):
+def test_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, records):
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", [{"text": "hello"}], model="@cf/baai/bge-m3")
     world.deliver("UploadQueue")
@@ -37,7 +37,7 @@ def test_a_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, reco
 
 @pytest.mark.parametrize("envelope", [True, False])
 @pytest.mark.parametrize("raw", [True, False])
-def test_over_a_worker_bodies_may_have_the_envelope_or_not(start, api, raw, envelope):
+def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
     api.switch(raw_response=raw, envelope=envelope)
     api.inject(Fault(kind="3040"))
     world = start(**WAYS["worker"])
@@ -49,7 +49,7 @@ def test_over_a_worker_bodies_may_have_the_envelope_or_not(start, api, raw, enve
     assert len(api.accepted) == 1
 
 
-def test_a_gateway_that_caches_and_retries_changes_nothing(start, api):
+def test_gateway_that_caches_and_retries_changes_nothing(start, api):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_json_500"))
     world = start(**WAYS["gateway"])
@@ -62,7 +62,7 @@ def test_a_gateway_that_caches_and_retries_changes_nothing(start, api):
 
 
 @pytest.mark.parametrize("name", ["gateway", "worker"])
-def test_a_refused_secret_pauses_everything_until_it_is_changed(start, api, name):
+def test_refused_secret_pauses_everything_until_it_is_changed(start, api, name):
     api.switch(**({"gateway_token": "new"} if name == "gateway" else {"tokens": ("new",)}))
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -77,7 +77,7 @@ def test_a_refused_secret_pauses_everything_until_it_is_changed(start, api, name
     assert len(api.accepted) == 1
 
 
-def test_a_worker_without_raw_responses_gets_a_batch_with_a_large_reply_in_pieces(start, api, monkeypatch):
+def test_worker_without_raw_responses_gets_batch_with_large_reply_in_pieces(start, api, monkeypatch):
     api.switch(raw_response=False)
     monkeypatch.setattr("local.workers_ai.worker.MAX_REPLY_CHARACTERS", 900)
     world = start(**WAYS["worker"])
@@ -88,7 +88,7 @@ def test_a_worker_without_raw_responses_gets_a_batch_with_a_large_reply_in_piece
     assert all_good(world, 16)
 
 
-def test_a_secret_without_a_value_is_waited_for_and_nothing_is_sent(start, api, monkeypatch):
+def test_secret_without_value_is_waited_for_and_nothing_is_sent(start, api, monkeypatch):
     """The stack creates its secret empty; the token is put in it later."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     with mock_aws():

@@ -104,7 +104,7 @@ def answered(world, count):
     return [line.get("result") for line in world.lines()] == [expected_result(M2M, one) for one in greetings(count)]
 
 
-def test_a_job_is_answered_and_billed_once(world_over, bill):
+def test_job_is_answered_and_billed_once(world_over, bill):
     world = world_over(MAX_REQUESTS_PER_BATCH=3)
     world.upload_records("a.jsonl", greetings(7), model=M2M)
     world.settle()
@@ -112,7 +112,7 @@ def test_a_job_is_answered_and_billed_once(world_over, bill):
     assert [one["count"] for one in bill()] == [3, 3, 1]
 
 
-def test_a_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
+def test_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
     world = world_over(secret="wrong")
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
@@ -124,7 +124,7 @@ def test_a_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
     assert answered(world, 2)
 
 
-def test_while_the_worker_is_down_nothing_is_lost_or_billed(world_over, workerd, bill):
+def test_while_worker_is_down_nothing_is_lost_or_billed(world_over, workerd, bill):
     world = world_over()
     workerd.service.stop()
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -137,7 +137,7 @@ def test_while_the_worker_is_down_nothing_is_lost_or_billed(world_over, workerd,
     assert len(bill()) == 1
 
 
-def test_only_a_binding_without_raw_responses_gets_a_large_batch_in_pieces(world_over, workerd, upstream, bill):
+def test_only_binding_without_raw_responses_gets_large_batch_in_pieces(world_over, workerd, upstream, bill):
     world = world_over()
     upstream.inject(kind="giant", factor=800_000)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
@@ -147,9 +147,7 @@ def test_only_a_binding_without_raw_responses_gets_a_large_batch_in_pieces(world
 
 
 @pytest.mark.parametrize("kind", ["html", "bare", "reset", "accept_then_html", "accept_then_reset"])
-def test_what_carries_no_code_out_of_the_binding_is_a_submit_of_unknown_outcome(
-    world_over, workerd, upstream, bill, kind
-):
+def test_what_carries_no_code_out_of_binding_is_submit_of_unknown_outcome(world_over, workerd, upstream, bill, kind):
     world = world_over()
     upstream.inject(kind=kind, on="submit")
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -176,7 +174,7 @@ def stand_in_reply(workerd):
 
 @pytest.mark.parametrize("code", sorted(KNOWN))
 @pytest.mark.parametrize("envelope", [True, False])
-def test_the_stand_in_gives_each_error_as_the_worker_does(workerd, upstream, stand_in_reply, bill, code, envelope):
+def test_stand_in_gives_each_error_as_worker_does(workerd, upstream, stand_in_reply, bill, code, envelope):
     upstream.local("behaviour", "PUT", {"envelope": envelope})
     upstream.inject(kind=str(code))
     reply = workerd.post(SENT)
@@ -187,18 +185,18 @@ def test_the_stand_in_gives_each_error_as_the_worker_does(workerd, upstream, sta
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"requests":{}}', b'{"request_id":7}', b'{"requests":[]}'])
-def test_the_stand_in_refuses_a_body_as_the_worker_does(workerd, stand_in_reply, body):
+def test_stand_in_refuses_body_as_worker_does(workerd, stand_in_reply, body):
     reply, copy = workerd.post(body), stand_in_reply(body)
     assert (copy.status, json.loads(copy.body)) == (reply.status_code, reply.json())
 
 
-def test_the_workers_own_tests_and_types_pass():
+def test_workers_own_tests_and_types_pass():
     for script in ("check", "test"):
         done = subprocess.run(["npm", "run", script], cwd=real.WORKER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_stand_in_knows_the_workers_limits():
+def test_stand_in_knows_workers_limits():
     source = (ROOT / "worker/src/index.ts").read_text()
     assert f"MAX_BODY_BYTES = {stand_in.MAX_BODY_BYTES:_};" in source
     assert f"MAX_REPLY_CHARACTERS = {stand_in.MAX_REPLY_CHARACTERS:_};" in source

@@ -25,7 +25,7 @@ def lines(stack, manifest):
     return [json.loads(line).get("result") for line in body.splitlines()]
 
 
-def test_the_template_makes_what_it_says(stack):
+def test_template_makes_what_it_says(stack):
     bucket, s3, sqs = stack.bucket, client("s3"), client("sqs")
     assert s3.get_bucket_versioning(Bucket=bucket)["Status"] == "Enabled"
     told = s3.get_bucket_notification_configuration(Bucket=bucket)["QueueConfigurations"]
@@ -40,13 +40,13 @@ def test_the_template_makes_what_it_says(stack):
     assert [index["IndexName"] for index in table["GlobalSecondaryIndexes"]] == ["due"]
 
 
-def test_a_job_is_answered_line_by_line(stack):
+def test_job_is_answered_line_by_line(stack):
     put(stack, "main.jsonl", greetings(7))
     manifest = stack.settle("results/main.jsonl/")
     assert lines(stack, manifest) == [expected_result(M2M, one) for one in greetings(7)]
 
 
-def test_a_message_that_failed_too_often_is_redriven(stack):
+def test_message_that_failed_too_often_is_redriven(stack):
     sqs, queue = client("sqs"), stack.url("UploadQueue")
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "0"})
     put(stack, "again.jsonl", greetings(2))

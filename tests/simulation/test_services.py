@@ -161,7 +161,7 @@ def sorted_batch(found):
     return found
 
 
-def test_the_table_answers_as_moto_does(moto, calls):
+def test_table_answers_as_moto_does(moto, calls):
     """1,000 calls, each with the same answer or the same error, and at the end the same items."""
     description = properties("Table")
     moto.dynamodb.create_table(
@@ -194,7 +194,7 @@ def test_the_table_answers_as_moto_does(moto, calls):
     assert min(outcomes.values()) > 15
 
 
-def test_the_bucket_answers_as_moto_does(moto, calls):
+def test_bucket_answers_as_moto_does(moto, calls):
     """1,000 puts, reads, conditional writes and deletions of few keys."""
     moto.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     moto.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
@@ -252,7 +252,7 @@ def comparable(found):
     return body, found["ETag"], found.get("Metadata", {})
 
 
-def test_an_expression_that_is_not_simulated_raises():
+def test_expression_that_is_not_simulated_raises():
     with pytest.raises(NotSimulatedError):
         condition("contains(tags, :one)")
     with pytest.raises(NotSimulatedError):

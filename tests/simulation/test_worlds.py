@@ -37,7 +37,7 @@ def test_what_was_found_once_stays_fixed(plan):
 
 
 @pytest.mark.parametrize("small", SMALL_WORLDS[:1], ids=lambda small: small.name)
-def test_every_switch_and_every_death_keeps_the_laws(small):
+def test_every_switch_and_every_death_keeps_laws(small):
     explored = explore(small, 1)
 
     assert explored.broken == []
@@ -48,11 +48,11 @@ def test_every_switch_and_every_death_keeps_the_laws(small):
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("small", SMALL_WORLDS, ids=lambda small: small.name)
-def test_a_switch_with_a_death_keeps_the_laws(small):
+def test_switch_with_death_keeps_laws(small):
     assert explore(small, 2).broken == []
 
 
-def test_a_seed_gives_the_same_run_under_another_hash_seed():
+def test_seed_gives_same_run_under_another_hash_seed():
     script = (
         "import tests.simulation.__main__\nfrom tests.simulation.runs import random_world\nprint(random_world(3).trace)"
     )
@@ -82,7 +82,7 @@ def unclaimed(monkeypatch):
 
 
 @pytest.mark.usefixtures("unclaimed")
-def test_a_write_without_its_condition_is_found_and_made_small():
+def test_write_without_its_condition_is_found_and_made_small():
     law = "the bill is what the ledger tells"
     seed = next(seed for seed in range(1, 100) if law in {one.law for one in random_world(seed).violations})
 

@@ -57,7 +57,7 @@ sys.exit(deploy.main())
 """
 
 
-def test_a_person_answers_the_questions_and_sees_a_job_end(environment, tmp_path):
+def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
     asked = []
 
     def answer(line):

@@ -78,7 +78,7 @@ def stack(operator):
     return operator.stack
 
 
-def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
+def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     """The local AWS kills running functions, where AWS lets them end: harder than a real deployment."""
     records = requests(2_000, "flight")
     stack.local("behaviour", "PUT", {"latency": 15.0})
@@ -107,7 +107,7 @@ def test_a_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     stack.local("behaviour", "PUT", {"latency": 2.0})
 
 
-def test_a_changed_token_is_used_immediately_without_a_deploy(operator, stack):
+def test_changed_token_is_used_immediately_without_deploy(operator, stack):
     stack.drop(f"{MODEL}/old-token.jsonl", as_lines(requests(10, "old")))
     stack.wait(f"{MODEL}/old-token.jsonl")  # Both functions have read the old one by now.
     secret = operator.resources()["ApiToken"]
@@ -122,7 +122,7 @@ def test_a_changed_token_is_used_immediately_without_a_deploy(operator, stack):
     assert pause.get("reason") != {"S": "token_refused"}
 
 
-def test_a_dead_letter_that_is_sent_back_becomes_its_job(stack):
+def test_dead_letter_that_is_sent_back_becomes_its_job(stack):
     """The notification of the upload was never processed and is in the dead-letter queue."""
     notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
     notifications.pop("ResponseMetadata")
@@ -151,7 +151,7 @@ def test_each_finished_job_was_announced(operator, stack):
     assert operator.announced() == {path: stack.wait(path)[1]["job_id"] for path in paths}
 
 
-def test_a_deleted_stack_leaves_bucket_and_table(operator, stack):
+def test_deleted_stack_leaves_bucket_and_table(operator, stack):
     formation = operator.client("cloudformation")
     formation.delete_stack(StackName=aws.STACK_NAME)
     formation.get_waiter("stack_delete_complete").wait(StackName=aws.STACK_NAME, WaiterConfig={"Delay": 1})

@@ -14,7 +14,7 @@ from tools.release import build_release
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
-def test_a_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
+def test_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
     made, alone = tmp_path / "made", tmp_path / "alone"
     build_release("local", aws._machine_architecture(), made)
     shutil.copytree(made, alone)

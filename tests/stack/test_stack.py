@@ -51,7 +51,7 @@ def test_every_line_of_thousands_answers_its_own_request(stack):
     ("name", "body", "code"),
     [("a.csv", b"a,b\n1,2\n", "bad_options"), ("a.gz", b"\x1f\x8b\x08" + b"\xff" * 100, "broken_archive")],
 )
-def test_an_upload_that_fails_at_once_is_over_within_five_seconds(stack, name, body, code):
+def test_upload_that_fails_at_once_is_over_within_five_seconds(stack, name, body, code):
     """Warm: another upload of the same kind has just failed."""
     for path in (f"at once/warm-{name}", f"at once/{name}"):
         began = time.monotonic()
@@ -63,7 +63,7 @@ def test_an_upload_that_fails_at_once_is_over_within_five_seconds(stack, name, b
     assert seconds < 5, f"{seconds:.1f} s from the upload to its manifest"
 
 
-def test_an_odd_key_and_bad_lines_among_good_ones(stack):
+def test_odd_key_and_bad_lines_among_good_ones(stack):
     path = f"{MODEL}/naïve folder/50% off + café (1).jsonl"
     good = requests(4, "odd")
     one, two, three, four = as_lines(good).splitlines()
@@ -94,7 +94,7 @@ def test_an_odd_key_and_bad_lines_among_good_ones(stack):
     assert "retry.jsonl" not in stack.names(folder)
 
 
-def test_an_upload_announced_three_times_is_one_job_and_billed_once(stack):
+def test_upload_announced_three_times_is_one_job_and_billed_once(stack):
     records = requests(1_200, "thrice")
     before = len(stack.bill())
     path = f"{MODEL}/thrice.jsonl"
@@ -145,7 +145,7 @@ def test_functions_killed_at_random_lose_and_repeat_nothing(stack):
     assert again <= told, f"{again} batches billed twice after {killed} deaths, {told} ambiguous in the manifest"
 
 
-def test_the_command_line_uploads_waits_and_downloads(stack, tmp_path):
+def test_command_line_uploads_waits_and_downloads(stack, tmp_path):
     upload = tmp_path / "by-hand.jsonl"
     upload.write_bytes(as_lines(requests(300, "by hand")))
     command = [sys.executable, "-m", "dropbatch", "--local"]
@@ -169,7 +169,7 @@ def test_the_command_line_uploads_waits_and_downloads(stack, tmp_path):
     assert "ok    dead letters" in run("doctor").stdout
 
 
-def test_the_stack_is_paused_and_resumed_and_a_job_cancelled_by_objects(stack):
+def test_stack_is_paused_and_resumed_and_job_cancelled_by_objects(stack):
     def put(name, word):
         stack.s3.put_object(Bucket=stack.bucket, Key=f"control/{name}", Body=word)
 

@@ -52,7 +52,7 @@ def files_with(token):
     return found
 
 
-def test_the_token_of_a_try_is_on_no_disk(elsewhere, tmp_path):
+def test_token_of_try_is_on_no_disk(elsewhere, tmp_path):
     base_url, token = elsewhere
     upload = tmp_path / "july.jsonl"
     upload.write_text('{"text":"one"}\n{"text":"two"}\n{"text":"three"}\n')

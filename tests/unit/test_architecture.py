@@ -156,7 +156,7 @@ def test_shared_imports_no_function():
     assert breaches(rule) == {}
 
 
-def test_a_function_imports_no_other_function():
+def test_function_imports_no_other_function():
     def rule(name, path):
         own = ".".join(name.split(".")[:2])
         others = [module for module in imports_of(path) if is_in(module, "functions") and not is_in(module, own)]
@@ -165,7 +165,7 @@ def test_a_function_imports_no_other_function():
     assert breaches(rule) == {}
 
 
-def test_rooms_of_the_poll_function_import_only_those_below():
+def test_rooms_of_poll_function_import_only_those_below():
     above = {"batch": ("results", "schedule"), "results": ("schedule",)}
 
     def rule(name, path):
@@ -185,7 +185,7 @@ def test_nothing_shipped_imports_what_is_not():
 
 
 @pytest.mark.parametrize("library", ROOMS)
-def test_a_library_is_imported_only_in_its_room(library):
+def test_library_is_imported_only_in_its_room(library):
     importing = breaches(lambda _, path: any(is_in(module, library) for module in imports_of(path)))
     assert set(importing) <= ROOMS[library]
 
@@ -206,7 +206,7 @@ def test_adapters_of_aws_know_no_job():
     assert breaches(rule) == {}
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_circle():
     """Not at run time: what is imported for types alone may point back."""
     names = {name_of(path): path for path in SHIPPED}
     behind = {name: imports_of(path, types=False) & names.keys() for name, path in names.items()}
@@ -218,7 +218,7 @@ def test_no_module_is_longer_than_400_lines():
     assert breaches(lambda _, path: max(len(path.read_text("utf-8").splitlines()) - 400, 0)) == {}
 
 
-def test_the_environment_is_read_in_one_place():
+def test_environment_is_read_in_one_place():
     def rule(_, path):
         return [
             ast.unparse(node)
@@ -235,7 +235,7 @@ def test_every_module_says_first_what_it_is():
 
 
 @pytest.mark.parametrize("function", ["submit", "poll"])
-def test_a_handler_decides_nothing(function):
+def test_handler_decides_nothing(function):
     path = ROOT / "functions" / function / "handler.py"
     assert len(path.read_text("utf-8").splitlines()) <= 40
     assert not {
@@ -246,13 +246,13 @@ def test_a_handler_decides_nothing(function):
     } & imports_of(path)
 
 
-def test_boto3_is_not_imported_when_a_module_is():
+def test_boto3_is_not_imported_when_module_is():
     top = ast.parse((ROOT / "shared" / "bootstrap.py").read_text("utf-8")).body
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
     assert "boto3" not in names
 
 
-def test_every_verb_of_the_makefile_has_its_rule():
+def test_every_verb_of_makefile_has_its_rule():
     makefile = (ROOT / "Makefile").read_text()
     (verbs,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     rules = re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)

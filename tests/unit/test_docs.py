@@ -113,7 +113,7 @@ def test_every_relative_link_leads_somewhere(page):
 
 
 @each_page
-def test_every_file_that_a_page_names_exists(page):
+def test_every_file_that_page_names_exists(page):
     for name in re.findall(r"`([\w./-]+)`", page.read_text("utf-8")):
         if name.partition("/")[0] in FOLDERS and "/" in name:
             assert (ROOT / name).exists(), name
@@ -122,14 +122,14 @@ def test_every_file_that_a_page_names_exists(page):
 
 
 @each_page
-def test_every_function_that_a_page_places_in_a_file_is_there(page):
+def test_every_function_that_page_places_in_file_is_there(page):
     for path, names in re.findall(r"`([\w./-]+\.py)`:((?:,? `\w+`)+)", page.read_text("utf-8")):
         named = set(re.findall(r"`(\w+)`", names))
         assert named <= names_in(ROOT / path), path
 
 
 @each_page
-def test_every_module_that_a_page_names_by_its_import_path_is_there(page):
+def test_every_module_that_page_names_by_its_import_path_is_there(page):
     for name in re.findall(r"`((?:functions|shared|local|bench|tests)(?:\.\w+)+)`", page.read_text("utf-8")):
         parts = name.split(".")
         module = next((n for n in range(len(parts), 1, -1) if ROOT.joinpath(*parts[:n]).with_suffix(".py").exists()), 0)
@@ -138,21 +138,21 @@ def test_every_module_that_a_page_names_by_its_import_path_is_there(page):
 
 
 @each_page
-def test_every_verb_of_make_that_a_page_names_exists(page):
+def test_every_verb_of_make_that_page_names_exists(page):
     verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
     assert set(named) <= verbs
 
 
 @each_page
-def test_a_page_says_first_what_it_is_for(page):
+def test_page_says_first_what_it_is_for(page):
     title, _, rest = page.read_text("utf-8").partition("\n")
     first = rest.strip().partition("\n")[0]
     assert title.startswith("# ")
     assert re.match(r"[A-Z`]", first), f"after its title {page.name} begins with {first[:40]!r}"
 
 
-def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
+def test_page_of_parameters_has_those_of_template_with_their_defaults():
     parameters = template()["Parameters"]
     rows = table(ROOT / "docs" / "configuration.md", "parameters")
 
@@ -170,7 +170,7 @@ def test_the_page_of_parameters_has_those_of_the_template_with_their_defaults():
         )
 
 
-def test_the_cost_of_an_idle_stack_counts_the_alarms_of_the_template():
+def test_cost_of_idle_stack_counts_alarms_of_template():
     alarms = [
         one
         for one in template()["Resources"].values()
@@ -180,7 +180,7 @@ def test_the_cost_of_an_idle_stack_counts_the_alarms_of_the_template():
     assert STANDING[f"{len(alarms)} alarms"] == pytest.approx(len(alarms) * 0.1)
 
 
-def test_the_costs_shown_before_a_deployment_are_those_that_were_counted():
+def test_costs_shown_before_deployment_are_those_that_were_counted():
     counted = (ROOT / "bench" / "cost.md").read_text()
     idle, job = dollars()
     assert f"| **{idle[1:]}** |" in counted
@@ -191,7 +191,7 @@ def test_the_costs_shown_before_a_deployment_are_those_that_were_counted():
     assert f"each of the {len(fed)} queues" in counted
 
 
-def test_the_page_of_options_has_those_of_the_code():
+def test_page_of_options_has_those_of_code():
     rows = table(ROOT / "docs" / "options.md", "options")
 
     assert [row[0].strip("`") for row in rows] == list(OPTIONS)
@@ -215,7 +215,7 @@ def test_every_reason_to_wait_is_documented_and_no_other():
     } <= documented
 
 
-def test_every_log_line_that_the_documents_name_is_written_somewhere():
+def test_every_log_line_that_documents_name_is_written_somewhere():
     text = (ROOT / "docs/operations.md").read_text()
     looked_for = set(re.findall(r"""(?:grep|-e|_LOGS) "([a-z][^"]+)""", text)) - {"Ticks"}
     code = "".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))

@@ -45,7 +45,7 @@ def poll(client, request_id):
     return client.post(MODEL, json={"request_id": request_id})
 
 
-def test_a_batch_travels_over_a_socket(server):
+def test_batch_travels_over_socket(server):
     _, client = server
     request_id = submit(client).json()["result"]["request_id"]
     assert len(poll(client, request_id).json()["result"]["responses"]) == 200
@@ -62,7 +62,7 @@ def test_a_batch_travels_over_a_socket(server):
         ({"kind": "hang"}, httpx.ReadTimeout, 0),
     ],
 )
-def test_connections_break_as_they_do_behind_the_mock_transport(server, fault, error, accepted):
+def test_connections_break_as_they_do_behind_mock_transport(server, fault, error, accepted):
     _, client = server
     client.timeout = httpx.Timeout(5, read=0.5)
     client.post("/_local/faults", json=fault)
@@ -72,7 +72,7 @@ def test_connections_break_as_they_do_behind_the_mock_transport(server, fault, e
     assert submit(client).is_success
 
 
-def test_a_slow_body_arrives_whole(server):
+def test_slow_body_arrives_whole(server):
     _, client = server
     request_id = submit(client).json()["result"]["request_id"]
     client.post("/_local/faults", json={"kind": "slow_body"})
@@ -80,7 +80,7 @@ def test_a_slow_body_arrives_whole(server):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_good_order_even_while_a_client_hangs(server, number):
+def test_signal_ends_it_in_good_order_even_while_client_hangs(server, number):
     process, client = server
     client.post("/_local/faults", json={"kind": "hang"})
     with pytest.raises(httpx.ReadTimeout):
@@ -89,7 +89,7 @@ def test_a_signal_ends_it_in_good_order_even_while_a_client_hangs(server, number
     assert process.wait(timeout=10) == 0
 
 
-def test_a_wrong_switch_ends_it_with_its_name():
+def test_wrong_switch_ends_it_with_its_name():
     command = [sys.executable, "-m", "local.workers_ai", "--switch", "nothing=1"]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=30, check=False

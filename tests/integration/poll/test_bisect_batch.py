@@ -109,17 +109,17 @@ def scout_of(*pieces, **changes):
 
 
 @pytest.mark.parametrize(("sendable", "pieces"), [(2, 2), (MAX_PIECES, 16), (MAX_PIECES + 1, 16), (100, 16)])
-def test_a_batch_is_split_into_as_many_pieces_as_it_has_requests_up_to_sixteen(services, sendable, pieces):
+def test_batch_is_split_into_as_many_pieces_as_it_has_requests_up_to_sixteen(services, sendable, pieces):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == pieces
     assert services.isolation.submits == pieces
 
 
-def test_a_batch_that_was_granted_its_pieces_is_split_without_counting_them_again(services):
+def test_batch_that_was_granted_its_pieces_is_split_without_counting_them_again(services):
     assert services.decided(SMALL, submits=MAX_SUBMITS, granted=(NUMBER,)).pieces == 3
     assert services.isolation == Isolation(submits=MAX_SUBMITS, granted=(NUMBER,))
 
 
-def test_a_batch_without_a_job_breaks_a_law(services):
+def test_batch_without_job_breaks_law(services):
     services.hold(SMALL, job=None)
 
     with pytest.raises(InvariantError, match=f"batch {JOB.job_id}/{NUMBER} has no job"):
@@ -132,12 +132,12 @@ def test_a_batch_without_a_job_breaks_a_law(services):
 @pytest.mark.parametrize(
     ("sendable", "status"), [(MIN_SCOUT - 1, PROVEN), (MIN_SCOUT, NUMBER)], ids=["too small for a scout", "a scout"]
 )
-def test_the_first_batch_of_a_cause_is_its_scout_if_it_is_large_enough(services, sendable, status):
+def test_first_batch_of_cause_is_its_scout_if_it_is_large_enough(services, sendable, status):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == sendable
     assert services.isolation == Isolation(sendable, (NUMBER,), {CAUSE: status})
 
 
-def test_a_cause_that_some_records_do_not_have_is_split_without_a_look_at_other_batches(services):
+def test_cause_that_some_records_do_not_have_is_split_without_look_at_other_batches(services):
     services.ledger.batches = None
 
     assert services.decided(LARGE, causes={CAUSE: MIXED}).pieces == 16
@@ -145,14 +145,14 @@ def test_a_cause_that_some_records_do_not_have_is_split_without_a_look_at_other_
 
 
 @pytest.mark.parametrize("known", [MAX_CAUSES - 1, MAX_CAUSES])
-def test_a_job_keeps_so_many_causes_and_no_more(services, known):
+def test_job_keeps_so_many_causes_and_no_more(services, known):
     others = {f"other {number}": MIXED for number in range(known)}
 
     assert services.decided(LARGE, causes=others).pieces == 16
     assert services.isolation.causes == {**others, **({CAUSE: NUMBER} if known < MAX_CAUSES else {})}
 
 
-def test_what_is_known_of_a_cause_changes_however_many_the_job_keeps(services):
+def test_what_is_known_of_cause_changes_however_many_job_keeps(services):
     others = {f"other {number}": MIXED for number in range(MAX_CAUSES - 1)}
 
     services.decided(LARGE, causes={**others, CAUSE: PROVEN})
@@ -160,7 +160,7 @@ def test_what_is_known_of_a_cause_changes_however_many_the_job_keeps(services):
     assert services.isolation.causes == {**others, CAUSE: NUMBER}
 
 
-def test_a_batch_waits_while_the_pieces_of_the_scout_have_shown_nothing(services):
+def test_batch_waits_while_pieces_of_scout_have_shown_nothing(services):
     waiting = replace(FAILED, cause="", halving=None)
 
     found = services.decided(LARGE, *scout_of(FAILED, waiting), causes={CAUSE: SCOUT})
@@ -169,7 +169,7 @@ def test_a_batch_waits_while_the_pieces_of_the_scout_have_shown_nothing(services
     assert services.isolation == Isolation(causes={CAUSE: SCOUT})
 
 
-def test_a_piece_of_the_batch_that_the_scout_came_from_looks_again_sooner(services):
+def test_piece_of_batch_that_scout_came_from_looks_again_sooner(services):
     scout, waiting, piece = scout_of(replace(FAILED, cause="", halving=None), SMALL)
 
     found = services.decided(piece, scout, waiting, causes={CAUSE: SCOUT})
@@ -177,14 +177,14 @@ def test_a_piece_of_the_batch_that_the_scout_came_from_looks_again_sooner(servic
     assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
 
 
-def test_a_batch_is_split_once_a_piece_of_the_scout_was_answered(services):
+def test_batch_is_split_once_piece_of_scout_was_answered(services):
     answered = replace(FAILED, cause="", halving=None, state=BatchState.DONE)
 
     assert services.decided(LARGE, *scout_of(FAILED, answered), causes={CAUSE: SCOUT}).pieces == 16
     assert services.isolation.causes == {CAUSE: MIXED}
 
 
-def test_a_batch_ends_if_every_record_of_the_scout_failed_alone_for_the_same_cause(services):
+def test_batch_ends_if_every_record_of_scout_failed_alone_for_same_cause(services):
     found = services.decided(LARGE, *scout_of(FAILED, FAILED), causes={CAUSE: SCOUT})
 
     assert found.pieces == 0
@@ -194,7 +194,7 @@ def test_a_batch_ends_if_every_record_of_the_scout_failed_alone_for_the_same_cau
     assert services.isolation == Isolation(causes={CAUSE: UNIFORM})
 
 
-def test_pieces_of_a_scouts_piece_say_nothing_about_it(services):
+def test_pieces_of_scouts_piece_say_nothing_about_it(services):
     deeper = replace(FAILED, number=f"{SCOUT}.0.0", cause="5004")
 
     services.decided(LARGE, *scout_of(FAILED, FAILED), deeper, causes={CAUSE: SCOUT})
@@ -203,7 +203,7 @@ def test_pieces_of_a_scouts_piece_say_nothing_about_it(services):
 
 
 @pytest.mark.parametrize(("number", "is_next"), [(f"{SCOUT}.1", True), ("00000002", False)])
-def test_a_piece_of_a_scout_whose_pieces_all_failed_is_the_next_scout(services, number, is_next):
+def test_piece_of_scout_whose_pieces_all_failed_is_next_scout(services, number, is_next):
     scout, first, second = scout_of(LARGE, LARGE)
     batch = replace(LARGE, number=number)
     others = [one for one in (scout, first, second) if one.number != number]
@@ -217,7 +217,7 @@ def test_a_piece_of_a_scout_whose_pieces_all_failed_is_the_next_scout(services, 
 @pytest.mark.parametrize(
     ("ago", "status"), [(SCOUT_SECONDS, SCOUT), (SCOUT_SECONDS + 1, MIXED)], ids=["an hour", "longer"]
 )
-def test_the_pieces_of_a_scout_are_waited_for_for_an_hour(services, ago, status):
+def test_pieces_of_scout_are_waited_for_for_hour(services, ago, status):
     waiting = replace(FAILED, cause="", halving=None)
 
     services.decided(LARGE, *scout_of(FAILED, waiting, completed_at=T - ago), causes={CAUSE: SCOUT})
@@ -242,7 +242,7 @@ def granted(**changes):
     return [replace(held[0], **changes), *held[1:]]
 
 
-def test_a_batch_waits_while_as_many_as_a_job_lists_have_not_written_down_their_split(services, three_grants):
+def test_batch_waits_while_as_many_as_job_lists_have_not_written_down_their_split(services, three_grants):
     found = services.decided(SMALL, *granted(), granted=GRANTED)
 
     assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
@@ -250,19 +250,19 @@ def test_a_batch_waits_while_as_many_as_a_job_lists_have_not_written_down_their_
 
 
 @pytest.mark.parametrize("changes", [{"pieces": 2}, {"ending": REASON}, {"number": "2"}], ids=["split", "over", "gone"])
-def test_batches_that_need_their_grant_no_more_make_room_in_a_full_list(services, three_grants, changes):
+def test_batches_that_need_their_grant_no_more_make_room_in_full_list(services, three_grants, changes):
     assert services.decided(SMALL, *granted(**changes), granted=GRANTED).pieces == 3
     assert services.isolation.granted == (*GRANTED[1:], NUMBER)
 
 
-def test_a_list_that_is_not_full_is_kept_without_a_look_at_its_batches(services, three_grants):
+def test_list_that_is_not_full_is_kept_without_look_at_its_batches(services, three_grants):
     services.decided(SMALL, *granted(pieces=2)[:-1], granted=GRANTED[:-1])
 
     assert services.isolation.granted == (*GRANTED[:-1], NUMBER)
 
 
 @pytest.mark.parametrize("lost", [TRIES - 1, TRIES])
-def test_a_lost_race_for_the_job_item_is_tried_again_five_times(services, lost):
+def test_lost_race_for_job_item_is_tried_again_five_times(services, lost):
     real, races = services.ledger.note_isolation, []
 
     def note(job, isolation):
@@ -324,7 +324,7 @@ def test_records_end_untried_where_it_is_too_late_or_in_vain(services, job, batc
     ("reason", "message", "said"),
     [(replace(REASON, said="a key"), "the reason", "a key"), (None, "Workers AI refused this request", "")],
 )
-def test_a_batch_that_ends_untried_is_handed_back_with_what_the_api_said(services, reason, message, said):
+def test_batch_that_ends_untried_is_handed_back_with_what_api_said(services, reason, message, said):
     batch = replace(SMALL, halving=reason)
     services.hold(batch, job=replace(OPEN, error=REASON))
 

@@ -103,7 +103,7 @@ def test_pieces_are_batches_of_their_own(splitting):
     assert splitting.batch().state is BatchState.HALVED
 
 
-def test_each_piece_gets_a_message_at_its_turn_and_is_due_if_that_is_lost(splitting):
+def test_each_piece_gets_message_at_its_turn_and_is_due_if_that_is_lost(splitting):
     isolate(splitting, BATCH)
 
     assert [one.due_at for one in splitting.pieces()] == [T + SUBMIT_GRACE_SECONDS, T + 1 + SUBMIT_GRACE_SECONDS]
@@ -112,7 +112,7 @@ def test_each_piece_gets_a_message_at_its_turn_and_is_due_if_that_is_lost(splitt
     assert delays == [0, 1]
 
 
-def test_a_split_that_was_carried_out_in_part_is_completed(splitting):
+def test_split_that_was_carried_out_in_part_is_completed(splitting):
     isolate(splitting, BATCH)
     first, last = splitting.pieces()
     splitting.hold(BATCH, last)
@@ -123,7 +123,7 @@ def test_a_split_that_was_carried_out_in_part_is_completed(splitting):
     assert splitting.batch().state is BatchState.HALVED
 
 
-def test_a_batch_that_could_not_be_split_ends(splitting):
+def test_batch_that_could_not_be_split_ends(splitting):
     give_up(splitting, BATCH)
 
     found = splitting.batch()
@@ -132,7 +132,7 @@ def test_a_batch_that_could_not_be_split_ends(splitting):
     assert (found.state, found.pieces) == (BatchState.READY, 0)
 
 
-def test_a_batch_of_which_a_piece_exists_does_not_end_as_well(splitting):
+def test_batch_of_which_piece_exists_does_not_end_as_well(splitting):
     splitting.hold(BATCH, replace(BATCH, number=f"{NUMBER}.1"))
 
     give_up(splitting, BATCH)

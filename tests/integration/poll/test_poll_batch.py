@@ -56,7 +56,7 @@ PENDING = Pending("running")
         ({"submissions": (AT_ONCE, LATEST)}, {}, True),
     ],
 )
-def test_a_batch_with_an_id_that_neither_ends_nor_is_split_is_polled(batch, job, needs):
+def test_batch_with_id_that_neither_ends_nor_is_split_is_polled(batch, job, needs):
     held = replace(BATCH, **{"submissions": (LATEST,)} | batch)
 
     assert needs_call(replace(JOB, **job), held, T) is needs
@@ -65,7 +65,7 @@ def test_a_batch_with_an_id_that_neither_ends_nor_is_split_is_polled(batch, job,
 @pytest.mark.parametrize(
     ("left", "ending", "claims"), [(39.9, None, 0), (40, None, 1), (39.9, REASON, 1)], ids=["late", "in time", "none"]
 )
-def test_a_batch_is_claimed_if_there_is_time_for_the_call_that_it_needs(polled, left, ending, claims):
+def test_batch_is_claimed_if_there_is_time_for_call_that_it_needs(polled, left, ending, claims):
     one = polled(ending=ending)
 
     assert one.polled(NO_ANSWER, left=left) is bool(ending)
@@ -74,7 +74,7 @@ def test_a_batch_is_claimed_if_there_is_time_for_the_call_that_it_needs(polled, 
 
 
 @pytest.mark.parametrize(("left", "seconds", "claimed"), [(900, 75, 110), (90, 65, 100), (40, 15, 50)])
-def test_a_claim_outlasts_its_call_which_leaves_time_to_store_the_answer(polled, left, seconds, claimed):
+def test_claim_outlasts_its_call_which_leaves_time_to_store_answer(polled, left, seconds, claimed):
     one = polled()
 
     with pytest.raises(RuntimeError):
@@ -85,7 +85,7 @@ def test_a_claim_outlasts_its_call_which_leaves_time_to_store_the_answer(polled,
 
 
 @pytest.mark.parametrize(("claims", "wait"), [(0, 2), (3, 16), (19, 60), (20, 3_600)])
-def test_a_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
+def test_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
     one = polled(claims=claims)
 
     with pytest.raises(StorageError):
@@ -94,7 +94,7 @@ def test_a_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
     assert (one.now.due_at, one.now.claims) == (T + wait, claims + 1)
 
 
-def test_a_batch_that_somebody_else_claimed_is_left_alone(polled):
+def test_batch_that_somebody_else_claimed_is_left_alone(polled):
     one = polled()
     one.differs()
 
@@ -102,7 +102,7 @@ def test_a_batch_that_somebody_else_claimed_is_left_alone(polled):
     assert one.doubles.asked == []
 
 
-def test_a_batch_that_ends_gets_its_lines(polled):
+def test_batch_that_ends_gets_its_lines(polled):
     one = polled(ending=REASON, state=BatchState.READY)
 
     assert one.polled()
@@ -111,7 +111,7 @@ def test_a_batch_that_ends_gets_its_lines(polled):
 
 
 @pytest.mark.parametrize("ending", [None, OTHER])
-def test_a_batch_to_be_isolated_that_is_not_tried_ends_without_a_poll(polled, ending):
+def test_batch_to_be_isolated_that_is_not_tried_ends_without_poll(polled, ending):
     one = polled({"error": OTHER}, halving=REASON, ending=ending, state=BatchState.READY)
 
     assert one.polled()
@@ -122,7 +122,7 @@ def test_a_batch_to_be_isolated_that_is_not_tried_ends_without_a_poll(polled, en
     assert one.now.polls == 0
 
 
-def test_a_batch_to_be_isolated_is_split_without_a_poll(polled):
+def test_batch_to_be_isolated_is_split_without_poll(polled):
     one = polled(halving=REASON, cause="5006", state=BatchState.READY)
 
     assert not one.polled()
@@ -134,7 +134,7 @@ def test_a_batch_to_be_isolated_is_split_without_a_poll(polled):
     [(TOO_OLD, None, TOO_OLD_CODE), (TOO_OLD, REASON, REASON), (CANCELLED_NOW, None, CANCELLED_ACCEPTED)],
     ids=["too old", "too old, with a last word", "cancelled at once"],
 )
-def test_a_batch_of_a_job_that_is_over_ends_without_a_call(polled, job, last_word, ending):
+def test_batch_of_job_that_is_over_ends_without_call(polled, job, last_word, ending):
     one = polled(job, last_word=last_word)
 
     assert one.polled(COMPLETE)
@@ -143,7 +143,7 @@ def test_a_batch_of_a_job_that_is_over_ends_without_a_call(polled, job, last_wor
 
 
 @pytest.mark.parametrize(("polls", "asked"), [(0, "id"), (1, "earlier"), (2, "id")])
-def test_the_ids_of_a_batch_are_polled_in_turn_the_latest_first(polled, polls, asked):
+def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
     one = polled(**TWO_IDS, polls=polls, polls_settled=polls)
 
     one.polled(PENDING)
@@ -163,14 +163,14 @@ def test_the_ids_of_a_batch_are_polled_in_turn_the_latest_first(polled, polls, a
         ({"halving": REASON, "last_word": OTHER}, OTHER),
     ],
 )
-def test_after_the_last_claim_a_batch_ends_for_the_reason_that_is_known(polled, batch, ending):
+def test_after_last_claim_batch_ends_for_reason_that_is_known(polled, batch, ending):
     one = polled(claims=MAX_CLAIMS, **batch)
 
     assert one.polled(COMPLETE)
     assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, ending, 2)
 
 
-def test_the_last_claim_is_tried(polled):
+def test_last_claim_is_tried(polled):
     one = polled(claims=MAX_CLAIMS - 1)
 
     one.polled(COMPLETE)
@@ -179,14 +179,14 @@ def test_the_last_claim_is_tried(polled):
     assert one.doubles.asked == [("id", 75)]
 
 
-def test_a_batch_whose_lines_could_never_be_written_is_done_without_them(polled):
+def test_batch_whose_lines_could_never_be_written_is_done_without_them(polled):
     one = polled(claims=MAX_CLAIMS, ending=REASON)
 
     assert one.polled()
     assert (one.now.state, one.now.ending, one.now.part) == (BatchState.DONE, REASON, None)
 
 
-def test_a_batch_that_could_never_be_split_is_to_end(polled):
+def test_batch_that_could_never_be_split_is_to_end(polled):
     one = polled(claims=MAX_CLAIMS, halving=REASON, pieces=2, state=BatchState.READY)
 
     assert not one.polled()
@@ -196,7 +196,7 @@ def test_a_batch_that_could_never_be_split_is_to_end(polled):
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_answer_is_stored_under_the_ordinal_of_its_poll_and_becomes_the_batchs_lines(polled):
+def test_answer_is_stored_under_ordinal_of_its_poll_and_becomes_batchs_lines(polled):
     one = polled(**TWO_IDS, polls=2, polls_settled=2)
 
     assert one.polled(COMPLETE)
@@ -204,7 +204,7 @@ def test_an_answer_is_stored_under_the_ordinal_of_its_poll_and_becomes_the_batch
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-def test_an_answer_that_came_with_the_submit_is_taken_without_a_call(polled):
+def test_answer_that_came_with_submit_is_taken_without_call(polled):
     one = polled(submissions=(AT_ONCE,))
     one.store_reply(0)
 
@@ -217,7 +217,7 @@ def test_an_answer_that_came_with_the_submit_is_taken_without_a_call(polled):
     [(0, 0, []), (4, 4, []), (4, 2, ["2-4", "1-4", "2-3", "1-3"])],
     ids=["the first poll", "all are settled", "two are not"],
 )
-def test_a_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
+def test_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
     polled, monkeypatch, polls, settled, looked_at
 ):
     one = polled(**TWO_IDS, polls=polls, polls_settled=settled)
@@ -235,7 +235,7 @@ def test_a_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
     assert [key[-1] for key in found] == [key[-1] for key in looked_at], "the latest poll first"
 
 
-def test_an_answer_that_a_dead_poll_left_is_taken_without_a_call(polled):
+def test_answer_that_dead_poll_left_is_taken_without_call(polled):
     one = polled(**TWO_IDS, polls=4, polls_settled=2)
     one.store_reply(3, attempt=1)
 
@@ -254,7 +254,7 @@ def test_an_answer_that_a_dead_poll_left_is_taken_without_a_call(polled):
     ],
     ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
 )
-def test_how_long_a_batch_took_is_remembered_if_it_is_known(polled, batch, took):
+def test_how_long_batch_took_is_remembered_if_it_is_known(polled, batch, took):
     one = polled(**batch)
 
     one.polled(COMPLETE)
@@ -266,7 +266,7 @@ def test_how_long_a_batch_took_is_remembered_if_it_is_known(polled, batch, took)
 
 
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
-def test_a_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(polled, reply, status):
+def test_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(polled, reply, status):
     one = polled(claims=3, polls=1, misses=2, failures=2, vain_since=T - 50)
 
     assert not one.polled(reply)
@@ -277,7 +277,7 @@ def test_a_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(p
     assert one.doubles.ages == [100.0]
 
 
-def test_an_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polled):
+def test_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polled):
     missed = replace(EARLIER, misses=3)
     one = polled(submissions=(missed, LATEST), polls=1, misses=2, failures=2)
 
@@ -298,7 +298,7 @@ def test_an_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polle
         (100, 101, NEXT_POLL),
     ],
 )
-def test_a_pending_batch_is_polled_when_it_becomes_overdue_or_its_jobs_deadline_comes(
+def test_pending_batch_is_polled_when_it_becomes_overdue_or_its_jobs_deadline_comes(
     polled, pending_for, deadline, due_in
 ):
     one = polled({"deadline_at": deadline and T + deadline}, submissions=(Submission("id", 1, T - pending_for),))
@@ -307,7 +307,7 @@ def test_a_pending_batch_is_polled_when_it_becomes_overdue_or_its_jobs_deadline_
     assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
 
 
-def test_an_overdue_batch_that_is_pending_is_submitted_again(polled):
+def test_overdue_batch_that_is_pending_is_submitted_again(polled):
     one = polled(submissions=(Submission("id", 1, T - DAY - 1),))
 
     assert not one.polled(PENDING)
@@ -315,14 +315,14 @@ def test_an_overdue_batch_that_is_pending_is_submitted_again(polled):
     assert [message.number for message in one.doubles.sent] == [one.seen.number]
 
 
-def test_a_pending_batch_ends_at_its_jobs_deadline(polled):
+def test_pending_batch_ends_at_its_jobs_deadline(polled):
     one = polled({"deadline_at": T})
 
     assert one.polled(PENDING)
     assert (one.now.state, one.now.ending) == (BatchState.DONE, PAST_DEADLINE)
 
 
-def test_how_long_a_pending_batch_has_waited_is_a_metric(polled, monkeypatch):
+def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     told = []
     monkeypatch.setattr(functions.poll.batch.poll_batch, "count", lambda *what: told.append(what))
 
@@ -351,7 +351,7 @@ FOLLOWED_AGE = FOLLOWED_SECONDS - SOON
         (5, 0, FOLLOWED_POLLS, False),
     ],
 )
-def test_a_pending_batch_is_polled_by_message_only_at_first(table, age, number, polls, followed):
+def test_pending_batch_is_polled_by_message_only_at_first(table, age, number, polls, followed):
     name = f"{number:08d}"
     batch = PolledBatch(table, number=name, polls=polls, submissions=(Submission("id", 1, T - age),))
 

@@ -60,7 +60,7 @@ def stored(polled):
 
 
 @pytest.mark.parametrize(("paused", "hours", "at"), [(0, 24, 24 * HOUR), (50, 24, 24 * HOUR + 50), (0, 0.5, HOUR / 2)])
-def test_a_batch_is_overdue_after_the_stacks_deadline_pauses_apart(polled, paused, hours, at):
+def test_batch_is_overdue_after_stacks_deadline_pauses_apart(polled, paused, hours, at):
     one = polled(paused=paused, submissions=ids(0, 0))
     one.doubles.batch_deadline_hours = hours
 
@@ -68,7 +68,7 @@ def test_a_batch_is_overdue_after_the_stacks_deadline_pauses_apart(polled, pause
     assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [False, False, True]
 
 
-def test_the_next_poll_is_chosen_by_the_age_since_the_last_acceptance(polled):
+def test_next_poll_is_chosen_by_age_since_last_acceptance(polled):
     one = polled(submissions=ids(0, 0))
 
     assert next_poll(one.services, one.job, one.seen) == NEXT_POLL
@@ -83,7 +83,7 @@ def test_the_next_poll_is_chosen_by_the_age_since_the_last_acceptance(polled):
     [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}, {"submissions": ids(0, 0, 0, 1), "round": 1}],
     ids=["once", "twice", "one was unknowable", "others of an earlier round"],
 )
-def test_a_batch_of_less_than_three_submits_is_submitted_again(polled, batch):
+def test_batch_of_less_than_three_submits_is_submitted_again(polled, batch):
     one = polled(**batch)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
@@ -104,7 +104,7 @@ def test_a_batch_of_less_than_three_submits_is_submitted_again(polled, batch):
     ],
     ids=["three", "two and an unknowable", "last word", "cancelled", "past its deadline", "last word and deadline"],
 )
-def test_a_batch_ends_that_may_not_be_submitted_again(polled, job, batch, ending):
+def test_batch_ends_that_may_not_be_submitted_again(polled, job, batch, ending):
     one = polled(job, **batch)
 
     assert submit_again(one.services, one.job, one.seen, LATE, COUNTED)
@@ -112,7 +112,7 @@ def test_a_batch_ends_that_may_not_be_submitted_again(polled, job, batch, ending
     assert one.doubles.sent == []
 
 
-def test_a_batch_ends_if_the_stack_submits_none_twice(polled):
+def test_batch_ends_if_stack_submits_none_twice(polled):
     one = polled()
     one.doubles.ambiguous_submit = "fail"
 
@@ -121,7 +121,7 @@ def test_a_batch_ends_if_the_stack_submits_none_twice(polled):
 
 
 @pytest.mark.parametrize("why", ["the job is paused", "no call is permitted"])
-def test_while_no_submit_could_be_sent_the_ids_are_polled_on(polled, why):
+def test_while_no_submit_could_be_sent_ids_are_polled_on(polled, why):
     one = polled({"control": JobControl(held_since=T - 9)} if why == "the job is paused" else {})
     if why == "no call is permitted":
         one.services.budget.hold(T, 60)
@@ -132,7 +132,7 @@ def test_while_no_submit_could_be_sent_the_ids_are_polled_on(polled, why):
     assert one.doubles.sent == []
 
 
-def test_no_message_is_sent_for_a_batch_that_somebody_else_changed(polled):
+def test_no_message_is_sent_for_batch_that_somebody_else_changed(polled):
     one = polled()
     one.services.ledger.resubmit(one.seen, T)
 
@@ -140,7 +140,7 @@ def test_no_message_is_sent_for_a_batch_that_somebody_else_changed(polled):
     assert one.doubles.sent == []
 
 
-def test_of_a_partly_answered_batch_only_what_lacks_an_answer_is_submitted_again(stored):
+def test_of_partly_answered_batch_only_what_lacks_answer_is_submitted_again(stored):
     one = stored(**PARTLY_ANSWERED)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
@@ -155,7 +155,7 @@ def test_of_a_partly_answered_batch_only_what_lacks_an_answer_is_submitted_again
     [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}],
     ids=["once", "twice", "one was unknowable"],
 )
-def test_records_without_an_answer_are_tried_again_by_themselves(stored, batch):
+def test_records_without_answer_are_tried_again_by_themselves(stored, batch):
     one = stored(**PARTLY_ANSWERED | batch)
 
     assert not end_missing(one.services, one.job, one.seen)
@@ -173,7 +173,7 @@ def test_records_without_an_answer_are_tried_again_by_themselves(stored, batch):
     ],
     ids=["three", "two and an unknowable", "last word", "cancelled", "nothing is missing"],
 )
-def test_records_without_an_answer_end_if_they_may_not_be_tried_again(stored, job, batch, failed, ending):
+def test_records_without_answer_end_if_they_may_not_be_tried_again(stored, job, batch, failed, ending):
     one = stored(job, **PARTLY_ANSWERED | batch)
 
     assert end_missing(one.services, one.job, one.seen)
@@ -182,7 +182,7 @@ def test_records_without_an_answer_end_if_they_may_not_be_tried_again(stored, jo
     assert (now.part.failed, now.part.succeeded) == (failed, 2 - failed)
 
 
-def test_records_without_an_answer_end_if_the_stack_submits_none_twice(stored):
+def test_records_without_answer_end_if_stack_submits_none_twice(stored):
     one = stored(**PARTLY_ANSWERED)
     one.doubles.ambiguous_submit = "fail"
 
@@ -193,14 +193,14 @@ def test_records_without_an_answer_end_if_the_stack_submits_none_twice(stored):
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_all_records_of_a_batch_end_for_one_reason(polled):
+def test_all_records_of_batch_end_for_one_reason(polled):
     one = polled()
 
     assert end(one.services, one.job, one.seen, REASON)
     assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, REASON, 2)
 
 
-def test_a_batch_that_somebody_else_changed_does_not_end(polled):
+def test_batch_that_somebody_else_changed_does_not_end(polled):
     one = polled()
     one.differs()
 
@@ -215,7 +215,7 @@ def test_a_batch_that_somebody_else_changed_does_not_end(polled):
         (None, "failed", "Workers AI accepted this request and then failed it"),
     ],
 )
-def test_a_failed_batch_of_several_records_is_isolated(polled, code, cause, message):
+def test_failed_batch_of_several_records_is_isolated(polled, code, cause, message):
     one = polled()
 
     isolate_or_end(one.services, one.job, one.seen, code, "")
@@ -238,7 +238,7 @@ def test_what_was_tried_alone_or_again_and_failed_is_to_end(polled, batch):
     assert one.services.store.get(now.ending.said) == b"its words"
 
 
-def test_of_a_failed_batch_that_was_partly_answered_only_the_others_are_tried_again(stored):
+def test_of_failed_batch_that_was_partly_answered_only_others_are_tried_again(stored):
     one = stored(**PARTLY_ANSWERED)
 
     isolate_or_end(one.services, one.job, one.seen, 5006, "")

@@ -84,7 +84,7 @@ def submit(api, seconds=FAR):
         return reply
 
 
-def test_a_submit_never_goes_out_on_a_connection_that_may_be_dead(serving):
+def test_submit_never_goes_out_on_connection_that_may_be_dead(serving):
     """As after Lambda has frozen the process: the first call's connection is still open here, and gone over there."""
 
     def serve_once_then_drop(server, connection):
@@ -142,7 +142,7 @@ def tls(tmp_path):
 
 
 @pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
-def test_a_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch):
+def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch):
     monkeypatch.setattr(module, "READ_SECONDS", FAR)
     at_server, at_client = tls
 
@@ -163,7 +163,7 @@ def test_a_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypat
 
 
 @pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
-def test_a_post_ends_at_its_deadline_whatever_the_server_does(serving, serve, monkeypatch):
+def test_post_ends_at_its_deadline_whatever_server_does(serving, serve, monkeypatch):
     monkeypatch.setattr(module, "READ_SECONDS", FAR)
     api = serving(serve).client()
     began = time.monotonic()
@@ -173,7 +173,7 @@ def test_a_post_ends_at_its_deadline_whatever_the_server_does(serving, serve, mo
     assert time.monotonic() - began < FAR / 2
 
 
-def test_a_server_that_takes_no_bytes_does_not_hold_a_post_beyond_its_deadline(serving):
+def test_server_that_takes_no_bytes_does_not_hold_post_beyond_its_deadline(serving):
     api = serving(lambda server, _: server.closing.wait(FAR)).client()
     began = time.monotonic()
 
@@ -183,7 +183,7 @@ def test_a_server_that_takes_no_bytes_does_not_hold_a_post_beyond_its_deadline(s
     assert time.monotonic() - began < FAR / 2
 
 
-def test_a_token_check_ends_at_its_deadline(serving, monkeypatch):
+def test_token_check_ends_at_its_deadline(serving, monkeypatch):
     monkeypatch.setattr(module, "TOKEN_CHECK_SECONDS", 0.3)
     api = serving(silent).client()
     began = time.monotonic()

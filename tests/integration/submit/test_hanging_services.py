@@ -109,7 +109,7 @@ def remaining():
     return lambda: ends - time.monotonic()
 
 
-def test_the_receipt_is_written_after_one_call_of_a_table_that_hangs(begin, black_hole, remaining):
+def test_receipt_is_written_after_one_call_of_table_that_hangs(begin, black_hole, remaining):
     services = dataclasses.replace(begin(), store=Kept())
     tried = []
     write = services.store.put_if_absent
@@ -123,7 +123,7 @@ def test_the_receipt_is_written_after_one_call_of_a_table_that_hangs(begin, blac
     assert tried == [TRIES]
 
 
-def test_a_table_that_recovers_takes_the_request_id_although_the_receipt_is_written(begin, remaining, monkeypatch):
+def test_table_that_recovers_takes_request_id_although_receipt_is_written(begin, remaining, monkeypatch):
     services = dataclasses.replace(begin(), store=Kept(), sleep=lambda seconds: None)
     outcomes = [StorageError("no answer"), StorageError("no answer"), BATCH]
     asked = []
@@ -142,7 +142,7 @@ def test_a_table_that_recovers_takes_the_request_id_although_the_receipt_is_writ
     assert (outcomes, asked, len(services.store.objects)) == ([], ["soon"], 1)
 
 
-def test_the_log_names_the_request_id_when_the_object_store_hangs_too(begin, remaining, caplog):
+def test_log_names_request_id_when_object_store_hangs_too(begin, remaining, caplog):
     services = begin()
 
     send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
@@ -154,7 +154,7 @@ def test_the_log_names_the_request_id_when_the_object_store_hangs_too(begin, rem
     }
 
 
-def test_a_secret_that_hangs_is_given_up(begin, black_hole):
+def test_secret_that_hangs_is_given_up(begin, black_hole):
     services = begin()
 
     with pytest.raises(StorageError, match="Secrets Manager"):
@@ -185,7 +185,7 @@ def answer_from(client, answers):
 
 
 @pytest.mark.parametrize("service", BUSY)
-def test_a_busy_service_is_tried_twice_as_often_as_one_that_hangs(begin, service):
+def test_busy_service_is_tried_twice_as_often_as_one_that_hangs(begin, service):
     services = begin()
     client = services.ledger.client if service == "DynamoDB" else services.store.client
     good = (200, b'{"Item": {}}' if service == "DynamoDB" else b"")
@@ -199,7 +199,7 @@ def test_a_busy_service_is_tried_twice_as_often_as_one_that_hangs(begin, service
     assert len(made) == TRIES + len(BUSY_PAUSES)
 
 
-def test_a_service_that_stays_busy_is_given_up(begin):
+def test_service_that_stays_busy_is_given_up(begin):
     services = begin()
     made = answer_from(services.store.client, [BUSY["S3"]] * 20)
 
@@ -209,7 +209,7 @@ def test_a_service_that_stays_busy_is_given_up(begin):
     assert len(made) == TRIES + len(BUSY_PAUSES)
 
 
-def test_a_call_that_is_wrong_is_made_once(begin):
+def test_call_that_is_wrong_is_made_once(begin):
     services = begin()
     made = answer_from(services.store.client, [(403, b"<Error><Code>AccessDenied</Code></Error>")] * 20)
 

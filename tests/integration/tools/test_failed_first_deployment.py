@@ -24,13 +24,13 @@ def table():
         yield client
 
 
-def test_an_empty_table_is_deleted_in_spite_of_its_protection(table):
+def test_empty_table_is_deleted_in_spite_of_its_protection(table):
     deploy._delete_empty_table(SAVED, TABLE)
 
     assert table.list_tables()["TableNames"] == []
 
 
-def test_a_table_that_holds_anything_stays(table):
+def test_table_that_holds_anything_stays(table):
     table.put_item(TableName=TABLE, Item={"pk": {"S": "JOB#1"}})
 
     deploy._delete_empty_table(SAVED, TABLE)
@@ -38,5 +38,5 @@ def test_a_table_that_holds_anything_stays(table):
     assert table.describe_table(TableName=TABLE)["Table"]["DeletionProtectionEnabled"]
 
 
-def test_a_table_that_the_rollback_deleted_is_not_an_error(table):
+def test_table_that_rollback_deleted_is_not_error(table):
     deploy._delete_empty_table(SAVED, "dropbatch-Table-2")

@@ -7,13 +7,13 @@ from tests.support.resources import WAYS
 NOT_OVER_AN_OLDER_WORKER = (
     # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind such a binding.
     "wait_as_long_as_retry_after_says",
-    "id_the_api_lost",
+    "id_api_lost",
     "resumes_automatically[older worker-error-40",
     "resumes_automatically[older worker-redirect",
     "fails_its_whole_job_and_no_other[older worker-bare",
-    "whatever_the_code[older worker-bare",
+    "whatever_code[older worker-bare",
     "burns_nothing[older worker-{'kind': 'bare'",
-    "until_the_secret_is_changed",
+    "until_secret_is_changed",
     "billed_once[older worker-list",
 )
 """Parts of the names of tests of what an AI binding without raw responses keeps from its caller."""

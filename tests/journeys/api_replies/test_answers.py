@@ -28,7 +28,7 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
     ],
     ids=str,
 )
-def test_every_form_of_a_reply_is_understood(world, api, switches):
+def test_every_form_of_reply_is_understood(world, api, switches):
     api.switch(**switches)
     world.upload_records("a.jsonl", referenced(7), model=M2M)
 
@@ -38,7 +38,7 @@ def test_every_form_of_a_reply_is_understood(world, api, switches):
 
 
 @pytest.mark.parametrize("kind", ["repeated", "foreign", "null_reference"])
-def test_odd_items_do_not_disturb_the_others(world, api, kind):
+def test_odd_items_do_not_disturb_others(world, api, kind):
     api.inject(Fault(kind=kind))
     world.upload_records("a.jsonl", referenced(7), model=M2M)
 
@@ -78,7 +78,7 @@ def test_answers_that_contradict_each_other_are_never_guessed_at(world, api, kin
 
 
 @pytest.mark.parametrize("form", ["object", "none", *only_slowly("message", "string", "errors", "text")])
-def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
+def test_failed_item_fails_its_record_with_apis_words(world, api, form):
     api.switch(item_error=form)
     api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
     world.upload_records("a.jsonl", referenced(4), model=M2M)
@@ -92,7 +92,7 @@ def test_a_failed_item_fails_its_record_with_the_apis_words(world, api, form):
 
 
 @pytest.mark.parametrize("code", [3040, *only_slowly(3007, 3008, 3021, 971)])
-def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, api, code):
+def test_records_service_was_short_for_are_tried_again_by_themselves(world, api, code):
     api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
 
@@ -104,7 +104,7 @@ def test_records_the_service_was_short_for_are_tried_again_by_themselves(world, 
 
 
 @pytest.mark.slow
-def test_records_the_service_stays_short_for_fail_after_two_retries(world, api):
+def test_records_service_stays_short_for_fail_after_two_retries(world, api):
     api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
 
@@ -116,7 +116,7 @@ def test_records_the_service_stays_short_for_fail_after_two_retries(world, api):
     assert world.manifest()["usage"]["total_tokens"] > 0
 
 
-def test_a_retry_that_is_refused_leaves_the_first_answers(world, api):
+def test_retry_that_is_refused_leaves_first_answers(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=3040), Fault(kind="5006", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

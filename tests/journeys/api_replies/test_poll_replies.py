@@ -13,7 +13,7 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
         *only_slowly("reset", "hang", "truncated_json", "slow_body", "refuse"),
     ],
 )
-def test_a_poll_without_an_answer_is_repeated_and_billed_once(world, api, kind):
+def test_poll_without_answer_is_repeated_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -24,7 +24,7 @@ def test_a_poll_without_an_answer_is_repeated_and_billed_once(world, api, kind):
 
 
 @pytest.mark.parametrize("failure", ["failed", *only_slowly("envelope", "error")])
-def test_a_batch_that_failed_after_acceptance_is_split_down_to_the_bad_record(start, api, failure):
+def test_batch_that_failed_after_acceptance_is_split_down_to_bad_record(start, api, failure):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.switch(batch_failure=failure)
     api.inject(Fault(kind="batch_fails", contains="hello 5", times=0, code=3030))
@@ -35,7 +35,7 @@ def test_a_batch_that_failed_after_acceptance_is_split_down_to_the_bad_record(st
     assert codes(world) == [None] * 5 + ["rejected"] + [None] * 2
 
 
-def test_the_same_server_error_five_polls_running_is_a_failed_batch(world, api):
+def test_same_server_error_five_polls_running_is_failed_batch(world, api):
     api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=500))
     world.upload_records("a.jsonl", referenced(2), model=M2M)
 
@@ -45,7 +45,7 @@ def test_the_same_server_error_five_polls_running_is_a_failed_batch(world, api):
 
 
 @pytest.mark.slow
-def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(start, api):
+def test_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -58,7 +58,7 @@ def test_a_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(
 
 
 @pytest.mark.slow
-def test_a_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_become(start, api):
+def test_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_become(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(1), model=M2M)
@@ -70,7 +70,7 @@ def test_a_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_
 
 
 @pytest.mark.slow
-def test_an_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
+def test_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
     world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -81,7 +81,7 @@ def test_an_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice
     assert len(api.accepted) == 1
 
 
-def test_an_id_the_api_lost_is_submitted_again(world, api):
+def test_id_api_lost_is_submitted_again(world, api):
     api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=12))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -91,7 +91,7 @@ def test_an_id_the_api_lost_is_submitted_again(world, api):
     assert 1 <= len(api.accepted) <= 3
 
 
-def test_an_id_unknown_only_for_a_moment_is_not_submitted_again(world, api):
+def test_id_unknown_only_for_moment_is_not_submitted_again(world, api):
     api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=3))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -102,7 +102,7 @@ def test_an_id_unknown_only_for_a_moment_is_not_submitted_again(world, api):
 
 
 @pytest.mark.slow
-def test_of_several_ids_the_first_complete_answer_wins(start, api):
+def test_of_several_ids_first_complete_answer_wins(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", seconds=4_500), Fault(kind="stuck", nth=2, times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -115,7 +115,7 @@ def test_of_several_ids_the_first_complete_answer_wins(start, api):
 
 
 @pytest.mark.parametrize("polls", [4, *only_slowly(1)])
-def test_a_completed_batch_without_answers_is_polled_again(world, api, polls):
+def test_completed_batch_without_answers_is_polled_again(world, api, polls):
     api.inject(Fault(kind="no_answers", times=polls))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = world.now()
@@ -127,7 +127,7 @@ def test_a_completed_batch_without_answers_is_polled_again(world, api, polls):
     assert world.now() - began < 240
 
 
-def test_a_batch_that_never_has_answers_is_submitted_three_times(world, api):
+def test_batch_that_never_has_answers_is_submitted_three_times(world, api):
     api.inject(Fault(kind="no_answers", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = world.now()
@@ -140,7 +140,7 @@ def test_a_batch_that_never_has_answers_is_submitted_three_times(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-def test_a_batch_without_answers_is_not_submitted_again_if_that_may_be_billed_twice(start, api):
+def test_batch_without_answers_is_not_submitted_again_if_that_may_be_billed_twice(start, api):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="no_answers", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -152,7 +152,7 @@ def test_a_batch_without_answers_is_not_submitted_again_if_that_may_be_billed_tw
 
 
 @pytest.mark.parametrize("switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"])
-def test_an_unusual_but_clear_reply_is_billed_once(world, api, switch):
+def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
     api.switch(**switch)
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

@@ -39,7 +39,7 @@ def message_of_the_batch(world):
     return float(batch["fence"]["N"])
 
 
-def test_a_batch_is_submitted_again_by_the_first_message_after_its_fence_and_never_before(mortal, api):
+def test_batch_is_submitted_again_by_first_message_after_its_fence_and_never_before(mortal, api):
     world = mortal()
     die_after_the_submit(world)
     fence = message_of_the_batch(world)
@@ -60,7 +60,7 @@ def test_a_batch_is_submitted_again_by_the_first_message_after_its_fence_and_nev
     assert world.manifest()["batches"][0]["unknowable_submits"] == 1
 
 
-def test_a_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
+def test_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
     world = mortal()
     die_after_the_submit(world, "before")
 
@@ -70,7 +70,7 @@ def test_a_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
     assert len(api.accepted) == 1
 
 
-def test_a_request_id_that_the_table_refuses_is_found_in_its_receipt(world, api, monkeypatch):
+def test_request_id_that_table_refuses_is_found_in_its_receipt(world, api, monkeypatch):
     def refuses(*_):
         raise StorageError("the table is away")
 
@@ -89,7 +89,7 @@ def test_a_request_id_that_the_table_refuses_is_found_in_its_receipt(world, api,
     assert world.manifest()["batches"][0]["request_id"] == api.accepted[0]["request_id"]
 
 
-def test_an_immediate_answer_whose_function_died_is_found_and_used(world, api, monkeypatch):
+def test_immediate_answer_whose_function_died_is_found_and_used(world, api, monkeypatch):
     def refuses(*_):
         raise StorageError("the table is away")
 
@@ -119,7 +119,7 @@ def once_then_refuse(real):
     return put
 
 
-def test_an_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
+def test_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
     api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -136,7 +136,7 @@ def test_an_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
         *only_slowly("accept_then_close", "accept_then_truncate", "accept_then_hang"),
     ],
 )
-def test_a_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
+def test_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
     api.inject(Fault(kind=kind))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -148,7 +148,7 @@ def test_a_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, 
     assert world.manifest()["batches"][0]["attempts"] == 2
 
 
-def test_a_second_unknowable_submit_ends_the_batch(world, api):
+def test_second_unknowable_submit_ends_batch(world, api):
     api.inject(Fault(kind="accept_then_reset", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -159,7 +159,7 @@ def test_a_second_unknowable_submit_ends_the_batch(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-def test_the_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
+def test_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="accept_then_reset"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -171,7 +171,7 @@ def test_the_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
 
 
 @pytest.mark.slow
-def test_an_outage_does_not_spend_everyones_second_try(start, api):
+def test_outage_does_not_spend_everyones_second_try(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="accept_then_reset", times=4))
     world.upload_records("a.jsonl", referenced(12), model=M2M)
@@ -183,7 +183,7 @@ def test_an_outage_does_not_spend_everyones_second_try(start, api):
 
 
 @pytest.mark.faults
-def test_while_submits_are_unknowable_one_batch_at_a_time_is_tried_backing_off_to_five_minutes(start, api):
+def test_while_submits_are_unknowable_one_batch_at_time_is_tried_backing_off_to_five_minutes(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="accept_then_reset", times=0))
     world.upload_records("a.jsonl", referenced(40), model=M2M)

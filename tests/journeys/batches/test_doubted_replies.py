@@ -59,7 +59,7 @@ SUBMIT_CODES = cases(
 
 
 @pytest.mark.parametrize("fault", PAGES)
-def test_a_page_on_a_poll_is_not_an_answer_however_often_it_comes(world, api, fault):
+def test_page_on_poll_is_not_answer_however_often_it_comes(world, api, fault):
     api.inject(Fault(on="poll", times=7, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -71,7 +71,7 @@ def test_a_page_on_a_poll_is_not_an_answer_however_often_it_comes(world, api, fa
 
 
 @pytest.mark.parametrize("fault", SUBMIT_CODES)
-def test_a_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
+def test_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
     api.inject(Fault(on="poll", times=1, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -84,7 +84,7 @@ def test_a_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
 
 @pytest.mark.parametrize("fault", cases([{"kind": "5006"}], [{"kind": "error", "code": 5099, "status": 400}]))
 @pytest.mark.parametrize("polls", [4, 7])
-def test_a_code_for_submits_is_believed_after_five_polls_over_a_minute_and_not_before(world, api, fault, polls):
+def test_code_for_submits_is_believed_after_five_polls_over_minute_and_not_before(world, api, fault, polls):
     api.inject(Fault(on="poll", times=polls, **fault))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -94,7 +94,7 @@ def test_a_code_for_submits_is_believed_after_five_polls_over_a_minute_and_not_b
     assert len(api.accepted) == 1
 
 
-def test_five_polls_within_less_than_a_minute_are_not_believed(world, api):
+def test_five_polls_within_less_than_minute_are_not_believed(world, api):
     api.inject(Fault(kind="5006", on="poll", times=5))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
@@ -115,7 +115,7 @@ def test_five_polls_within_less_than_a_minute_are_not_believed(world, api):
     assert codes(world) == [None]
 
 
-def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claims_count_towards_the_end(world, api):
+def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claims_count_towards_end(world, api):
     api.inject(*(Fault(kind=kind, on="poll") for _ in range(20) for kind in ("5006", "5004")))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.settle(until=lambda: sum(api.calls.get("poll", {}).values()) >= 8)
@@ -129,7 +129,7 @@ def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claim
     assert len(api.accepted) == 1
 
 
-def test_a_model_code_on_five_polls_fails_the_job_as_it_would_on_a_submit(world, api):
+def test_model_code_on_five_polls_fails_job_as_it_would_on_submit(world, api):
     api.inject(Fault(kind="5035", on="poll", times=7))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -140,7 +140,7 @@ def test_a_model_code_on_five_polls_fails_the_job_as_it_would_on_a_submit(world,
     assert len(api.accepted) == 1
 
 
-def test_7000_on_a_poll_with_a_refused_token_pauses_and_drops_nothing(world, api):
+def test_7000_on_poll_with_refused_token_pauses_and_drops_nothing(world, api):
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")
     world.deliver("SubmitQueue")
@@ -155,7 +155,7 @@ def test_7000_on_a_poll_with_a_refused_token_pauses_and_drops_nothing(world, api
     assert len(api.accepted) == 1
 
 
-def test_7000_on_polls_with_a_good_token_is_the_models_after_five(world, api):
+def test_7000_on_polls_with_good_token_is_models_after_five(world, api):
     api.inject(Fault(kind="7000", on="poll", times=7))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -165,7 +165,7 @@ def test_7000_on_polls_with_a_good_token_is_the_models_after_five(world, api):
     assert pauses(world) == []
 
 
-def test_an_unknown_id_is_believed_only_from_the_api_itself(world, api):
+def test_unknown_id_is_believed_only_from_api_itself(world, api):
     faults = [Fault(kind="error", on="poll", code=10404, status=404), Fault(kind="html", on="poll", status=404)]
     api.inject(*(fault for _ in range(4) for fault in faults))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -177,7 +177,7 @@ def test_an_unknown_id_is_believed_only_from_the_api_itself(world, api):
 
 
 @pytest.mark.slow
-def test_a_capacity_code_on_every_poll_is_submitted_again_only_past_the_deadline(start, api):
+def test_capacity_code_on_every_poll_is_submitted_again_only_past_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=2)
     api.inject(Fault(kind="3040", on="poll", times=0))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
@@ -189,7 +189,7 @@ def test_a_capacity_code_on_every_poll_is_submitted_again_only_past_the_deadline
     assert pauses(world) == []
 
 
-def test_a_403_page_on_polls_with_a_refused_token_pauses(world, api):
+def test_403_page_on_polls_with_refused_token_pauses(world, api):
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
     world.deliver("SubmitQueue")
@@ -204,7 +204,7 @@ def test_a_403_page_on_polls_with_a_refused_token_pauses(world, api):
 # ── a firewall on the way to a submit ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_nothing(start, api):
+def test_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_nothing(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="html", on="submit", status=403, contains="hello 5", times=0))
     world.upload_records("a.jsonl", greetings(8), model=M2M)
@@ -229,7 +229,7 @@ def test_a_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_no
 
 
 @pytest.mark.parametrize("fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named)
-def test_a_403_page_on_a_submit_with_a_refused_token_is_a_refused_token(world, api, fault):
+def test_403_page_on_submit_with_refused_token_is_refused_token(world, api, fault):
     api.switch(tokens=("new-token",))
     api.inject(Fault(on="submit", **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -241,7 +241,7 @@ def test_a_403_page_on_a_submit_with_a_refused_token_is_a_refused_token(world, a
     assert all_good(world, 3)
 
 
-def test_a_403_page_while_the_free_call_gets_no_answer_either_is_tried_later_without_a_pause(world, api, monkeypatch):
+def test_403_page_while_free_call_gets_no_answer_either_is_tried_later_without_pause(world, api, monkeypatch):
     real = api.handle
 
     def blocked(method, path, query, headers, body):
@@ -259,7 +259,7 @@ def test_a_403_page_while_the_free_call_gets_no_answer_either_is_tried_later_wit
     assert len(api.accepted) == 1
 
 
-def test_a_401_page_with_a_good_token_is_tried_later_and_pauses_nothing(world, api):
+def test_401_page_with_good_token_is_tried_later_and_pauses_nothing(world, api):
     api.inject(Fault(kind="bare", on="submit", status=401, times=3))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -270,7 +270,7 @@ def test_a_401_page_with_a_good_token_is_tried_later_and_pauses_nothing(world, a
 
 
 @pytest.mark.slow
-def test_the_free_call_takes_a_token_of_the_rate_budget(start, api):
+def test_free_call_takes_token_of_rate_budget(start, api):
     world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="html", on="poll", status=403, times=0))
     world.upload_records("a.jsonl", greetings(30), model=M2M)

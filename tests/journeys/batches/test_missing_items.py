@@ -67,14 +67,14 @@ def test_what_stays_missing_in_every_round_ends_and_nothing_else_is_paid_again(s
     assert billed(api) == [len(RECORDS), len(MISSING)]
 
 
-def test_records_that_are_worth_another_try_go_with_the_missing_ones(start, api):
+def test_records_that_are_worth_another_try_go_with_missing_ones(start, api):
     world = run(start, api, LOST_ID, Fault(kind="item_fails", marker="hello 7", code=3040, times=0, first=1))
 
     assert_complete(world)
     assert billed(api) == [len(RECORDS), len(MISSING) + 1]
 
 
-def test_a_job_that_ends_early_keeps_what_an_incomplete_reply_held(start, api):
+def test_job_that_ends_early_keeps_what_incomplete_reply_held(start, api):
     """The model is refused for good on the next poll: nothing more is sent, and what was paid for counts."""
     world = run(start, api, NO_MODEL)
 
@@ -87,5 +87,5 @@ def test_missing_items_hold_their_job_up_for_less_than_90_seconds():
     assert sum(collect.MISSING_ITEM_WAITS) < 80  # and ten for two polls
 
 
-def test_few_enough_incomplete_replies_are_kept_for_an_item_to_stay_small():
+def test_few_enough_incomplete_replies_are_kept_for_item_to_stay_small():
     assert len(collect.MISSING_ITEM_WAITS) * (1 + collect.MAX_RETRIES) <= 6

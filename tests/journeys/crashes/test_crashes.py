@@ -59,7 +59,7 @@ def writes(name: str) -> list[int]:
     return [number for number, call in enumerate(recorded(name), 1) if call in WRITES]
 
 
-def test_nothing_is_lost_when_the_process_dies_after_a_write():
+def test_nothing_is_lost_when_process_dies_after_write():
     name = next(iter(JOURNEYS))
     strike_all(name, [(number, "after") for number in writes(name)[::8]])
 

@@ -356,13 +356,13 @@ def run_model(number: int, **chosen: object) -> None:
     )
 
 
-def test_the_laws_hold_whatever_happens():
+def test_laws_hold_whatever_happens():
     run_model(0, max_examples=3, stateful_step_count=10)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(1, 5))
-def test_the_laws_hold_whatever_happens_for_long(number):
+def test_laws_hold_whatever_happens_for_long(number):
     Told.struck, Told.jobs, Told.records, Told.extra = Counter(), 0, 0, 0
     run_model(number, max_examples=20, stateful_step_count=30)
     for fault, times in (+Told.struck).items():

@@ -150,7 +150,7 @@ def test_batches_that_cannot_be_worked_on_hold_up_no_other_and_use_no_call(start
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_a_batch_without_a_job_ends_when_its_claims_are_used_up(start, short_ticks, readable):
+def test_batch_without_job_ends_when_its_claims_are_used_up(start, short_ticks, readable):
     world = start()
     job = job_of("gone")
     put_batches(job, 1, state=BatchState.QUEUED, due_in=-600)
@@ -165,7 +165,7 @@ def test_a_batch_without_a_job_ends_when_its_claims_are_used_up(start, short_tic
     assert "ttl" in item
 
 
-def test_a_job_with_an_unreadable_batch_ends_failed_with_the_lines_before_it(start, short_ticks):
+def test_job_with_unreadable_batch_ends_failed_with_lines_before_it(start, short_ticks):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", texts(6), model=BGE)
     world.deliver("UploadQueue")
@@ -184,7 +184,7 @@ def test_a_job_with_an_unreadable_batch_ends_failed_with_the_lines_before_it(sta
 
 @pytest.mark.parametrize("state", ["splitting", "in_progress"])
 @pytest.mark.parametrize("error", [StorageError("item too large"), TypeError("a slip"), OSError("no space")])
-def test_an_error_of_one_job_kills_no_tick_and_counts_as_a_claim(start, monkeypatch, short_ticks, state, error):
+def test_error_of_one_job_kills_no_tick_and_counts_as_claim(start, monkeypatch, short_ticks, state, error):
     world = start()
     ledger = services_of().ledger
     bad = dataclasses.replace(job_of("bad"), state=JobState(state), due_at=time.time() - 60)
@@ -210,7 +210,7 @@ def test_an_error_of_one_job_kills_no_tick_and_counts_as_a_claim(start, monkeypa
 # ── models and jobs that have much to do ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
+def test_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
     monkeypatch.setattr(budget_module, "OUTSTANDING_MINUTES", 1)  # 10 outstanding batches
     world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
@@ -230,7 +230,7 @@ def test_a_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
     assert all(item["state"]["S"] == "ready" for item in batches_of(world, more.job_id))
 
 
-def test_a_jobs_first_batch_waits_two_minutes_at_most_whatever_the_backlog(start, api, monkeypatch):
+def test_jobs_first_batch_waits_two_minutes_at_most_whatever_backlog(start, api, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
     world = start(API_CALLS_PER_MINUTE=20)
     for name in ("one", "two", "three"):
@@ -244,7 +244,7 @@ def test_a_jobs_first_batch_waits_two_minutes_at_most_whatever_the_backlog(start
     assert minutes_until(world, lambda: api.accepted, most=2) <= 2
 
 
-def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_collected(start, api, monkeypatch):
+def test_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_collected(start, api, monkeypatch):
     world = start()
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
@@ -274,7 +274,7 @@ def test_a_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_c
     assert waited == [True]
 
 
-def test_a_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, short_ticks):
+def test_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, short_ticks):
     monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 2)
     world = start()
     world.upload_records("large.jsonl", texts(3), model=BGE)
@@ -292,7 +292,7 @@ def test_a_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, s
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_pause_dispatches_only_its_probes_and_what_needs_no_call(start):
+def test_pause_dispatches_only_its_probes_and_what_needs_no_call(start):
     world = start()
     services = services_of()
     waits, stopped = job_of("waits"), job_of("stopped", error=ErrorDetail("broken_archive", "It breaks off."))
@@ -323,7 +323,7 @@ def test_no_messages_pile_up_while_nobody_takes_them(start):
 # ── turns, and when the time to be accepted begins ───────────────────────────────────────────────────────────────────
 
 
-def test_batches_without_a_sendable_record_take_no_turn(start):
+def test_batches_without_sendable_record_take_no_turn(start):
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20)
     world.upload("a.jsonl", "nonsense\n" * 40 + '{"text":"good"}\n', model=BGE)
     world.deliver("UploadQueue")
@@ -333,7 +333,7 @@ def test_batches_without_a_sendable_record_take_no_turn(start):
     assert waiting(world, "SubmitQueue") == 1
 
 
-def test_the_time_to_be_accepted_begins_with_a_batchs_turn(start, api, monkeypatch):
+def test_time_to_be_accepted_begins_with_batchs_turn(start, api, monkeypatch):
     monkeypatch.setattr(functions.submit.submit_batch, "MAX_SECONDS_TO_ACCEPTANCE", 300)
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
     world.upload_records("a.jsonl", texts(6), model=BGE)
@@ -343,7 +343,7 @@ def test_the_time_to_be_accepted_begins_with_a_batchs_turn(start, api, monkeypat
     assert world.manifest()["counts"] == {"total": 6, "succeeded": 6, "failed": 0}
 
 
-def test_a_batch_that_nobody_looked_at_for_a_week_is_sent_all_the_same(start, api, short_ticks):
+def test_batch_that_nobody_looked_at_for_week_is_sent_all_same(start, api, short_ticks):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
@@ -373,7 +373,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("due_in", [0, 20, 30, 40, 50])
-def test_a_tick_is_over_within_a_minute_though_the_api_is_silent(start, due_in):
+def test_tick_is_over_within_minute_though_api_is_silent(start, due_in):
     start()
     services = services_of()
     services = dataclasses.replace(services, api=Silent(services.sleep))
@@ -390,7 +390,7 @@ def test_a_tick_is_over_within_a_minute_though_the_api_is_silent(start, due_in):
 # ── what stands in the way for weeks ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_job_ends_before_what_it_needs_is_deleted_however_long_a_pause_lasts(start, api, short_ticks):
+def test_job_ends_before_what_it_needs_is_deleted_however_long_pause_lasts(start, api, short_ticks):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.switch(latency=3_600.0)
     world.upload_records("a.jsonl", texts(2), model=BGE)
@@ -409,7 +409,7 @@ def test_a_job_ends_before_what_it_needs_is_deleted_however_long_a_pause_lasts(s
 
 
 @pytest.mark.parametrize("queue", ["SubmitQueue", "UploadQueue"])
-def test_an_error_of_the_submit_function_before_a_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
+def test_error_of_submit_function_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     if queue == "SubmitQueue":
@@ -432,7 +432,7 @@ def test_an_error_of_the_submit_function_before_a_claim_counts_as_one(start, mon
     assert int(item["claims"]["N"]) >= 3
 
 
-def test_a_batch_that_was_claimed_too_often_without_a_submit_ends(start, short_ticks):
+def test_batch_that_was_claimed_too_often_without_submit_ends(start, short_ticks):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
@@ -447,7 +447,7 @@ def test_a_batch_that_was_claimed_too_often_without_a_submit_ends(start, short_t
 # ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_upload_whose_function_died_before_there_was_a_job_is_begun_three_minutes_later(api):
+def test_upload_whose_function_died_before_there_was_job_is_begun_three_minutes_later(api):
     boundaries = Boundaries()
     with mortal_world(api, boundaries) as world:
         world.upload_records("a.jsonl", texts(1), model=BGE)
@@ -462,7 +462,7 @@ def test_an_upload_whose_function_died_before_there_was_a_job_is_begun_three_min
         assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
 
 
-def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeypatch):
+def test_upload_that_failed_in_order_is_tried_for_over_hour(start, monkeypatch):
     world = start()
     monkeypatch.setattr(functions.submit.messages, "get_or_create_job", lambda *_: 1 / 0)
     world.upload_records("a.jsonl", texts(1), model=BGE)
@@ -473,7 +473,7 @@ def test_an_upload_that_failed_in_order_is_tried_for_over_an_hour(start, monkeyp
     assert world.deliver("UploadQueue") == 1
 
 
-def test_forty_deaths_within_a_minute_are_made_up_for_within_five(api):
+def test_forty_deaths_within_minute_are_made_up_for_within_five(api):
     chance = random.Random(1)
     boundaries = Boundaries()
     with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=2) as world:

@@ -78,7 +78,7 @@ def pending(start):
 
 
 @pytest.mark.parametrize(("count", "rate"), [(150, 20), pytest.param(10_000, 200, marks=pytest.mark.slow)])
-def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_else(pending, monkeypatch, count, rate):
+def test_tick_does_what_rate_allows_until_next_and_touches_nothing_else(pending, monkeypatch, count, rate):
     world, services = pending(count, rate)
     before, calls = items_of(world), Counter()
     real = botocore.client.BaseClient._make_api_call
@@ -112,7 +112,7 @@ def test_a_tick_does_what_the_rate_allows_until_the_next_and_touches_nothing_els
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
 
 
-def test_while_the_poll_queue_is_full_a_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
+def test_while_poll_queue_is_full_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 0)
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_WAITING", 2)
     _, services = pending(150, 60)  # More are due than one look reads.
@@ -126,7 +126,7 @@ def test_while_the_poll_queue_is_full_a_tick_looks_at_what_is_due_every_ten_seco
     assert 1 < len(looks) <= TICK_SECONDS / 10 + 1
 
 
-def test_what_a_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_more(pending):
+def test_what_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_more(pending):
     world, services = pending(300, 100)
     began = services.now()
     tick(services, lambda: 42.0 - (services.now() - began))
@@ -143,7 +143,7 @@ def test_what_a_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_
     assert services.budget.poll_burst <= asked <= services.budget.burst + seconds * 1_000 / services.budget.interval
 
 
-def test_a_tick_without_a_token_looks_at_no_batch(pending):
+def test_tick_without_token_looks_at_no_batch(pending):
     world, services = pending(30, 200)
     services.budget.hold(services.now(), 300)
     before = items_of(world)

@@ -65,9 +65,7 @@ def test_each_kind_of_message_has_its_own_room_while_nobody_takes_any(start):
 
 
 @pytest.mark.parametrize("due_in", [3_600.0, -3_600.0], ids=["its visit is far off", "many jobs are visited before it"])
-def test_a_job_whose_last_answer_was_stored_by_a_function_that_died_is_over_within_a_minute(
-    start, api, monkeypatch, due_in
-):
+def test_job_whose_last_answer_was_stored_by_function_that_died_is_over_within_minute(start, api, monkeypatch, due_in):
     world = start()
     world.upload_records("a.jsonl", [{"text": "one"}], model=BGE)
     world.deliver("UploadQueue")

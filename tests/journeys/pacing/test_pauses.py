@@ -33,7 +33,7 @@ def counted(capsys, name):
 # ── an outage ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_outage_that_outlives_its_last_batch_is_over_within_a_tick(start, api, capsys):
+def test_outage_that_outlives_its_last_batch_is_over_within_tick(start, api, capsys):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="accept_then_reset"))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -47,7 +47,7 @@ def test_an_outage_that_outlives_its_last_batch_is_over_within_a_tick(start, api
     assert counted(capsys, "Outage") == 0
 
 
-def test_while_the_free_call_gets_no_answer_no_submit_is_sent(start, api, monkeypatch):
+def test_while_free_call_gets_no_answer_no_submit_is_sent(start, api, monkeypatch):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     real, sent, away = api.handle, [], [True]
 
@@ -71,7 +71,7 @@ def test_while_the_free_call_gets_no_answer_no_submit_is_sent(start, api, monkey
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_an_outage_ends_when_the_budget_holds_one_call(start, api, calls):
+def test_outage_ends_when_budget_holds_one_call(start, api, calls):
     """The call that a probe took must suffice: with a budget of one call no token is left for the free call."""
     world = start(API_CALLS_PER_MINUTE=calls)
     api.inject(Fault(kind="accept_then_reset"))
@@ -82,7 +82,7 @@ def test_an_outage_ends_when_the_budget_holds_one_call(start, api, calls):
     assert all_good(world, 3)
 
 
-def test_a_refused_token_that_nobody_needs_any_more_is_checked_by_the_free_call(world, api):
+def test_refused_token_that_nobody_needs_any_more_is_checked_by_free_call(world, api):
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver_all()
@@ -106,7 +106,7 @@ def test_a_refused_token_that_nobody_needs_any_more_is_checked_by_the_free_call(
 
 
 @pytest.mark.parametrize("on", ["submit", "poll"])
-def test_a_retry_after_of_31_years_holds_for_a_quarter_of_an_hour(world, api, on):
+def test_retry_after_of_31_years_holds_for_quarter_of_hour(world, api, on):
     api.inject(Fault(kind="971", on=on, retry_after=999_999_999))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -117,7 +117,7 @@ def test_a_retry_after_of_31_years_holds_for_a_quarter_of_an_hour(world, api, on
     assert 900 < time.time() - began < 1_200
 
 
-def test_long_holds_are_reported_and_raise_an_alarm(world, api, capsys):
+def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     api.inject(Fault(kind="971", on="submit", retry_after=999_999_999, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -134,7 +134,7 @@ def test_long_holds_are_reported_and_raise_an_alarm(world, api, capsys):
 
 
 @pytest.mark.parametrize("fault", [{"code": 10**30}, {"code": -(10**30)}], ids=str)
-def test_a_code_that_no_table_could_hold_is_not_a_code(world, api, fault):
+def test_code_that_no_table_could_hold_is_not_code(world, api, fault):
     api.inject(Fault(kind="error", on="poll", status=400, times=2, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -164,7 +164,7 @@ def test_a_code_that_no_table_could_hold_is_not_a_code(world, api, fault):
     ],
     ids=str,
 )
-def test_submits_that_fail_for_long_are_reported_and_raise_an_alarm(world, api, capsys, fault, said):
+def test_submits_that_fail_for_long_are_reported_and_raise_alarm(world, api, capsys, fault, said):
     api.inject(Fault(on="submit", times=0, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -198,7 +198,7 @@ def test_polls_that_get_no_answer_for_long_are_reported_until_one_does(world, ap
     assert world.status()["waiting_for"] is None
 
 
-def test_a_model_without_capacity_for_over_an_hour_raises_an_alarm(world, api, capsys):
+def test_model_without_capacity_for_over_hour_raises_alarm(world, api, capsys):
     api.inject(Fault(kind="3040", on="submit", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()

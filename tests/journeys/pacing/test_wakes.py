@@ -45,13 +45,13 @@ def messages(world, queue="PollQueue"):
 # ── the control item ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_thousand_batches_plan_one_wake_up(plan):
+def test_thousand_batches_plan_one_wake_up(plan):
     now = time.time()
 
     assert [plan(now + 5 + number / 1_000, now) for number in range(1_000)].count(None) == 999
 
 
-def test_an_earlier_time_replaces_a_later_one_whose_message_does_nothing(plan, wakes):
+def test_earlier_time_replaces_later_one_whose_message_does_nothing(plan, wakes):
     now = time.time()
     later, earlier = plan(now + 20, now), plan(now + 5, now)
 
@@ -63,7 +63,7 @@ def test_an_earlier_time_replaces_a_later_one_whose_message_does_nothing(plan, w
     ("due_in", "ticked_ago", "is_planned"),
     [(5, 30, True), (24, 30, True), (26, 30, False), (31, 30, False), (5, 69, False), (5, 71, True)],
 )
-def test_nobody_is_woken_for_what_the_next_tick_does_in_time(plan, services, due_in, ticked_ago, is_planned):
+def test_nobody_is_woken_for_what_next_tick_does_in_time(plan, services, due_in, ticked_ago, is_planned):
     now = time.time()
     now -= now % 1
     services.budget.note_outstanding(1, (), now - ticked_ago, now - ticked_ago)
@@ -72,7 +72,7 @@ def test_nobody_is_woken_for_what_the_next_tick_does_in_time(plan, services, due
 
 
 @pytest.mark.parametrize(("until", "is_planned"), [(52, False), (4, True)])
-def test_nobody_is_woken_while_a_tick_looks(plan, services, until, is_planned):
+def test_nobody_is_woken_while_tick_looks(plan, services, until, is_planned):
     now = time.time()
     services.budget.note_outstanding(1, (), now, now + until)
 
@@ -91,7 +91,7 @@ def test_whoever_looks_no_longer_is_replaced(plan, wakes):
     assert plan(now + 4, now) is None
 
 
-def test_a_tick_takes_the_place_of_a_planned_wake_up(plan, wakes, services):
+def test_tick_takes_place_of_planned_wake_up(plan, wakes, services):
     now = time.time()
     planned = plan(now + 5, now)
     services.budget.note_outstanding(1, (), now + 2, now + 54)
@@ -99,7 +99,7 @@ def test_a_tick_takes_the_place_of_a_planned_wake_up(plan, wakes, services):
     assert wakes.begin(planned, now + 5) is None
 
 
-def test_a_wake_up_ends_at_the_next_tick(plan, wakes, services):
+def test_wake_up_ends_at_next_tick(plan, wakes, services):
     now = time.time()
     services.budget.note_outstanding(1, (), now - 20, now - 20)
 
@@ -114,7 +114,7 @@ def item(number, due_at, work="v1#poll"):
     return {"pk": {"S": "JOB#a"}, "sk": {"S": f"BATCH#{number}"}, **held}
 
 
-def test_the_earliest_time_without_a_message_counts():
+def test_earliest_time_without_message_counts():
     left = LeftDue()
     for number, due_at in (("1", 50), ("2", 20), ("3", 30), ("4", 10), ("5", 5)):
         left.note(item(number, due_at), {"due_at"})
@@ -126,7 +126,7 @@ def test_the_earliest_time_without_a_message_counts():
     assert left.earliest() == 30
 
 
-def test_the_end_of_a_chain_of_messages_sends_nothing(services, world):
+def test_end_of_chain_of_messages_sends_nothing(services, world):
     def sent(hops):
         own = dataclasses.replace(services, queues=dataclasses.replace(services.queues, hops=hops))
         own.queues.send(PollMessage((("a", "0"),)))
@@ -138,7 +138,7 @@ def test_the_end_of_a_chain_of_messages_sends_nothing(services, world):
     assert sorted(sent(MAX_HOPS - 1)) == [("ask", MAX_HOPS), ("wake", MAX_HOPS)]
 
 
-def test_a_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
+def test_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
     def fail(*_):
         raise StorageError("no table")
 
@@ -149,7 +149,7 @@ def test_a_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeyp
     assert messages(world) == []
 
 
-def test_a_message_that_fails_wakes_for_what_it_left(services, world):
+def test_message_that_fails_wakes_for_what_it_left(services, world):
     world.wakes = True
 
     def fail():
@@ -183,7 +183,7 @@ def idle(world, monkeypatch):
     return world
 
 
-def test_a_refused_permit_is_asked_for_again_without_a_tick(idle, services, api):
+def test_refused_permit_is_asked_for_again_without_tick(idle, services, api):
     services.budget.call(
         "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
     )
@@ -198,7 +198,7 @@ def test_a_refused_permit_is_asked_for_again_without_a_tick(idle, services, api)
     assert idle.ticks == 1
 
 
-def test_a_lost_wake_up_leaves_its_work_to_the_tick(idle, services, api):
+def test_lost_wake_up_leaves_its_work_to_tick(idle, services, api):
     services.budget.call(
         "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
     )

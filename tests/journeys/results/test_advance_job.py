@@ -21,7 +21,7 @@ def small_segments(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_large_output_is_joined_from_segments_by_server_side_copy(start, api, small_segments):
+def test_large_output_is_joined_from_segments_by_server_side_copy(start, api, small_segments):
     world = start(MAX_REQUESTS_PER_BATCH=5)
     records = greetings(120)
     records[7]["target_lang"] = records[99]["target_lang"] = 7
@@ -46,7 +46,7 @@ def test_a_large_output_is_joined_from_segments_by_server_side_copy(start, api, 
     assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
 
 
-def test_batches_beyond_what_a_manifest_lists_are_in_a_file_of_their_own(start, monkeypatch):
+def test_batches_beyond_what_manifest_lists_are_in_file_of_their_own(start, monkeypatch):
     monkeypatch.setattr(module, "MANIFEST_BATCHES", 3)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
@@ -76,7 +76,7 @@ def test_fraction_done_never_falls_and_ends_at_one(start, api):
     assert any(0 < fraction < 1 for fraction in told)
 
 
-def test_a_job_whose_batches_do_not_tile_its_upload_does_not_finish(start):
+def test_job_whose_batches_do_not_tile_its_upload_does_not_finish(start):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
@@ -89,7 +89,7 @@ def test_a_job_whose_batches_do_not_tile_its_upload_does_not_finish(start):
     assert world.manifests() == {}
 
 
-def test_output_lines_are_what_the_documentation_shows(world, api):
+def test_output_lines_are_what_documentation_shows(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
     world.upload_records(
         "a.jsonl", [{**record, "external_reference": f"r{n}"} for n, record in enumerate(greetings(2))], model=M2M
@@ -122,7 +122,7 @@ def test_one_item_that_cannot_be_read_holds_up_no_other(start):
     assert world.manifest()["counts"]["succeeded"] == 1
 
 
-def test_an_item_of_a_newer_version_is_left_alone(start):
+def test_item_of_newer_version_is_left_alone(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")

@@ -66,7 +66,7 @@ def finish(world, path="a.jsonl", body=GOOD * 3):
 
 
 @pytest.mark.parametrize("days", [3, 1, 60])
-def test_staged_objects_are_deleted_days_after_the_end_and_not_before(start, days):
+def test_staged_objects_are_deleted_days_after_end_and_not_before(start, days):
     world = start(STAGING_RETENTION_DAYS=days)
     finish(world)
     before = staged(world)
@@ -82,7 +82,7 @@ def test_staged_objects_are_deleted_days_after_the_end_and_not_before(start, day
     assert world.lines()[2]["success"]
 
 
-def test_of_a_large_job_what_the_results_hold_too_is_deleted_after_an_hour(world, large):
+def test_of_large_job_what_results_hold_too_is_deleted_after_hour(world, large):
     finish(world)
     assert kinds(world) == {"request", "raw", "part"}
 
@@ -96,7 +96,7 @@ def test_of_a_large_job_what_the_results_hold_too_is_deleted_after_an_hour(world
     assert is_forgotten(world)
 
 
-def test_an_upload_that_was_only_checked_leaves_nothing(world):
+def test_upload_that_was_only_checked_leaves_nothing(world):
     world.s3.put_object(Bucket=BUCKET, Key="validate/a.csv", Body=b"text\none\n", Metadata={"model": M2M})
     world.settle(until=lambda: world.deliver_all() == 0)
     assert staged(world)
@@ -136,7 +136,7 @@ def test_older_versions_and_delete_markers_go_too(world):
 
 
 @pytest.mark.parametrize("records", [1, 30])
-def test_a_deletion_takes_the_same_calls_whatever_the_job_holds(start, records):
+def test_deletion_takes_same_calls_whatever_job_holds(start, records):
     """Listing and deleting take one call each for 1,000 objects, the ledger two writes."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * records)
@@ -163,9 +163,7 @@ STEPS = [
 @pytest.mark.parametrize("passed", [FIRST_SECONDS, 3 * DAY])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS, ids=[name for _, name in STEPS])
-def test_a_death_at_any_step_leaves_the_rest_to_the_next_tick(
-    world, large, small_pages, monkeypatch, passed, after, step
-):
+def test_death_at_any_step_leaves_rest_to_next_tick(world, large, small_pages, monkeypatch, passed, after, step):
     finish(world)
     world.pass_time(passed)
     real = getattr(*step)
@@ -194,7 +192,7 @@ def test_a_death_at_any_step_leaves_the_rest_to_the_next_tick(
     assert world.manifest()["counts"]["succeeded"] == 3
 
 
-def test_without_time_a_deletion_continues_at_the_next_tick(start, large, small_pages, monkeypatch):
+def test_without_time_deletion_continues_at_next_tick(start, large, small_pages, monkeypatch):
     """Each pass begins where the last one ended, and each tick deletes at least one page."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * 6)
@@ -213,7 +211,7 @@ def test_without_time_a_deletion_continues_at_the_next_tick(start, large, small_
     assert is_forgotten(world)
 
 
-def test_a_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_the_end(world):
+def test_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_end(world):
     finish(world)
     refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DeleteObjects")
 
@@ -256,7 +254,7 @@ def test_some_objects_that_are_not_deleted_are_tried_again(world, monkeypatch):
     assert is_forgotten(world)
 
 
-def test_a_job_that_cannot_be_read_is_left_to_the_lifecycle_rule(world):
+def test_job_that_cannot_be_read_is_left_to_lifecycle_rule(world):
     finish(world)
     key = {"pk": job_item(world)["pk"], "sk": {"S": "META"}}
     world.dynamodb.update_item(
@@ -278,7 +276,7 @@ def test_a_job_that_cannot_be_read_is_left_to_the_lifecycle_rule(world):
     ["DELETE", "REMOVE staging", "REMOVE due_at", "SET due_at = :later"],
     ids=["no job", "nothing staged", "nothing due", "due later"],
 )
-def test_an_index_that_is_out_of_date_deletes_nothing(world, change):
+def test_index_that_is_out_of_date_deletes_nothing(world, change):
     finish(world)
     world.pass_time(3 * DAY)
     job = job_item(world)
@@ -298,7 +296,7 @@ def test_an_index_that_is_out_of_date_deletes_nothing(world, change):
 
 
 @pytest.mark.parametrize("claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"])
-def test_a_job_that_another_function_has_claimed_is_left_alone(world, monkeypatch, claimed):
+def test_job_that_another_function_has_claimed_is_left_alone(world, monkeypatch, claimed):
     finish(world)
     world.pass_time(3 * DAY)
     monkeypatch.setattr(Ledger, "claim_cleanup", lambda *_: claimed)
@@ -309,7 +307,7 @@ def test_a_job_that_another_function_has_claimed_is_left_alone(world, monkeypatc
     assert staged(world)
 
 
-def test_a_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
+def test_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
     finish(world)
     world.pass_time(3 * DAY)
 
@@ -334,7 +332,7 @@ def test_a_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
     ],
     ids=["small", "large", "everything is due sooner"],
 )
-def test_the_first_deletion_of_a_large_job_is_an_hour_after_its_end_at_the_latest(size, kept, first):
+def test_first_deletion_of_large_job_is_hour_after_its_end_at_latest(size, kept, first):
     job = SimpleNamespace(output=SimpleNamespace(size=size))
 
     assert first_deletion(job, Staging(until=1_000 + kept), 1_000) == 1_000 + first

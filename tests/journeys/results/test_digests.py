@@ -34,7 +34,7 @@ def assert_digests(world):
         assert (file["sha256"], file["bytes"]) == (hashlib.sha256(content).hexdigest(), len(content))
 
 
-def test_without_the_library_files_are_read_once_more(start, small_steps, monkeypatch):
+def test_without_library_files_are_read_once_more(start, small_steps, monkeypatch):
     monkeypatch.setattr(file_digests, "is_possible", lambda: False)
 
     assert_digests(run(start))
@@ -42,7 +42,7 @@ def test_without_the_library_files_are_read_once_more(start, small_steps, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [(True, False), (False, True)])
-def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
+def test_library_may_come_and_go_between_two_steps(start, small_steps, monkeypatch, turns):
     changing = itertools.chain([turns[0]] * 5, itertools.repeat(turns[1]))
     monkeypatch.setattr(file_digests, "is_possible", lambda: next(changing))
 
@@ -50,7 +50,7 @@ def test_the_library_may_come_and_go_between_two_steps(start, small_steps, monke
 
 
 @pytest.mark.slow
-def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
+def test_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
     monkeypatch.setattr(file_digests, "is_possible", lambda: False)
     monkeypatch.setattr(file_digests, "MAX_DIGEST_READ_BYTES", 300)
 
@@ -61,7 +61,7 @@ def test_a_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_complete
     assert {file["name"]: file["sha256"] is None for file in manifest["files"]}["output.jsonl"]
 
 
-def test_a_file_is_not_read_again_without_the_time_for_it(start, small_steps, monkeypatch):
+def test_file_is_not_read_again_without_time_for_it(start, small_steps, monkeypatch):
     """A visit that has not enough of it leaves it to the next, which has."""
     monkeypatch.setattr(file_digests, "is_possible", lambda: False)
     speeds = itertools.chain([1.0], itertools.repeat(80e6))

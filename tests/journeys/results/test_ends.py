@@ -81,7 +81,7 @@ def ledger_item(world, sk):
 
 
 @pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
-def test_a_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
+def test_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
     api.switch(retention=0)
     api.inject(Fault(kind=kind, on="poll", times=0, status=503))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -96,7 +96,7 @@ def test_a_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, a
 
 
 @pytest.mark.parametrize("death", [DiedError, RuntimeError])
-def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
+def test_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
     real = functions.poll.batch.poll_batch.collect
 
     def broken(services, job, batch, reply):
@@ -116,7 +116,7 @@ def test_a_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kep
     assert sum(api.calls["poll"].values()) <= 2
 
 
-def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
+def test_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
     api.switch(answers_per_batch=1)
     real = functions.poll.batch.poll_batch.collect
     repaired_at = time.time() + 2 * DAY
@@ -136,7 +136,7 @@ def test_an_answer_that_could_not_be_written_down_for_two_days_is_used_then(worl
     assert api.calls["poll"]["200"] <= 2
 
 
-def test_a_job_whose_batches_do_not_tile_ends_failed_with_the_lines_up_to_the_gap(start, api, counted):
+def test_job_whose_batches_do_not_tile_ends_failed_with_lines_up_to_gap(start, api, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
@@ -155,7 +155,7 @@ def test_a_job_whose_batches_do_not_tile_ends_failed_with_the_lines_up_to_the_ga
     assert 72 <= counted["StuckItems"] <= 74
 
 
-def test_a_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
+def test_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver("UploadQueue")
@@ -169,7 +169,7 @@ def test_a_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
     assert counted["LawsBroken"] >= 92
 
 
-def test_a_batch_whose_requests_are_gone_ends_and_its_job_keeps_the_other_answers(start, api):
+def test_batch_whose_requests_are_gone_ends_and_its_job_keeps_other_answers(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver("UploadQueue")
@@ -191,7 +191,7 @@ def test_a_batch_whose_requests_are_gone_ends_and_its_job_keeps_the_other_answer
     assert world.objects("staging/") == kept != []  # Its message says that the answers are there.
 
 
-def test_an_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(start, monkeypatch, counted):
+def test_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(start, monkeypatch, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     real = functions.submit.split.cut
 
@@ -215,7 +215,7 @@ def test_an_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read
 
 
 @pytest.mark.parametrize("kind", ["3040", "json_500", "refuse"])
-def test_a_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
+def test_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
     api.inject(Fault(kind=kind, on="submit", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -232,7 +232,7 @@ def test_a_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
     assert len(api.accepted) == 0
 
 
-def test_an_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(start, api):
+def test_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="accept_then_reset"), Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -244,7 +244,7 @@ def test_an_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted
     assert world.manifest()["batches"][0]["attempts"] == 3
 
 
-def test_an_overdue_batch_that_is_not_taken_again_is_polled_on(start, api):
+def test_overdue_batch_that_is_not_taken_again_is_polled_on(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.switch(retention=0)
     api.inject(Fault(kind="stuck", seconds=5 * HOUR), Fault(kind="3040", on="submit", nth=2, times=0))
@@ -256,7 +256,7 @@ def test_an_overdue_batch_that_is_not_taken_again_is_polled_on(start, api):
     assert len(api.accepted) == 1
 
 
-def test_an_overdue_batch_that_is_never_answered_nor_taken_again_expires(start, api):
+def test_overdue_batch_that_is_never_answered_nor_taken_again_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0), Fault(kind="3040", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -268,7 +268,7 @@ def test_an_overdue_batch_that_is_never_answered_nor_taken_again_expires(start, 
     assert codes(world) == ["expired"] * 3
 
 
-def test_an_overdue_batch_whose_further_submits_are_unknowable_is_polled_on(start, api):
+def test_overdue_batch_whose_further_submits_are_unknowable_is_polled_on(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", seconds=2 * HOUR), Fault(kind="accept_then_reset", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -281,7 +281,7 @@ def test_an_overdue_batch_whose_further_submits_are_unknowable_is_polled_on(star
     assert len(api.accepted) == 2
 
 
-def test_a_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_waited_to_be_sent_again(start, api):
+def test_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_waited_to_be_sent_again(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(
         Fault(kind="stuck", seconds=1.1 * HOUR),
@@ -297,7 +297,7 @@ def test_a_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_wai
     assert sum(api.calls["poll"].values()) > polled
 
 
-def test_an_answer_that_comes_while_a_batch_waits_to_be_sent_again_is_used_and_nothing_sent(start, api):
+def test_answer_that_comes_while_batch_waits_to_be_sent_again_is_used_and_nothing_sent(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(
         Fault(kind="stuck", seconds=HOUR + 100),
@@ -322,7 +322,7 @@ def change_token(world, api):
     )
 
 
-def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_continues(start, api, monkeypatch):
+def test_job_waits_longer_than_week_for_refused_token_and_continues(start, api, monkeypatch):
     for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
         monkeypatch.setattr(controls, name, 6.0 * HOUR)
     world = start(MAX_REQUESTS_PER_BATCH=2)
@@ -337,7 +337,7 @@ def test_a_job_waits_longer_than_a_week_for_a_refused_token_and_continues(start,
     assert len(api.accepted) == 2
 
 
-def test_a_batch_that_was_accepted_before_a_token_was_refused_for_a_week_is_collected_not_sent_again(world, api):
+def test_batch_that_was_accepted_before_token_was_refused_for_week_is_collected_not_sent_again(world, api):
     api.switch(retention=0)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")
@@ -354,7 +354,7 @@ def test_a_batch_that_was_accepted_before_a_token_was_refused_for_a_week_is_coll
     assert len(api.accepted) == 1
 
 
-def test_a_pause_before_acceptance_does_not_move_the_deadline_after_it(start, api):
+def test_pause_before_acceptance_does_not_move_deadline_after_it(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.switch(tokens=("new-token",))
     api.inject(Fault(kind="stuck", times=0))

@@ -38,7 +38,7 @@ def refused():
     return {"FailedEntryCount": 1, "Entries": [entry]}
 
 
-def test_the_event_of_a_completed_job_has_its_counts_and_its_files(world, api):
+def test_event_of_completed_job_has_its_counts_and_its_files(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
     version = world.upload_records("in/a.jsonl", GREETINGS, model=M2M)
     world.settle()
@@ -69,7 +69,7 @@ def test_the_event_of_a_completed_job_has_its_counts_and_its_files(world, api):
     assert event["detail"]["source"]["version"] == version
 
 
-def test_a_failed_jobs_event_says_what_to_do(world):
+def test_failed_jobs_event_says_what_to_do(world):
     world.upload_records("a.jsonl", GREETINGS)
     world.settle()
 
@@ -82,7 +82,7 @@ def test_a_failed_jobs_event_says_what_to_do(world):
 
 
 @pytest.mark.parametrize("answer", [down, refused])
-def test_a_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
+def test_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
     event_bus += [answer(), answer(), answer()]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 
@@ -93,7 +93,7 @@ def test_a_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
     assert event["detail"]["job_id"] == world.manifest()["job_id"]
 
 
-def test_while_nobody_takes_notices_users_have_their_results_and_the_job_stays_due(world, event_bus, monkeypatch):
+def test_while_nobody_takes_notices_users_have_their_results_and_job_stays_due(world, event_bus, monkeypatch):
     monkeypatch.setattr(patience, "QUIET_CLAIMS", 3)
     event_bus += [down() for _ in range(10)]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)

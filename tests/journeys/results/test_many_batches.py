@@ -6,7 +6,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 @pytest.mark.slow
-def test_a_job_of_many_batches_with_small_answers_ends(start):
+def test_job_of_many_batches_with_small_answers_ends(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("many.jsonl", [{"text": f"text {number}"} for number in range(130)], model=BGE)
 

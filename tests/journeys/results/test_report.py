@@ -11,7 +11,7 @@ def page(world):
     return world.read(f"{world.only_folder()}/report.html").decode()
 
 
-def test_a_job_has_a_page_that_says_how_it_ended(world):
+def test_job_has_page_that_says_how_it_ended(world):
     world.upload("reviews/july.jsonl", GOOD + "<script>alert(1)</script>\n" + GOOD, model=M2M)
 
     world.settle()
@@ -25,7 +25,7 @@ def test_a_job_has_a_page_that_says_how_it_ended(world):
     assert head["ContentType"] == "text/html; charset=utf-8"
 
 
-def test_the_manifest_comes_after_the_page_and_does_not_list_it(world):
+def test_manifest_comes_after_page_and_does_not_list_it(world):
     world.upload("july.jsonl", GOOD, model=M2M)
     written = []
     world.permissions.before = lambda operation, arguments: (
@@ -38,7 +38,7 @@ def test_the_manifest_comes_after_the_page_and_does_not_list_it(world):
     assert "report.html" not in [file["name"] for file in world.manifest()["files"]]
 
 
-def test_failed_and_empty_jobs_have_a_page_too(world):
+def test_failed_and_empty_jobs_have_page_too(world):
     world.upload("no-model.jsonl", GOOD)
     world.upload("empty.jsonl", "", model=M2M)
 
@@ -49,7 +49,7 @@ def test_failed_and_empty_jobs_have_a_page_too(world):
     assert "0 records" in pages["empty.jsonl"]
 
 
-def test_a_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
+def test_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
     def broken(*_):
         raise KeyError("unexpected")
 
@@ -62,7 +62,7 @@ def test_a_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
     assert not [key for key in world.objects() if key.endswith("report.html")]
 
 
-def test_batches_beyond_the_limit_are_left_out_and_it_is_said(start, monkeypatch):
+def test_batches_beyond_limit_are_left_out_and_it_is_said(start, monkeypatch):
     monkeypatch.setattr(functions.poll.results.report, "MAX_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload("july.jsonl", GOOD * 4, model=M2M)

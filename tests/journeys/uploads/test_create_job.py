@@ -37,7 +37,7 @@ def put(world):
 
 
 @pytest.mark.parametrize("age", [0, MAX_EVENT_AGE_SECONDS, None], ids=["new", "old", "without a time"])
-def test_an_event_makes_a_job_that_its_function_holds(services, put, age):
+def test_event_makes_job_that_its_function_holds(services, put, age):
     job, created = get_or_create_job(services, put(age))
 
     assert created
@@ -46,29 +46,29 @@ def test_an_event_makes_a_job_that_its_function_holds(services, put, age):
     assert services.ledger.job(job.job_id) == job
 
 
-def test_an_event_that_is_older_than_what_a_job_leaves_behind_is_refused(services, put):
+def test_event_that_is_older_than_what_job_leaves_behind_is_refused(services, put):
     assert get_or_create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
 
 
 @pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
-def test_an_object_that_is_not_an_upload_makes_no_job(services, world, key):
+def test_object_that_is_not_upload_makes_no_job(services, world, key):
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
 
     assert get_or_create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
 
 
-def test_an_upload_that_is_gone_makes_no_job(services, put):
+def test_upload_that_is_gone_makes_no_job(services, put):
     assert get_or_create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
 
 
-def test_an_event_that_comes_again_finds_its_job(services, put):
+def test_event_that_comes_again_finds_its_job(services, put):
     event = put()
     job, _ = get_or_create_job(services, event)
 
     assert get_or_create_job(services, event) == (job, False)
 
 
-def test_an_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
+def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
     event = put()
     job, _ = get_or_create_job(services, event)
     over = services.ledger.end_split(job, 0, None, services.now())
@@ -79,7 +79,7 @@ def test_an_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
 
 
 @pytest.mark.parametrize(("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")])
-def test_an_event_whose_results_are_all_that_is_left_makes_no_second_job(services, put, world, key, last):
+def test_event_whose_results_are_all_that_is_left_makes_no_second_job(services, put, world, key, last):
     event = put(key=key)
     job, _ = get_or_create_job(services, event)
     world.dynamodb.delete_item(TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}})
@@ -88,7 +88,7 @@ def test_an_event_whose_results_are_all_that_is_left_makes_no_second_job(service
     assert get_or_create_job(services, event) is None
 
 
-def test_an_upload_whose_id_another_one_has_gets_the_next(services, put, monkeypatch):
+def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
     event = put()
     job, _ = get_or_create_job(services, event)
     real = type(services.ledger).job
@@ -104,7 +104,7 @@ def test_an_upload_whose_id_another_one_has_gets_the_next(services, put, monkeyp
     assert second.upload == job.upload
 
 
-def test_an_upload_without_a_free_id_has_no_job(services, put, monkeypatch, caplog):
+def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
     monkeypatch.setattr(type(services.ledger), "create_job", lambda at, job: None)  # Each is gone when it is read.
 
     assert get_or_create_job(services, put()) is None
@@ -123,7 +123,7 @@ def test_an_upload_without_a_free_id_has_no_job(services, put, monkeypatch, capl
         (KEY, {"max-cost": "1"}, CONVERTED_SCHEMA),
     ],
 )
-def test_old_code_leaves_a_job_alone_that_it_would_treat_otherwise(services, put, key, metadata, schema):
+def test_old_code_leaves_job_alone_that_it_would_treat_otherwise(services, put, key, metadata, schema):
     job, _ = get_or_create_job(services, put(key=key, **metadata))
 
     assert job.error is None
@@ -135,7 +135,7 @@ def test_old_code_leaves_a_job_alone_that_it_would_treat_otherwise(services, put
     [(5_000, 9_999, 5_000, 500), (5_000, 2_000, 2_000, 500), (5_000, 200, 200, 200), (3, 9_999, 3, 3)],
     ids=["as it is set", "fewer fit a reply", "fewer than a first batch", "set below a first batch"],
 )
-def test_a_batch_has_as_many_records_as_are_set_and_fit_a_reply(start, monkeypatch, setting, per_reply, most, first):
+def test_batch_has_as_many_records_as_are_set_and_fit_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
     monkeypatch.setattr(functions.submit.create_job, "max_records_per_reply", lambda model, transport: per_reply)
     version = world.upload("a.jsonl", "{}\n", model=M2M)
@@ -149,7 +149,7 @@ def test_a_batch_has_as_many_records_as_are_set_and_fit_a_reply(start, monkeypat
     ("metadata", "deadline", "tags"),
     [({}, None, {}), ({"deadline-hours": "5", "tags": '{"team": "a"}'}, 5 * 3_600, {"team": "a"})],
 )
-def test_a_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, tags):
+def test_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, tags):
     job, _ = get_or_create_job(services, put(**metadata))
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
@@ -157,7 +157,7 @@ def test_a_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline
 
 
 @pytest.mark.parametrize(("chosen", "model"), [({}, BGE), ({"model": f" {M2M} "}, M2M)], ids=["the default", "its own"])
-def test_a_job_has_the_model_of_its_upload_or_the_default(start, chosen, model):
+def test_job_has_model_of_its_upload_or_default(start, chosen, model):
     world = start(DEFAULT_MODEL=BGE)
     version = world.upload("a.jsonl", "{}\n", **chosen)
 

@@ -20,12 +20,12 @@ def requests_of(path):
 FILES = dict(ROW.findall((EXAMPLES / "README.md").read_text("utf-8")))
 
 
-def test_every_example_is_in_the_table():
+def test_every_example_is_in_table():
     assert set(FILES) == {path.name for path in EXAMPLES.iterdir()} - {"README.md"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_api_answers_every_record_of_an_example(name):
+def test_api_answers_every_record_of_example(name):
     api = WorkersAI(Behaviour(embedder="hash"))
     requests = requests_of(EXAMPLES / name)
     path = f"/client/v4/accounts/{'0' * 32}/ai/run/{FILES[name]}"

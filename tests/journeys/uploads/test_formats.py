@@ -38,7 +38,7 @@ def drop_again(world, path, name, new):
 TABLE = b'\xef\xbb\xbfid,text,note\r\n7,"hello,\r\nthere",a\r\n8,good day,b,ragged\r\n\r\n9,fail,c\r\n'
 
 
-def test_a_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_again(world, api):
+def test_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_again(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
     world.upload("a.CSV", TABLE, model=BGE)
@@ -76,7 +76,7 @@ def test_a_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_
 
 
 @pytest.mark.parametrize("body", [b"", b"id,text\n", b"\n\nid,text", b"\xef\xbb\xbfid,text\r\n"])
-def test_a_table_without_rows_gives_its_header_alone(world, body):
+def test_table_without_rows_gives_its_header_alone(world, body):
     world.upload("a.tsv" if not body else "a.csv", body)
     world.settle()
 
@@ -87,7 +87,7 @@ def test_a_table_without_rows_gives_its_header_alone(world, body):
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 
-def test_a_template_fills_a_request_from_a_rows_columns_and_defaults_fill_the_rest(world, api):
+def test_template_fills_request_from_rows_columns_and_defaults_fill_rest(world, api):
     rows = b"v1,title,body\n1,A,one\n2,B,two\n"
     defaults = json.dumps({"max_tokens": 7})
 
@@ -100,7 +100,7 @@ def test_a_template_fills_a_request_from_a_rows_columns_and_defaults_fill_the_re
         assert sent == [[{"prompt": "{Say} A: one", "max_tokens": 7}, {"prompt": "{Say} B: two", "max_tokens": 7}]]
 
 
-def test_a_text_is_a_record_for_each_line(world, api):
+def test_text_is_record_for_each_line(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
     world.upload("a.txt.gz", gzip.compress(b"hello\r\n\n  \nfail\nlast"), model=BGE)
@@ -118,7 +118,7 @@ def chat(number, **more):
     return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
-def test_an_openai_file_is_answered_in_openais_lines(world, api):
+def test_openai_file_is_answered_in_openais_lines(world, api):
     api.inject(Fault(kind="item_fails", contains="hello 2", marker="hello 2", code=5001))
     lines = [json.dumps(chat(0)), json.dumps(chat(1, n=2)), json.dumps(chat(2)), "nonsense", json.dumps(chat(4))]
 
@@ -136,7 +136,7 @@ def test_an_openai_file_is_answered_in_openais_lines(world, api):
     assert [one["line"] for one in world.lines("errors.jsonl")] == [2, 3, 4]
 
 
-def test_the_model_of_an_openai_file_is_the_first_that_is_one(world):
+def test_model_of_openai_file_is_first_that_is_one(world):
     world.upload("a.jsonl", "\n".join(json.dumps(chat(n, model=m)) for n, m in enumerate(["gpt-4o", LLAMA, M2M])))
     world.settle()
 
@@ -146,7 +146,7 @@ def test_the_model_of_an_openai_file_is_the_first_that_is_one(world):
     assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
 
 
-def test_a_job_from_before_there_were_options_keeps_its_model(world, monkeypatch):
+def test_job_from_before_there_were_options_keeps_its_model(world, monkeypatch):
     monkeypatch.setattr("functions.submit.plan_upload.pinned_options", lambda *_: Options())
     world.upload("a.jsonl", json.dumps(chat(0, model=M2M)), model=LLAMA)
     world.settle()
@@ -155,7 +155,7 @@ def test_a_job_from_before_there_were_options_keeps_its_model(world, monkeypatch
     assert world.lines()[0]["response"]["body"]["error"]["code"] == "mismatched_model"
 
 
-def test_a_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
+def test_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
     records = [{"recordId": "A", "modelInput": {"inputText": "hello"}}, {"modelInput": {"inputText": 7}}]
 
     world.upload("in/july.jsonl", "\n".join(map(json.dumps, records)), model=BGE)
@@ -185,14 +185,14 @@ def test_native_records_with_defaults_are_sent_with_them_and_given_back_without(
     ("path", "body"),
     [("a.jsonl", "prose\nof some\nlines\n"), ("a.data", "id,text\n1,hello\n"), ("a.txt.gz", b"PK\x03\x04")],
 )
-def test_a_file_of_no_known_format_fails_as_a_whole(world, path, body):
+def test_file_of_no_known_format_fails_as_whole(world, path, body):
     world.upload(path, body, model=BGE)
     world.settle()
 
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_format")
 
 
-def test_a_quote_that_never_closes_fails_with_its_line_and_the_rows_before_it_have_theirs(world):
+def test_quote_that_never_closes_fails_with_its_line_and_rows_before_it_have_theirs(world):
     world.upload("a.csv", 'text\none\ntwo\n"three\n', model=BGE)
     world.settle()
 
@@ -202,7 +202,7 @@ def test_a_quote_that_never_closes_fails_with_its_line_and_the_rows_before_it_ha
     assert result(world, "a.csv", "retry.csv") == b"text\none\ntwo\n"
 
 
-def test_a_batch_ends_before_its_originals_are_too_many_and_pieces_keep_theirs(start, api):
+def test_batch_ends_before_its_originals_are_too_many_and_pieces_keep_theirs(start, api):
     """A wide table whose template sends one narrow column; one record is refused, so that the batch is bisected."""
     world = start(MAX_BATCH_BYTES=4_000)
     api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))

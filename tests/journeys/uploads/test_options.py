@@ -19,7 +19,7 @@ def put_options(world, folder, **options):
     world.upload(f"{folder}_options.json", json.dumps(options))
 
 
-def test_options_come_from_metadata_the_nearest_file_and_the_stack_and_are_pinned(start, api):
+def test_options_come_from_metadata_nearest_file_and_stack_and_are_pinned(start, api):
     world = start(DEFAULT_MODEL=BGE)
     put_options(world, "", model=LLAMA, tags={"of": "root"})
     put_options(world, "a/", tags={"of": "a"}, defaults={"target_lang": "es"})
@@ -42,7 +42,7 @@ def test_options_come_from_metadata_the_nearest_file_and_the_stack_and_are_pinne
     assert world.notices()[0]["detail"]["tags"] == {"of": "a"}
 
 
-def test_the_stacks_model_is_taken_last(start):
+def test_stacks_model_is_taken_last(start):
     world = start(DEFAULT_MODEL=BGE)
     world.upload("a.jsonl", json.dumps({"text": "hello"}))
     world.settle()
@@ -62,7 +62,7 @@ def test_the_stacks_model_is_taken_last(start):
         ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
     ],
 )
-def test_a_wrong_option_fails_the_upload_immediately_empty_or_not(world, body, metadata, options, words):
+def test_wrong_option_fails_upload_immediately_empty_or_not(world, body, metadata, options, words):
     if options is not None:
         put_options(world, "", **options)
     world.upload("a/b.jsonl", body, **metadata)
@@ -73,14 +73,14 @@ def test_a_wrong_option_fails_the_upload_immediately_empty_or_not(world, body, m
     assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
 
 
-def test_a_template_that_does_not_fit_the_columns_is_a_wrong_option(world):
+def test_template_that_does_not_fit_columns_is_wrong_option(world):
     world.upload("a.csv", "id,text\n", model=BGE, template="{titel}")
     world.settle()
 
     assert world.manifest()["error"]["code"] == "bad_options"
 
 
-def test_after_the_deadline_nothing_is_submitted_and_what_was_accepted_is_polled_once_more(start, api):
+def test_after_deadline_nothing_is_submitted_and_what_was_accepted_is_polled_once_more(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=2)
     api.switch(latency=7_200.0)
     world.upload_records("a.jsonl", records(6), model=M2M, **{"deadline-hours": "0.5"})
@@ -91,7 +91,7 @@ def test_after_the_deadline_nothing_is_submitted_and_what_was_accepted_is_polled
     assert len(world.lines("retry.jsonl")) == 6
 
 
-def test_a_job_of_which_too_many_records_fail_is_stopped(start, api):
+def test_job_of_which_too_many_records_fail_is_stopped(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=30)
     api.inject(Fault(kind="item_fails", marker="hello", code=5001, times=0))
     world.upload_records("a.jsonl", records(300), model=M2M, **{"max-failed-fraction": "0.5"})
@@ -102,7 +102,7 @@ def test_a_job_of_which_too_many_records_fail_is_stopped(start, api):
     assert manifest["counts"]["total"] == len(world.lines())
 
 
-def test_a_batch_beyond_the_highest_cost_is_not_submitted(start, api):
+def test_batch_beyond_highest_cost_is_not_submitted(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
     world.upload_records("a.jsonl", prompts, model=LLAMA, **{"max-cost": "0.01"})
@@ -115,7 +115,7 @@ def test_a_batch_beyond_the_highest_cost_is_not_submitted(start, api):
     assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)
 
 
-def test_a_retry_takes_the_options_of_the_job_it_tries_again(world, api):
+def test_retry_takes_options_of_job_it_tries_again(world, api):
     api.inject(Fault(kind="item_fails", marker="hello 1", code=5001))
     world.upload_records(
         "a.jsonl", [{"text": f"hello {n}"} for n in range(3)], model=M2M, defaults='{"target_lang":"es"}'
@@ -147,7 +147,7 @@ OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {
     ],
     ids=["the default", "its own", "the default in another format", "the file's", "its own before the file's"],
 )
-def test_the_options_of_a_job_hold_its_model(start, records, metadata, model):
+def test_options_of_job_hold_its_model(start, records, metadata, model):
     world = start(DEFAULT_MODEL=BGE)
     world.upload_records("a.jsonl", records, **metadata)
     world.settle()
@@ -156,7 +156,7 @@ def test_the_options_of_a_job_hold_its_model(start, records, metadata, model):
     assert json.loads(world.read(f"{world.only_folder()}/options.json"))["model"] == model
 
 
-def test_without_any_model_the_options_hold_none(world):
+def test_without_any_model_options_hold_none(world):
     world.upload_records("a.jsonl", [{"text": "hello"}])
     world.settle()
 

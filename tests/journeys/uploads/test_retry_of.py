@@ -42,7 +42,7 @@ def job_key(folder):
 
 
 @pytest.mark.parametrize("path", ["again.jsonl", f"{BGE}/again.jsonl", "@cf/nothing/again.jsonl"])
-def test_options_are_its_own_then_the_jobs_whatever_path_it_has(world, parent, path):
+def test_options_are_its_own_then_jobs_whatever_path_it_has(world, parent, path):
     world.upload("_options.json", '{"modle":"a member that no option has"}')
     again = try_again(world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"})
 
@@ -52,14 +52,14 @@ def test_options_are_its_own_then_the_jobs_whatever_path_it_has(world, parent, p
     assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
 
 
-def test_the_key_of_a_manifest_names_its_job(world, parent):
+def test_key_of_manifest_names_its_job(world, parent):
     again = try_again(world, parent, **{"retry-of": quote(f"{parent}/manifest.json", safe="")})
 
     assert options_of(world, again)["tags"] == {"of": "parent"}
     assert len(records(world)) == 1
 
 
-def test_a_job_is_found_after_its_item_has_expired(world, parent):
+def test_job_is_found_after_its_item_has_expired(world, parent):
     world.dynamodb.delete_item(TableName=TABLE, Key=job_key(parent))
     again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
 
@@ -67,7 +67,7 @@ def test_a_job_is_found_after_its_item_has_expired(world, parent):
     assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
 
 
-def test_a_job_whose_item_cannot_be_read_is_found(world, parent):
+def test_job_whose_item_cannot_be_read_is_found(world, parent):
     world.dynamodb.update_item(
         TableName=TABLE,
         Key=job_key(parent),
@@ -99,7 +99,7 @@ def test_what_names_no_job_is_ignored_and_writes_nothing(world, parent, named):
     assert all(key.startswith((f"{again}/", "results/_jobs/")) for key in new)
 
 
-def test_an_upload_that_was_only_checked_is_no_job_to_retry(world, parent):
+def test_upload_that_was_only_checked_is_no_job_to_retry(world, parent):
     world.s3.put_object(Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M})
     world.settle(until=lambda: any(key.endswith("/report.json") for key in world.objects()))
     (checked,) = [key.split("/")[-2] for key in world.objects() if key.endswith("/report.json")]

@@ -67,7 +67,7 @@ def retry_of(world, folder):
 
 
 @pytest.mark.parametrize("size", [300, 740, MAX_PATH_BYTES])
-def test_a_job_with_a_long_path_ends_and_its_retry_too(world, size):
+def test_job_with_long_path_ends_and_its_retry_too(world, size):
     world.upload(path_of(size), BAD_AND_GOOD, model=M2M)
     world.settle()
 
@@ -85,7 +85,7 @@ def test_a_job_with_a_long_path_ends_and_its_retry_too(world, size):
 
 
 @pytest.mark.parametrize("name", ["x", path_of(500)])
-def test_the_longest_key_of_an_upload_ends_path_too_long(world, name):
+def test_longest_key_of_upload_ends_path_too_long(world, name):
     """Its `_options.json` would have a key that S3 does not allow."""
     folder = "f" * (MAX_KEY_BYTES - len(f"inbox//{name}".encode()))
     world.upload(f"{folder}/{name}", BAD_AND_GOOD, model=M2M)
@@ -95,7 +95,7 @@ def test_the_longest_key_of_an_upload_ends_path_too_long(world, name):
     assert world.manifest()["error"]["code"] == "path_too_long"
 
 
-def test_a_model_id_beyond_any_that_exists_ends_bad_model(world):
+def test_model_id_beyond_any_that_exists_ends_bad_model(world):
     """It would not fit in the metadata of the retry file."""
     world.upload("_options.json", json.dumps({"model": f"@cf/a/{'b' * 3_000}"}))
     world.upload("a.jsonl", BAD_AND_GOOD)
@@ -104,7 +104,7 @@ def test_a_model_id_beyond_any_that_exists_ends_bad_model(world):
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "bad_model")
 
 
-def test_a_model_id_of_200_characters_fits_in_all_metadata(world, api):
+def test_model_id_of_200_characters_fits_in_all_metadata(world, api):
     model = f"@cf/{'a' * 95}/{'b' * 100}"
     api.inject(Fault(kind="5007"))
     world.upload("a.jsonl", BAD_AND_GOOD, model=model)
@@ -114,7 +114,7 @@ def test_a_model_id_of_200_characters_fits_in_all_metadata(world, api):
     assert world.manifest()["model"] == model
 
 
-def test_the_progress_in_a_segments_metadata_fits_however_large_the_job():
+def test_progress_in_segments_metadata_fits_however_large_job():
     digest = RunningSha256("", b"")
     digest.update(b"x" * 1_000)
     joined = ResultFileProgress("99999999.f.f.f.f.f", *[10**15] * 6, sha=digest.state(), upload="")

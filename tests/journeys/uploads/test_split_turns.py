@@ -50,7 +50,7 @@ def job_item(world):
     return item
 
 
-def test_a_run_that_dies_after_some_batches_is_gone_on_with_within_a_minute(slow):
+def test_run_that_dies_after_some_batches_is_gone_on_with_within_minute(slow):
     world = slow(5, break_off)
     world.upload("a.jsonl", BODY, model=M2M)
 
@@ -63,7 +63,7 @@ def test_a_run_that_dies_after_some_batches_is_gone_on_with_within_a_minute(slow
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
-def test_a_run_whose_lease_ran_out_stops_once_another_has_the_job(slow, monkeypatch):
+def test_run_whose_lease_ran_out_stops_once_another_has_job(slow, monkeypatch):
     said = []
     monkeypatch.setattr(split.logger, "info", lambda words, **_: said.append(words))
 
@@ -83,7 +83,7 @@ def test_a_run_whose_lease_ran_out_stops_once_another_has_the_job(slow, monkeypa
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
-def test_a_job_planned_before_batches_grew_keeps_its_old_batch_size(start, monkeypatch):
+def test_job_planned_before_batches_grew_keeps_its_old_batch_size(start, monkeypatch):
     monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn stages one batch

@@ -28,7 +28,7 @@ def small_bound(monkeypatch):
     ],
     ids=["blank lines", "one line", "packed blank lines", "one packed line"],
 )
-def test_it_fails_as_a_whole_and_says_what_to_do(world, content, code):
+def test_it_fails_as_whole_and_says_what_to_do(world, content, code):
     world.upload("a.jsonl", content, model=M2M)
 
     world.settle()

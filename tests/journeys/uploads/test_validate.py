@@ -40,7 +40,7 @@ def check(world):
     assert [key for key in world.objects("results/") if "/_validate/" not in key] == []
 
 
-def test_a_report_says_what_would_be_sent_and_nothing_is(start, api, one_batch_a_turn):
+def test_report_says_what_would_be_sent_and_nothing_is(start, api, one_batch_a_turn):
     world = start(MAX_REQUESTS_PER_BATCH=3)
     drop(world, "a/b.jsonl", BODY, model=M2M)
     world.settle()
@@ -50,7 +50,7 @@ def test_a_report_says_what_would_be_sent_and_nothing_is(start, api, one_batch_a
     assert world.objects("results/")[0].startswith("results/_validate/a/b.jsonl/")
 
 
-def test_the_options_are_those_of_the_inbox(world):
+def test_options_are_those_of_inbox(world):
     world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
     drop(world, "a/b.jsonl", LINES[0])
     world.settle()
@@ -66,7 +66,7 @@ def test_the_options_are_those_of_the_inbox(world):
         ("a.jsonl", LINES[0], "no_model", 0),
     ],
 )
-def test_a_fault_of_the_whole_upload_is_reported(world, path, body, code, records):
+def test_fault_of_whole_upload_is_reported(world, path, body, code, records):
     drop(world, path, body, **({} if code == "no_model" else {"model": M2M}))
     world.settle()
 

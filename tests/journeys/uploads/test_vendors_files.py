@@ -46,7 +46,7 @@ EVERY_DAY = {"openai-guide", "openai-guide-embeddings", "bedrock-guide-messages"
 @pytest.mark.parametrize(
     "name", [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
-def test_a_vendors_file_is_answered_in_its_own_form(world, name):
+def test_vendors_file_is_answered_in_its_own_form(world, name):
     content = (FILES / f"{name}.jsonl").read_bytes()
     records = [json.loads(line) for line in content.splitlines() if line.strip()]
 

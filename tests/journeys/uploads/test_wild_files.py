@@ -38,7 +38,7 @@ def rows(world, name="output.csv", delimiter=","):
         (b",text\n0,hello\n1,bye\n", ","),
     ],
 )
-def test_a_table_of_another_tool_is_answered_in_its_own_form(world, content, delimiter):
+def test_table_of_another_tool_is_answered_in_its_own_form(world, content, delimiter):
     manifest = run(world, "a.csv", content)
     assert (manifest["state"], manifest["counts"]["succeeded"]) == ("completed", 2)
     header, *answers = rows(world, delimiter=delimiter)
@@ -47,7 +47,7 @@ def test_a_table_of_another_tool_is_answered_in_its_own_form(world, content, del
     assert world.read(f"{world.only_folder()}/output.csv").startswith(b"\xef\xbb\xbf") == content.startswith(b"\xef")
 
 
-def test_two_delimiters_need_an_option(world):
+def test_two_delimiters_need_option(world):
     manifest = run(world, "a.csv", b"id,text|x\n1,hello\n")
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "bad_options")
     world.upload("b.csv", b"id|text,x\n1|hello\n", model=LLAMA, delimiter="|", template="{text,x}")
@@ -56,7 +56,7 @@ def test_two_delimiters_need_an_option(world):
     assert states["inbox/b.csv"] == "completed"
 
 
-def test_a_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
+def test_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
     big = b"7," + b"x" * 10_500_000 + b"\n"
     manifest = run(world, "a.csv", b"id,text\n1,hello\n" + big + b"2,bye\n", BGE)
     assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
@@ -78,7 +78,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("form", ["jsonl", "array"])
 @pytest.mark.parametrize("format_", TOO_LARGE)
-def test_a_record_that_is_too_large_keeps_its_reference(world, format_, form):
+def test_record_that_is_too_large_keeps_its_reference(world, format_, form):
     record, reference_in = TOO_LARGE[format_]
     small = json.loads(json.dumps(record).replace(LARGE, "hello").replace("big", "small"))
     records = [json.dumps(one) for one in (small, record)]
@@ -92,7 +92,7 @@ def test_a_record_that_is_too_large_keeps_its_reference(world, format_, form):
     assert (error["external_reference"], error["error"]["code"]) == ("big", "too_large")
 
 
-def test_a_schema_in_the_defaults_gives_the_answer_columns(world):
+def test_schema_in_defaults_gives_answer_columns(world):
     schema = {"type": "object", "properties": {"mood": {"type": "string"}, "points": {"type": "integer"}}}
     defaults = json.dumps({"response_format": {"type": "json_schema", "json_schema": schema}})
     run(world, "a.csv", b"id,text\n1,hello\n", defaults=defaults)
@@ -101,7 +101,7 @@ def test_a_schema_in_the_defaults_gives_the_answer_columns(world):
     assert row[3:] == ["hello", "5", "", ""]
 
 
-def test_a_system_prompt_is_sent_with_each_row(world):
+def test_system_prompt_is_sent_with_each_row(world):
     run(world, "a.csv", b"id,text\n1,hello\n", system="Be brief.")
     staged = (world.read(key) for key in world.objects("staging/"))
     (body,) = (one for one in staged if one.startswith(b'{"requests":'))
@@ -110,14 +110,14 @@ def test_a_system_prompt_is_sent_with_each_row(world):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_an_array_of_openais_records_is_a_batch_file(world, api, indent):
+def test_array_of_openais_records_is_batch_file(world, api, indent):
     manifest = run(world, "a.json", json.dumps([chat(number) for number in range(600)], indent=indent).encode())
     assert (manifest["format"], manifest["counts"]["succeeded"]) == ("openai", 600)
     assert len(api.accepted) == 2
     assert [line["custom_id"] for line in world.lines()] == [f"c{number}" for number in range(600)]
 
 
-def test_a_first_record_without_custom_id_fails_alone(world):
+def test_first_record_without_custom_id_fails_alone(world):
     first = chat(0)
     del first["custom_id"], first["url"]
     records = [first, *(chat(number) for number in range(1, 5))]
@@ -158,13 +158,13 @@ TWO = json.dumps(chat(0)).encode() + b"\n" + json.dumps({"custom_id": "a", "para
         ("a.jsonl", b'{"model":"text-embedding-3-small","input":"a"}\n', "bare body"),
     ],
 )
-def test_what_is_no_file_of_requests_is_refused_with_the_way_out(world, api, name, content, words):
+def test_what_is_no_file_of_requests_is_refused_with_way_out(world, api, name, content, words):
     manifest = run(world, name, content)
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "unknown_format")
     assert words in manifest["error"]["message"]
     assert api.accepted == []
 
 
-def test_a_text_that_begins_with_a_bracket_is_text(world):
+def test_text_that_begins_with_bracket_is_text(world):
     manifest = run(world, "a.txt", b"[Intro] hello\n42\nlast\n")
     assert (manifest["format"], manifest["counts"]["succeeded"]) == ("text", 3)

@@ -36,7 +36,7 @@ def test_put_uploads_and_says_where(command, tmp_path):
     assert head["Metadata"] == {"model": M2M}
 
 
-def test_put_wait_get_downloads_every_answer_to_the_folder(command, tmp_path):
+def test_put_wait_get_downloads_every_answer_to_folder(command, tmp_path):
     done = command.run("put", file(tmp_path, GOOD * 3), "--model", M2M, "--get", tmp_path / "out")
 
     assert done.code == 0
@@ -45,7 +45,7 @@ def test_put_wait_get_downloads_every_answer_to_the_folder(command, tmp_path):
     assert "completed" in done.err
 
 
-def test_put_waits_for_the_job_of_its_own_version(command, tmp_path):
+def test_put_waits_for_job_of_its_own_version(command, tmp_path):
     command.world.upload("july.jsonl", GOOD * 5, model=M2M)
     command.settle()
 
@@ -55,13 +55,13 @@ def test_put_waits_for_the_job_of_its_own_version(command, tmp_path):
 
 
 @pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
-def test_failed_records_are_an_exit_code_only_when_asked_for(command, tmp_path, strict, code):
+def test_failed_records_are_exit_code_only_when_asked_for(command, tmp_path, strict, code):
     done = command.run("put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict)
 
     assert done.code == code
 
 
-def test_a_failed_job_exits_with_1_and_its_reason(command, tmp_path):
+def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
     done = command.run("put", file(tmp_path), "--wait")
 
     assert done.code == 1
@@ -126,7 +126,7 @@ def test_ls_filters_by_state_and_time(command, finished):
         "s3://{bucket}/results/reviews/july.jsonl/{id}/output.jsonl",
     ],
 )
-def test_a_job_is_named_by_id_upload_or_result(command, finished, name):
+def test_job_is_named_by_id_upload_or_result(command, finished, name):
     done = command.run("status", name.format(id=finished, bucket=BUCKET))
 
     assert done.code == 0
@@ -137,7 +137,7 @@ def test_a_job_is_named_by_id_upload_or_result(command, finished, name):
 
 
 @pytest.mark.parametrize("name", ["20261121T093000Z-00000000", "no/such.jsonl", "/"])
-def test_an_unknown_job_exits_with_5(command, name):
+def test_unknown_job_exits_with_5(command, name):
     for verb in ("status", "wait", "get", "cancel", "retry", "report", "pause"):
         done = command.run(verb, name)
 
@@ -145,7 +145,7 @@ def test_an_unknown_job_exits_with_5(command, name):
         assert name in done.err
 
 
-def test_status_says_what_a_job_waits_for(command, tmp_path):
+def test_status_says_what_job_waits_for(command, tmp_path):
     command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
     put = command.run("put", file(tmp_path), "--model", M2M)
     assert put.code == 0
@@ -160,7 +160,7 @@ def test_status_says_what_a_job_waits_for(command, tmp_path):
 # ── get, report ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_get_downloads_and_verifies_what_the_manifest_lists(command, finished, tmp_path):
+def test_get_downloads_and_verifies_what_manifest_lists(command, finished, tmp_path):
     done = command.run("get", finished, "-o", tmp_path, "--json")
 
     names = [one["path"].rpartition("/")[2] for one in done.json()]
@@ -181,7 +181,7 @@ def test_get_fetches_only_what_is_missing(command, finished, tmp_path):
     assert [one["fetched"] for one in again] == [0, 0, 0]
 
 
-def test_a_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path):
+def test_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path):
     key = f"results/reviews/july.jsonl/{finished}/output.jsonl"
     command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=command.world.read(key).replace(b"true", b"True"))
 
@@ -192,7 +192,7 @@ def test_a_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_running_job_has_no_files_yet(command):
+def test_running_job_has_no_files_yet(command):
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
 
@@ -224,7 +224,7 @@ def test_control_verbs_write_one_word_in_one_object(command, finished, arguments
     assert command.world.read(key.format(id=finished)) == word
 
 
-def test_a_cancelled_job_ends_cancelled_with_exit_code_1(command, tmp_path):
+def test_cancelled_job_ends_cancelled_with_exit_code_1(command, tmp_path):
     command.run("put", file(tmp_path), "--model", M2M)
     command.world.deliver_all()
     command.run("cancel", "july.jsonl")
@@ -238,7 +238,7 @@ def test_a_cancelled_job_ends_cancelled_with_exit_code_1(command, tmp_path):
 # ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_retry_uploads_the_failed_records_again(command):
+def test_retry_uploads_failed_records_again(command):
     command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
     command.settle()
 
@@ -253,7 +253,7 @@ def test_retry_uploads_the_failed_records_again(command):
     assert {head["Metadata"]["retry-of"]} == parents
 
 
-def test_merged_puts_the_answers_of_a_retry_at_their_places(command, tmp_path):
+def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
     command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
     command.settle()
     command.run("retry", "a.jsonl", "--wait")
@@ -275,21 +275,21 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
     assert api.accepted == []
 
 
-def test_a_sound_file_validates_with_0(command, tmp_path):
+def test_sound_file_validates_with_0(command, tmp_path):
     done = command.run("validate", file(tmp_path), "--model", M2M, "--json")
 
     assert done.code == 0
     assert done.json()[0]["records"] == 1
 
 
-def test_a_file_that_cannot_be_a_job_says_why(command, tmp_path):
+def test_file_that_cannot_be_job_says_why(command, tmp_path):
     done = command.run("validate", file(tmp_path))
 
     assert done.code == 1
     assert "no_model" in done.out
 
 
-def test_without_a_retry_file_there_is_nothing_to_retry(command, finished):
+def test_without_retry_file_there_is_nothing_to_retry(command, finished):
     done = command.run("retry", finished)
 
     assert done.code == 5
@@ -313,14 +313,14 @@ def test_redrive_sends_dead_letters_back(command):
 # ── which stack ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_wrong_stack_exits_with_5(command):
+def test_wrong_stack_exits_with_5(command):
     done = command.run("--stack", "dropbach", "ls")
 
     assert done.code == 5
     assert 'There is no stack "dropbach"' in done.err
 
 
-def test_a_stack_of_something_else_exits_with_5(command):
+def test_stack_of_something_else_exits_with_5(command):
     client("cloudformation").create_stack(
         StackName="other", TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     )
@@ -331,7 +331,7 @@ def test_a_stack_of_something_else_exits_with_5(command):
     assert "not a Dropbatch stack" in done.err
 
 
-def test_without_a_local_stack_local_says_how_to_start_one(command, tmp_path, monkeypatch):
+def test_without_local_stack_local_says_how_to_start_one(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     done = command.run("--local", "ls")

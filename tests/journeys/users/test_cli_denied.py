@@ -49,7 +49,7 @@ def deny(monkeypatch, *operations):
     ],
     ids=" ".join,
 )
-def test_a_denied_verb_says_what_is_missing(command, finished, monkeypatch, tmp_path, arguments):
+def test_denied_verb_says_what_is_missing(command, finished, monkeypatch, tmp_path, arguments):
     file = tmp_path / "b.jsonl"
     file.write_text(GOOD)
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def forbids_missing(monkeypatch):
     return listed
 
 
-def test_a_missing_key_is_missing_though_s3_says_denied(command, finished, forbids_missing):
+def test_missing_key_is_missing_though_s3_says_denied(command, finished, forbids_missing):
     """The users' policy lets nobody list without a prefix, so S3 may answer 403 where a 404 is meant."""
     missing = "20200101T000000Z-00000000"
 
@@ -107,7 +107,7 @@ def test_a_missing_key_is_missing_though_s3_says_denied(command, finished, forbi
     assert "control/stack" in forbids_missing
 
 
-def test_a_key_that_exists_and_is_denied_stays_denied(command, finished, monkeypatch):
+def test_key_that_exists_and_is_denied_stays_denied(command, finished, monkeypatch):
     deny(monkeypatch, "GetObject")
 
     ended = command.run("status", "a.jsonl")

@@ -75,7 +75,7 @@ def show_slowly(_bar, _name, held, _size):
     select.select([], [], [], 0.05)
 
 
-def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_continues(command, monkeypatch):
+def test_wait_rewrites_its_line_and_ctrl_c_says_that_job_continues(command, monkeypatch):
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
     really_sleep(monkeypatch)
@@ -88,7 +88,7 @@ def test_wait_rewrites_its_line_and_ctrl_c_says_that_the_job_continues(command, 
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_before_the_job_exists_says_that_it_will_run(command, monkeypatch, tmp_path):
+def test_ctrl_c_before_job_exists_says_that_it_will_run(command, monkeypatch, tmp_path):
     (tmp_path / "july.jsonl").write_text(GOOD)
     really_sleep(monkeypatch)
     monkeypatch.setattr(waiting, "job_of_upload", lambda *_: click.echo("looking"))
@@ -100,7 +100,7 @@ def test_ctrl_c_before_the_job_exists_says_that_it_will_run(command, monkeypatch
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_in_get_leaves_what_the_next_get_resumes(command, monkeypatch, tmp_path):
+def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_path):
     command.world.upload("july.jsonl", GOOD * 200, model=M2M)
     command.settle()
     whole = command.world.lines()
@@ -118,7 +118,7 @@ def test_ctrl_c_in_get_leaves_what_the_next_get_resumes(command, monkeypatch, tm
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_no_line_is_wider_than_the_terminal(command, monkeypatch, columns):
+def test_no_line_is_wider_than_terminal(command, monkeypatch, columns):
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.settle()
 
@@ -128,7 +128,7 @@ def test_no_line_is_wider_than_the_terminal(command, monkeypatch, columns):
     assert [line for line in shown.split("\n") if len(line.rstrip("\r\x1b[KJ")) > columns] == []
 
 
-def test_a_pipe_gets_plain_lines(command):
+def test_pipe_gets_plain_lines(command):
     command.world.upload("july.jsonl", GOOD, model=M2M)
 
     command.settle()

@@ -56,7 +56,7 @@ def small(start):
 # ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_paused_job_submits_nothing_and_resumes_where_it_was(small, api):
+def test_paused_job_submits_nothing_and_resumes_where_it_was(small, api):
     job_id = begun(small)
     command(small, job_id, "pause\n")
     minutes(small, 3)
@@ -74,7 +74,7 @@ def test_a_paused_job_submits_nothing_and_resumes_where_it_was(small, api):
     assert len(api.accepted) == 3
 
 
-def test_what_was_accepted_before_a_pause_is_collected(small, api):
+def test_what_was_accepted_before_pause_is_collected(small, api):
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
     command(small, job_id, "pause")
@@ -84,7 +84,7 @@ def test_what_was_accepted_before_a_pause_is_collected(small, api):
     assert len(api.accepted) == 1
 
 
-def test_a_pause_stops_the_clock_of_a_batch_that_waits(small):
+def test_pause_stops_clock_of_batch_that_waits(small):
     job_id = begun(small)
     command(small, job_id, "pause")
     for _ in range(10):
@@ -98,7 +98,7 @@ def test_a_pause_stops_the_clock_of_a_batch_that_waits(small):
     assert codes(small) == [None] * 6
 
 
-def test_batches_get_their_turns_again_at_the_rate_of_submits(start, monkeypatch):
+def test_batches_get_their_turns_again_at_rate_of_submits(start, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.sweep, "PAGE_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=60)
     job_id = begun(world)
@@ -117,7 +117,7 @@ def test_batches_get_their_turns_again_at_the_rate_of_submits(start, monkeypatch
     assert codes(world) == [None] * 6
 
 
-def test_a_batch_that_a_slow_function_put_off_after_the_pause_is_found_by_the_second_pass(small):
+def test_batch_that_slow_function_put_off_after_pause_is_found_by_second_pass(small):
     job_id = begun(small)
     command(small, job_id, "pause")
     command(small, job_id, "run")
@@ -129,7 +129,7 @@ def test_a_batch_that_a_slow_function_put_off_after_the_pause_is_found_by_the_se
     assert codes(small) == [None] * 6
 
 
-def test_a_job_that_stays_paused_is_cancelled_after_30_days(small, api):
+def test_job_that_stays_paused_is_cancelled_after_30_days(small, api):
     job_id = begun(small)
     command(small, job_id, "pause")
     small.pass_time(MAX_HELD_SECONDS + 60)
@@ -140,7 +140,7 @@ def test_a_job_that_stays_paused_is_cancelled_after_30_days(small, api):
     assert api.accepted == []
 
 
-def test_a_cancelled_job_ends_with_the_answers_it_has(small, api):
+def test_cancelled_job_ends_with_answers_it_has(small, api):
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
     command(small, job_id, "cancel")
@@ -180,7 +180,7 @@ def test_cancel_can_become_cancel_now_and_nothing_undoes_it(small):
     assert codes(small) == ["cancelled"] * 6
 
 
-def test_a_paused_job_can_be_cancelled(small, api):
+def test_paused_job_can_be_cancelled(small, api):
     job_id = begun(small)
     command(small, job_id, "pause")
     command(small, job_id, "cancel")
@@ -189,7 +189,7 @@ def test_a_paused_job_can_be_cancelled(small, api):
     assert api.accepted == []
 
 
-def test_cancel_now_keeps_an_answer_that_is_in_s3(small, api):
+def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
     api.inject(Fault(kind="sync_answer", times=1))
     job_id = begun(small, 4)
     small.deliver("SubmitQueue", most=1)
@@ -198,7 +198,7 @@ def test_cancel_now_keeps_an_answer_that_is_in_s3(small, api):
     assert codes(small) == [None, None, "cancelled", "cancelled"]
 
 
-def test_an_overdue_batch_of_a_cancelled_job_is_not_submitted_again(start, api):
+def test_overdue_batch_of_cancelled_job_is_not_submitted_again(start, api):
     world = start(BATCH_DEADLINE_HOURS=0.1)
     api.inject(Fault(kind="stuck", seconds=10 * DAY, times=0))
     job_id = begun(world, 2)
@@ -210,7 +210,7 @@ def test_an_overdue_batch_of_a_cancelled_job_is_not_submitted_again(start, api):
     assert (world.manifest()["state"], len(api.accepted)) == ("cancelled", 1)
 
 
-def test_a_batch_that_is_being_submitted_is_settled_first(small, api):
+def test_batch_that_is_being_submitted_is_settled_first(small, api):
     job_id = begun(small, 4)
     ledger = functions.poll.handler.services().ledger
     ledger.begin_submit(ledger.batch(job_id, "00000000"), small.now() + 200)
@@ -253,7 +253,7 @@ def test_split_stops_at_its_next_batch(start):
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
 
 
-def test_a_job_with_an_error_fails_although_it_was_cancelled(small, api):
+def test_job_with_error_fails_although_it_was_cancelled(small, api):
     api.inject(Fault(kind="5035", on="submit", times=0))
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
@@ -263,7 +263,7 @@ def test_a_job_with_an_error_fails_although_it_was_cancelled(small, api):
     assert (small.manifest()["state"], small.manifest()["error"]["code"]) == ("failed", "unknown_model")
 
 
-def test_a_command_for_a_job_that_is_over_changes_nothing(small):
+def test_command_for_job_that_is_over_changes_nothing(small):
     job_id = begun(small)
     small.settle(minutes=20)
     before = small.items()
@@ -278,7 +278,7 @@ def test_a_command_for_a_job_that_is_over_changes_nothing(small):
 # ── events that repeat, are late or never come ───────────────────────────────────────────────────────────────────────
 
 
-def test_a_lost_event_is_made_up_for_by_a_visit(small, api):
+def test_lost_event_is_made_up_for_by_visit(small, api):
     job_id = begun(small)
     small.control(job_id, "cancel")
     small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
@@ -289,7 +289,7 @@ def test_a_lost_event_is_made_up_for_by_a_visit(small, api):
     assert api.accepted == []
 
 
-def test_repeated_and_late_events_leave_the_last_word_standing(small, api):
+def test_repeated_and_late_events_leave_last_word_standing(small, api):
     job_id = begun(small)
     for word in ("pause", "run", "pause", "run", "pause"):
         small.control(job_id, word)
@@ -302,7 +302,7 @@ def test_repeated_and_late_events_leave_the_last_word_standing(small, api):
     assert api.accepted == []
 
 
-def test_an_object_that_changes_while_it_is_carried_out_is_read_again(small, api):
+def test_object_that_changes_while_it_is_carried_out_is_read_again(small, api):
     job_id = begun(small)
     small.deliver("ControlQueue")  # S3's test event.
     small.control(job_id, "run")
@@ -325,7 +325,7 @@ def test_an_object_that_changes_while_it_is_carried_out_is_read_again(small, api
 
 
 @pytest.mark.parametrize("word", ["", "stop", "pause " * 1_000, "\x00"])
-def test_an_unknown_command_changes_nothing(small, api, word):
+def test_unknown_command_changes_nothing(small, api, word):
     job_id = begun(small)
     command(small, job_id, word)
     small.settle(minutes=20)
@@ -336,7 +336,7 @@ def test_an_unknown_command_changes_nothing(small, api, word):
 @pytest.mark.parametrize(
     "key", ["control/jobs/", "control/jobs/../a", "control/other", "control/jobs/20261121T093000Z-5f3a9c1e"]
 )
-def test_an_object_that_names_no_job_is_left_alone(small, key):
+def test_object_that_names_no_job_is_left_alone(small, key):
     small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")
     small.deliver("ControlQueue")
 
@@ -347,7 +347,7 @@ def test_an_object_that_names_no_job_is_left_alone(small, key):
 
 
 @pytest.mark.slow
-def test_a_paused_job_with_many_batches_hides_nobodys_work(start, api):
+def test_paused_job_with_many_batches_hides_nobodys_work(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     paused = begun(world, 120, "large.jsonl")
     world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
@@ -364,7 +364,7 @@ def test_a_paused_job_with_many_batches_hides_nobodys_work(start, api):
 
 
 @pytest.mark.slow
-def test_a_job_with_many_batches_is_cancelled_without_a_call(start, api):
+def test_job_with_many_batches_is_cancelled_without_call(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
     job_id = begun(world, 150)
     world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
@@ -380,7 +380,7 @@ def test_a_job_with_many_batches_is_cancelled_without_a_call(start, api):
 # ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_paused_stack_submits_nothing_and_polls_on(small, api):
+def test_paused_stack_submits_nothing_and_polls_on(small, api):
     begun(small)
     small.deliver("SubmitQueue", most=1)
     command(small, "stack", "pause")
@@ -393,7 +393,7 @@ def test_a_paused_stack_submits_nothing_and_polls_on(small, api):
     assert codes(small) == [None] * 6
 
 
-def test_a_lost_event_for_the_stack_is_made_up_for_by_the_tick(small, api):
+def test_lost_event_for_stack_is_made_up_for_by_tick(small, api):
     begun(small)
     small.control("stack", "pause")
     small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
@@ -404,7 +404,7 @@ def test_a_lost_event_for_the_stack_is_made_up_for_by_the_tick(small, api):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_the_stacks_run_ends_a_pause_that_dropbatch_found_itself(small, api, older):
+def test_stacks_run_ends_pause_that_dropbatch_found_itself(small, api, older):
     """Also one that began after the command: S3's time of an object may be earlier than that of a pause before it."""
     api.inject(Fault(kind="3036", on="submit", times=1))
     begun(small)
@@ -421,7 +421,7 @@ def test_the_stacks_run_ends_a_pause_that_dropbatch_found_itself(small, api, old
     assert functions.poll.handler.services().budget.controls().pause is None
 
 
-def test_an_operators_pause_is_never_probed(small, api):
+def test_operators_pause_is_never_probed(small, api):
     command(small, "stack", "pause")
     begun(small)
     for _ in range(12):

@@ -35,7 +35,7 @@ class Clock:
         self.world.tick()
 
 
-def test_one_record_is_answered_and_the_bad_one_is_in_the_retry_file(stack, world, api):
+def test_one_record_is_answered_and_bad_one_is_in_retry_file(stack, world, api):
     said = smoke_job.run(stack)
 
     assert "its good record was answered" in said
@@ -43,20 +43,20 @@ def test_one_record_is_answered_and_the_bad_one_is_in_the_retry_file(stack, worl
     assert world.manifest()["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
 
 
-def test_a_record_that_fails_too_is_reported_with_its_code(stack, api):
+def test_record_that_fails_too_is_reported_with_its_code(stack, api):
     api.inject(Fault(kind="5006", times=0))
     with pytest.raises(DeployError, match=r"(?s)rejected.*doctor.*WorkErrors rings"):
         smoke_job.run(stack)
 
 
-def test_a_refused_token_is_reported_at_once(stack, api):
+def test_refused_token_is_reported_at_once(stack, api):
     api.switch(tokens=("another",))
     with pytest.raises(DeployError, match=r"The smoke job waits: .*token"):
         smoke_job.run(stack)
     assert smoke_job.time.seconds < smoke_job.PATIENCE_SECONDS
 
 
-def test_an_upload_that_nothing_notices_is_reported(stack, monkeypatch):
+def test_upload_that_nothing_notices_is_reported(stack, monkeypatch):
     monkeypatch.setattr(Clock, "sleep", lambda self, seconds: setattr(self, "seconds", self.seconds + 60))
     with pytest.raises(DeployError, match="not noticed by the submit function after 15 minutes"):
         smoke_job.run(stack)

@@ -94,14 +94,14 @@ def findings(services):
     return {one.name: one for one in examine(Stack("dropbatch", "bucket", outputs, services))}
 
 
-def test_a_stack_in_good_order_has_nothing_bad(services):
+def test_stack_in_good_order_has_nothing_bad(services):
     found = findings(services)
 
     assert {one.level for one in found.values()} == {"ok", "note"}
     assert [name for name, one in found.items() if one.level == "note"] == ["token"]
 
 
-def test_a_new_stack_may_have_had_no_tick(services):
+def test_new_stack_may_have_had_no_tick(services):
     services.ticked, services.created = 0, datetime.now(UTC)
 
     assert findings(services)["tick"].level == "note"
@@ -135,13 +135,13 @@ def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name
     assert says in found.message
 
 
-def test_a_paused_stack_is_reported_as_paused(services):
+def test_paused_stack_is_reported_as_paused(services):
     services.word = b"pause\n"
 
     assert "dropbatch resume" in findings(services)["pauses"].message
 
 
-def test_what_may_not_be_looked_at_does_not_end_the_visit(services):
+def test_what_may_not_be_looked_at_does_not_end_visit(services):
     services.denied = {"DescribeAlarms", "GetFunctionConfiguration"}
 
     found = findings(services)
@@ -180,7 +180,7 @@ def server():
     listening.server_close()
 
 
-def test_a_redirect_is_not_followed_with_the_token(server):
+def test_redirect_is_not_followed_with_token(server):
     url, handler, seen = server
     handler.answer = (301, {"Location": f"{url}/elsewhere"}, b"")
 
@@ -188,7 +188,7 @@ def test_a_redirect_is_not_followed_with_the_token(server):
     assert [path for path, _ in seen] == ["/x"]
 
 
-def test_a_page_that_is_not_json_has_no_body(server):
+def test_page_that_is_not_json_has_no_body(server):
     url, handler, _ = server
     handler.answer = (502, {}, b"<html>")
 
@@ -197,6 +197,6 @@ def test_a_page_that_is_not_json_has_no_body(server):
     assert (reply.status, reply.body, reply.code) == (502, None, None)
 
 
-def test_a_token_is_sent_over_https_only():
+def test_token_is_sent_over_https_only():
     with pytest.raises(CommandError, match="https"):
         Api("http://example.com", "a" * 32, "secret").get("/x")

@@ -38,7 +38,7 @@ def merged(tmp_path, old, new, places):
 
 
 @pytest.mark.parametrize("line", [native, openai, bedrock])
-def test_newer_answers_stand_at_the_places_of_the_failed_ones(tmp_path, line):
+def test_newer_answers_stand_at_places_of_failed_ones(tmp_path, line):
     old = write(tmp_path / "old", [line(n, BAD if n in {1, 3} else OK, f"old {n}") for n in range(5)])
     new = write(tmp_path / "new", [line(0, OK, "new 1"), line(1, OK, "new 3")])
 
@@ -53,7 +53,7 @@ def test_newer_answers_stand_at_the_places_of_the_failed_ones(tmp_path, line):
 
 
 @pytest.mark.parametrize(("line", "name"), [(native, "id"), (bedrock, "recordId")])
-def test_a_newer_answer_has_the_id_of_its_record_in_this_job(tmp_path, line, name):
+def test_newer_answer_has_id_of_its_record_in_this_job(tmp_path, line, name):
     old = write(tmp_path / "old", [line(n, BAD, "old") for n in range(3)])
     new = write(tmp_path / "new", [line(0, OK, "new")])
 
@@ -64,7 +64,7 @@ def test_a_newer_answer_has_the_id_of_its_record_in_this_job(tmp_path, line, nam
 
 
 @pytest.mark.parametrize("line", [native, openai, bedrock])
-def test_a_newer_failure_replaces_a_failure_and_never_a_success(tmp_path, line):
+def test_newer_failure_replaces_failure_and_never_success(tmp_path, line):
     old = write(tmp_path / "old", [line(0, OK, "old"), line(1, BAD, "old")])
     new = write(tmp_path / "new", [line(0, BAD, "new"), line(1, BAD, "new")])
 
@@ -74,7 +74,7 @@ def test_a_newer_failure_replaces_a_failure_and_never_a_success(tmp_path, line):
     assert ["new" in one for one in target.read_text().splitlines()] == [False, True]
 
 
-def test_rows_of_a_table_may_hold_line_ends(tmp_path):
+def test_rows_of_table_may_hold_line_ends(tmp_path):
     old = tmp_path / "old"
     old.write_bytes(
         b'text,answer,error_code,error_message\n"a\nb",,expired,late\n"say ""x""",good,,\nz,,expired,late\n'
@@ -90,7 +90,7 @@ def test_rows_of_a_table_may_hold_line_ends(tmp_path):
     )
 
 
-def test_records_of_a_table_are_whole_rows():
+def test_records_of_table_are_whole_rows():
     assert list(records([b"a,b\n", b'"x\n', b'y",1\n'], is_table=True)) == [b"a,b\n", b'"x\ny",1\n']
 
 
@@ -102,7 +102,7 @@ def test_records_of_a_table_are_whole_rows():
         (b"id,answer,error_code,error_message\n", b"1,a\tb,,\n", True),
     ],
 )
-def test_the_header_tells_the_delimiter(header, row, good):
+def test_header_tells_delimiter(header, row, good):
     assert is_success(row, is_table=True, header=header) is good
 
 
@@ -123,5 +123,5 @@ def test_success_is_known_in_anthropics_and_geminis_lines(line, good):
 
 
 @pytest.mark.parametrize(("row", "good"), [(b"x\tanswer\t\t\n", True), (b"x\t\texpired\tlate, very\n", False)])
-def test_tabs_separate_the_fields_of_a_tsv(row, good):
+def test_tabs_separate_fields_of_tsv(row, good):
     assert is_success(row, is_table=True) is good

@@ -54,7 +54,7 @@ def test_only_one_module_makes_clients():
     assert [path.name for path in MODULES if "boto3" in set(imports(path))] == ["aws.py"]
 
 
-def test_help_lists_the_verbs_quickly():
+def test_help_lists_verbs_quickly():
     seconds = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -101,13 +101,13 @@ def test_missing_settings_of_aws_are_named(environment, code, says):
     assert "Traceback" not in done.stderr
 
 
-def test_completion_is_offered_for_a_shell():
+def test_completion_is_offered_for_shell():
     done = run(_DROPBATCH_COMPLETE="bash_source")
 
     assert "_DROPBATCH_COMPLETE=bash_complete" in done.stdout
 
 
-def test_completion_knows_the_verbs():
+def test_completion_knows_verbs():
     done = run(_DROPBATCH_COMPLETE="bash_complete", COMP_WORDS="dropbatch st", COMP_CWORD="1")
 
     assert done.stdout.split() == ["plain,status"]

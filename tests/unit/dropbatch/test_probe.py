@@ -56,7 +56,7 @@ def probe(monkeypatch):
     return run
 
 
-def test_what_the_local_workers_ai_does_by_default_is_found(probe):
+def test_what_local_workers_ai_does_by_default_is_found(probe):
     found = probe()
 
     assert found["facts"] == {
@@ -121,25 +121,25 @@ def test_both_shapes_are_distinguished(probe, shape, usage):
 
 
 @pytest.mark.parametrize("kind", ["envelope", "error", "failed"])
-def test_a_batch_that_fails_later_is_recognized_by_how_it_fails(probe, kind):
+def test_batch_that_fails_later_is_recognized_by_how_it_fails(probe, kind):
     assert probe("validation=fail_later", f"batch_failure={kind}")["like"]["batch_failure"] == kind
 
 
 @pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
-def test_a_failed_item_is_recognized_by_where_its_error_stands(probe, form):
+def test_failed_item_is_recognized_by_where_its_error_stands(probe, form):
     assert probe(f"item_error={form}", "fault_rates.item_fails=1")["like"]["item_error"] == form
 
 
-def test_a_batch_that_never_ends_is_given_up(probe):
+def test_batch_that_never_ends_is_given_up(probe):
     assert probe("latency=100000")["facts"]["timed_out"] is True
 
 
-def test_a_refused_token_ends_the_probe_before_anything_is_sent(probe):
+def test_refused_token_ends_probe_before_anything_is_sent(probe):
     with pytest.raises(CommandError, match="does not accept this token"):
         probe("tokens=another")
 
 
-def test_the_file_holds_no_token_no_account_and_no_text(probe):
+def test_file_holds_no_token_no_account_and_no_text(probe):
     text = json.dumps(probe())
 
     assert "local-token" not in text
@@ -158,7 +158,7 @@ def test_what_was_found_can_be_played(probe):
         assert getattr(played, name) == getattr(wanted, name)
 
 
-def test_an_answer_that_no_switch_can_play_is_left_out():
+def test_answer_that_no_switch_can_play_is_left_out():
     probe = {"version": 1, "like": {"bad_token": "418/1", "no_such_switch": 1, "submit_status": 202}}
 
     played = behaviour_like(json.dumps(probe).encode(), Behaviour())
@@ -166,12 +166,12 @@ def test_an_answer_that_no_switch_can_play_is_left_out():
     assert (played.bad_token, played.submit_status) == (Behaviour().bad_token, 202)
 
 
-def test_something_else_is_not_a_probe():
+def test_something_else_is_not_probe():
     with pytest.raises(SwitchError, match="probe"):
         behaviour_like(b"[]", Behaviour())
 
 
-def test_every_answer_is_a_line(probe):
+def test_every_answer_is_line(probe):
     found = probe()
 
     assert len(list(lines(found))) == len(found["facts"]) + len(found["like"])

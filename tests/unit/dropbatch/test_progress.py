@@ -29,7 +29,7 @@ def on_terminal(monkeypatch, columns):
     return Progress(io.StringIO(), on_terminal=True)
 
 
-def test_a_wide_line_says_everything():
+def test_wide_line_says_everything():
     (line,) = describe(NAME, RUNNING)
 
     assert line == (
@@ -38,30 +38,30 @@ def test_a_wide_line_says_everything():
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 60, 71, 72, 80, 120, 200])
-def test_a_line_never_exceeds_the_terminal_and_always_says_the_state(width):
+def test_line_never_exceeds_terminal_and_always_says_state(width):
     (line,) = describe(NAME, RUNNING, width, 65.0)
 
     assert len(line) <= width
     assert "in_progress" in line
 
 
-def test_a_narrow_line_keeps_the_percentage():
+def test_narrow_line_keeps_percentage():
     assert describe(NAME, RUNNING, 40, 65.0) == ["5f3a9c1e  in_progress   37%  65 s"]
 
 
-def test_an_upload_that_is_being_read_says_how_far():
+def test_upload_that_is_being_read_says_how_far():
     status = {"state": "splitting", "splitting": {"bytes_read": 250, "bytes": 1000}, "counts": {"total": None}}
 
     assert describe(NAME, status) == [f"{NAME}  splitting    0 records  25% of the upload read"]
 
 
-def test_what_a_job_waits_for_has_a_line_of_its_own():
+def test_what_job_waits_for_has_line_of_its_own():
     status = RUNNING | {"waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}}
 
     assert describe(NAME, status)[1] == "  waiting: token_refused: Put a good token in the secret."
 
 
-def test_the_rate_counts_from_when_the_job_was_first_shown(monkeypatch, clock):
+def test_rate_counts_from_when_job_was_first_shown(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += 10
@@ -74,7 +74,7 @@ def test_the_rate_counts_from_when_the_job_was_first_shown(monkeypatch, clock):
     assert "about 2 min left" in last
 
 
-def test_a_slow_rate_is_given_by_the_minute(monkeypatch, clock):
+def test_slow_rate_is_given_by_minute(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += 60
@@ -83,7 +83,7 @@ def test_a_slow_rate_is_given_by_the_minute(monkeypatch, clock):
     assert "6/min" in shown.out.getvalue().splitlines()[-2]
 
 
-def test_a_finished_job_has_no_rate(monkeypatch, clock):
+def test_finished_job_has_no_rate(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += 60
@@ -92,7 +92,7 @@ def test_a_finished_job_has_no_rate(monkeypatch, clock):
     assert "/s" not in shown.out.getvalue().splitlines()[-2]
 
 
-def test_a_terminal_sees_the_seconds_move_between_two_statuses(monkeypatch, clock):
+def test_terminal_sees_seconds_move_between_two_statuses(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 120)
     shown.show({NAME: RUNNING})
     before = shown.out.getvalue()
@@ -104,7 +104,7 @@ def test_a_terminal_sees_the_seconds_move_between_two_statuses(monkeypatch, cloc
     assert "  1 s" in shown.out.getvalue()[len(before) :]
 
 
-def test_a_pipe_gets_a_line_for_each_change_of_state_and_now_and_then(clock):
+def test_pipe_gets_line_for_each_change_of_state_and_now_and_then(clock):
     shown = Progress(io.StringIO(), on_terminal=False)
     for seconds in range(0, 62, 2):
         clock[0] = 100.0 + seconds

@@ -19,12 +19,12 @@ LINE = {
 }
 
 
-def test_a_line_shows_what_happened_and_not_where_it_comes_from():
+def test_line_shows_what_happened_and_not_where_it_comes_from():
     assert _log_line(LINE) == (
         "2026-11-22 03:41:22,634+0000  ERROR    message not worked on  job_id=20261122T034123Z-ad6bea2f "
         'asked={"do":"submit"} exception=ValidationError: no'
     )
 
 
-def test_a_field_of_several_values_is_shown():
+def test_field_of_several_values_is_shown():
     assert _log_line({"message": "batch done", "failed": {"internal": 3}}).endswith("failed={'internal': 3}")

@@ -19,7 +19,7 @@ def test_records_are_short_texts_with_names_of_their_own():
     )
 
 
-def test_a_text_is_cut_behind_a_sentence_or_else_behind_a_word():
+def test_text_is_cut_behind_sentence_or_else_behind_word():
     assert demo._first_sentences("Short. Not cut.") == "Short. Not cut."
     assert demo._first_sentences("One sentence of the two that are here, long enough. " + "word " * 60) == (
         "One sentence of the two that are here, long enough."
@@ -27,7 +27,7 @@ def test_a_text_is_cut_behind_a_sentence_or_else_behind_a_word():
     assert demo._first_sentences("word " * 60) == ("word " * 40).strip()
 
 
-def test_the_nearest_come_first_whatever_their_length():
+def test_nearest_come_first_whatever_their_length():
     def line(number, vector):
         return {"id": number, "result": {"data": [vector]}}
 
@@ -36,14 +36,14 @@ def test_the_nearest_come_first_whatever_their_length():
     assert [(round(score, 3), number) for score, number in found] == [(1.0, 2), (0.707, 1)]
 
 
-def test_the_demo_says_which_transports_there_are():
+def test_demo_says_which_transports_there_are():
     assert demo._transport("", 4570) == demo._transport("rest", 4570) == ""
     assert "AiGatewayBaseUrl=http://127.0.0.1:4571/v1" in demo._transport("gateway", 4570)
     with pytest.raises(demo.DemoError, match="rest, gateway or worker"):
         demo._transport("pigeon", 4570)
 
 
-def test_the_demo_over_the_worker_reports_that_node_is_missing(monkeypatch, tmp_path):
+def test_demo_over_worker_reports_that_node_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)
@@ -53,7 +53,7 @@ def test_the_demo_over_the_worker_reports_that_node_is_missing(monkeypatch, tmp_
     ("names", "folder"),
     [([], ""), (["options.json"], ""), (["options.json", "status.json"], f"results/{demo.PATH}/job")],
 )
-def test_the_demo_waits_for_a_status_which_is_not_the_first_object_of_a_job(names, folder):
+def test_demo_waits_for_status_which_is_not_first_object_of_job(names, folder):
     class Listing:
         def list_objects_v2(self, Bucket, Prefix, **_):  # noqa: N803 - boto3's names
             found = [{"Key": f"{Prefix}job/{name}"} for name in names]

@@ -69,7 +69,7 @@ def with_proxy(*requests):
     return asyncio.run(run())
 
 
-def test_a_service_takes_as_long_as_it_is_given_and_its_calls_are_counted():
+def test_service_takes_as_long_as_it_is_given_and_its_calls_are_counted():
     latencies = {"s3": {"seconds": 0.1, "bytes_per_second": 10_000}, "dynamodb": {"seconds": 0.2}}
     _, put, query, (told, _) = with_proxy(
         control("PUT", json.dumps(latencies).encode()),
@@ -83,13 +83,13 @@ def test_a_service_takes_as_long_as_it_is_given_and_its_calls_are_counted():
     assert json.loads(told) == {"operations": {"s3 PUT": 1, "dynamodb Query": 1}}
 
 
-def test_a_latency_that_means_nothing_is_refused():
+def test_latency_that_means_nothing_is_refused():
     ((told, _),) = with_proxy(control("PUT", b'{"s3": {"second": 1}}'))
     assert "second" in json.loads(told)["error"]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_a_spread_is_around_the_middle(spread):
+def test_spread_is_around_middle(spread):
     random.seed(1)
     drawn = sorted(Latency(0.02, spread=spread).draw(10**6) for _ in range(2_001))
     assert statistics.median(drawn) == pytest.approx(0.02, rel=0.05)

@@ -51,7 +51,7 @@ def lambda_runtime(tmp_path_factory):
 
 @pytest.mark.parametrize("room", ["submit", "poll"])
 @pytest.mark.build
-def test_handler_imports_from_the_artifact_alone(here, lambda_runtime, room):
+def test_handler_imports_from_artifact_alone(here, lambda_runtime, room):
     program = (
         f"import sys; sys.path[:0] = [{str(here)!r}]; sys.path.append({str(lambda_runtime)!r});"
         f"from functions.{room}.handler import lambda_handler; assert callable(lambda_handler);"
@@ -71,7 +71,7 @@ def test_handler_imports_from_the_artifact_alone(here, lambda_runtime, room):
 
 
 @pytest.mark.build
-def test_artifact_holds_our_code_and_the_locked_packages_only(here):
+def test_artifact_holds_our_code_and_locked_packages_only(here):
     lines = re.findall(r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     locked = [(name, version) for name, version, marker in lines if not marker or Marker(marker).evaluate()]
     metadata = {tuple(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in here.glob("*.dist-info")}
@@ -108,7 +108,7 @@ def test_artifact_for_lambda_holds_arm64_code_for_its_python_only(arm64):
         assert all(tag.endswith("-any") or "aarch64" in tag for tag in tags), wheel
 
 
-def test_every_line_of_the_runtime_lock_is_for_lambda():
+def test_every_line_of_runtime_lock_is_for_lambda():
     """The Makefile drops the markers: `pip install --platform` would ask this machine what they mean."""
     lock = (ROOT / "requirements.txt").read_text()
     there = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
@@ -131,7 +131,7 @@ def test_locks_hold_hashes_and_no_address():
 
 @pytest.mark.slow
 @pytest.mark.build
-def test_the_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
+def test_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
     made = subprocess.run(
         ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],
         cwd=ROOT,

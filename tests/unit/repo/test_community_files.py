@@ -9,7 +9,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_workflow_runs_what_ci_runs_and_the_second_implementations():
+def test_workflow_runs_what_ci_runs_and_second_implementations():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     (job,) = workflow["jobs"].values()
 
@@ -17,7 +17,7 @@ def test_the_workflow_runs_what_ci_runs_and_the_second_implementations():
     assert workflow["permissions"] == {"contents": "read"}
 
 
-def test_hooks_before_a_commit_are_checks_of_make_lint_with_the_projects_own_tools():
+def test_hooks_before_commit_are_checks_of_make_lint_with_projects_own_tools():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 
@@ -29,14 +29,14 @@ def test_hooks_before_a_commit_are_checks_of_make_lint_with_the_projects_own_too
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name)
-def test_issue_forms_have_what_the_host_demands(path):
+def test_issue_forms_have_what_host_demands(path):
     form = yaml.safe_load(path.read_text())
 
     assert {"name", "description", "body"} <= form.keys()
     assert all(field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown")
 
 
-def test_the_changelog_is_in_the_form_of_keep_a_changelog():
+def test_changelog_is_in_form_of_keep_changelog():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
 

@@ -28,7 +28,7 @@ def test_notes_of_one_fault_at_one_place_add_up_and_no_loss_is_hidden():
     assert rows[0].observed == "lost; retried"
 
 
-def test_each_reason_for_more_submits_stands_in_the_row_once():
+def test_each_reason_for_more_submits_stands_in_row_once():
     reset, late = "a reset after acceptance", "a lost id"
     notes = [
         told("reset", extra_submits=number, why=why) for number, why in ((1, reset), (2, reset), (1, late), (0, ""))
@@ -39,13 +39,13 @@ def test_each_reason_for_more_submits_stands_in_the_row_once():
     assert "| 4: a lost id; a reset after acceptance |" in row.row()
 
 
-def test_processes_that_end_in_another_order_make_the_same_table():
+def test_processes_that_end_in_another_order_make_same_table():
     notes = lines(told("reset"), told("html"), told("reset", why="x", extra_submits=1), told("html", where="stack"))
 
     assert table(merged(notes)) == table(merged(notes[::-1]))
 
 
-def test_only_the_text_between_the_marks_is_rewritten(tmp_path):
+def test_only_text_between_marks_is_rewritten(tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text("Before.\n\n<!-- faults -->\n| old |\n<!-- end of faults -->\n\nAfter.\n")
 
@@ -55,7 +55,7 @@ def test_only_the_text_between_the_marks_is_rewritten(tmp_path):
     assert document.read_text() == "Before.\n\n<!-- faults -->\n\n| newer |\n\n<!-- end of faults -->\n\nAfter.\n"
 
 
-def test_a_document_without_the_marked_part_is_an_error(tmp_path):
+def test_document_without_marked_part_is_error(tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text("Nothing.\n")
 
@@ -63,7 +63,7 @@ def test_a_document_without_the_marked_part_is_an_error(tmp_path):
         write_between_marks("faults", "", document)
 
 
-def test_a_note_is_kept_for_the_table(tmp_path, monkeypatch):
+def test_note_is_kept_for_table(tmp_path, monkeypatch):
     monkeypatch.setattr(fault_table, "NOTES", tmp_path / "faults")
     for _ in range(2):
         fault_table.note(**asdict(told("reset")))

@@ -45,7 +45,7 @@ def test_bedrocks_examples_are_real():
     assert writer.line(FACTS, Outcome(0, b"null", record.strip(), answer("Good day, harbour."))) == line
 
 
-def test_the_tables_examples_are_real():
+def test_tables_examples_are_real():
     table, output = shown("csv and tsv", "csv")
     header, *rows = [row for window in read_rows([table], b",") for row in window.rows]
     form = Form("csv", header)
@@ -57,6 +57,6 @@ def test_the_tables_examples_are_real():
     assert file_names(form, "inbox/a.csv").output_opening + b"".join(lines) == output
 
 
-def test_the_tables_of_members_are_those_of_the_code():
+def test_tables_of_members_are_those_of_code():
     """`python -m tools.member_table` writes them."""
     assert page(PAGE) == PAGE == WRITTEN.read_text("utf-8")

@@ -14,7 +14,7 @@ UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("printed", ["2026-11-21T20:39:32+00:00", "2026-11-21T20:39:32.000Z"], ids=["cli-2", "cli-1"])
-def test_waiting_finds_the_job_of_the_newest_upload_of_a_key(printed):
+def test_waiting_finds_job_of_newest_upload_of_key(printed):
     page = (ROOT / "docs" / "results.md").read_text()
     (shown,) = re.findall(r"^AT=\$\(aws [^|]+\| (.+)\)$", page, re.MULTILINE)
     (prefix,) = re.findall(r"results/\$FILE/(\S+) \| grep manifest\.json$", page, re.MULTILINE)

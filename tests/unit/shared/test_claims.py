@@ -19,12 +19,12 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
         (MAX_CLAIMS, 30, 3_600),
     ],
 )
-def test_the_first_claims_wait_three_minutes_at_most_and_the_last_an_hour(others, usual, waits):
+def test_first_claims_wait_three_minutes_at_most_and_last_hour(others, usual, waits):
     assert claim_seconds(others, usual) == waits
 
 
 @pytest.mark.parametrize(("others", "is_reported"), [(1, False), (20, False), (21, True), (MAX_CLAIMS, True)])
-def test_an_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
+def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
     counted = []
     monkeypatch.setattr(claims, "count", counted.append)
 

@@ -30,18 +30,18 @@ def invocation(clock):
     return Invocation.of(clock, clock)
 
 
-def test_time_left_falls_with_the_clock(clock, invocation):
+def test_time_left_falls_with_clock(clock, invocation):
     assert invocation.seconds_left == 300.0
     clock.at += 50
     assert (invocation.allows(250.0), invocation.allows(250.1)) == (True, False)
 
 
 @pytest.mark.parametrize(("end", "seconds"), [(200.0, 100.0), (900.0, 300.0)])
-def test_an_earlier_end_shortens_it(invocation, end, seconds):
+def test_earlier_end_shortens_it(invocation, end, seconds):
     assert invocation.until(end).seconds_left == seconds
 
 
-def test_a_step_is_retried_while_time_is_left(clock, invocation):
+def test_step_is_retried_while_time_is_left(clock, invocation):
     def fail():
         raise StorageError("slow")
 
@@ -51,7 +51,7 @@ def test_a_step_is_retried_while_time_is_left(clock, invocation):
     assert 375.0 < clock.at <= 390.0
 
 
-def test_a_message_has_services_of_its_own(clock, invocation):
+def test_message_has_services_of_its_own(clock, invocation):
     class Own:
         def __enter__(self):
             return own

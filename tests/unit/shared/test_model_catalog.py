@@ -56,7 +56,7 @@ def test_no_model_is_listed_twice_and_each_is_of_one_family():
         ("@cf/somebody/something", Task.UNKNOWN, Shape.UNKNOWN),
     ],
 )
-def test_a_model_is_known_by_its_id_or_its_family(model, task, shape):
+def test_model_is_known_by_its_id_or_its_family(model, task, shape):
     target = target_of(model)
     assert (target.task, target.shape) == (task, shape)
 
@@ -73,21 +73,21 @@ def test_a_model_is_known_by_its_id_or_its_family(model, task, shape):
         ("", 500),
     ],
 )
-def test_a_batch_has_as_many_records_as_their_answers_leave_room_for(model, records):
+def test_batch_has_as_many_records_as_their_answers_leave_room_for(model, records):
     assert max_records_per_reply(model) == records
 
 
 @pytest.mark.parametrize(
     ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
 )
-def test_a_batch_over_a_worker_has_a_reply_that_fits_in_its_memory(model, records):
+def test_batch_over_worker_has_reply_that_fits_in_its_memory(model, records):
     assert max_records_per_reply(model, "worker") == records
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cost_is_its_tokens_times_their_prices():
+def test_cost_is_its_tokens_times_their_prices():
     cost = cost_of(LLAMA, Tokens(1_000_000, 2_000_000))
     assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
     assert cost.to_manifest() == {
@@ -102,11 +102,11 @@ def test_a_cost_is_its_tokens_times_their_prices():
 @pytest.mark.parametrize(
     ("model", "tokens"), [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))]
 )
-def test_without_a_price_or_tokens_there_is_no_cost(model, tokens):
+def test_without_price_or_tokens_there_is_no_cost(model, tokens):
     assert cost_of(model, tokens) is None
 
 
-def test_a_model_has_a_price_or_not():
+def test_model_has_price_or_not():
     assert has_price(LLAMA)
     assert not has_price("@cf/openai/whisper-large-v3-turbo")
 
@@ -125,7 +125,7 @@ def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
     assert estimate_tokens(model, 1001, 5, max_tokens) == tokens
 
 
-def test_an_estimate_is_marked_as_one():
+def test_estimate_is_marked_as_one():
     assert estimate_cost(LLAMA, 4_000_000, 1, 0) == Cost(Decimal("0.293"), "2026-07-09", estimated=True)
     assert estimate_cost("@cf/a/b", 4, 1) is None
 
@@ -140,5 +140,5 @@ def test_an_estimate_is_marked_as_one():
         ("1234.56789", "1234.56789"),
     ],
 )
-def test_an_amount_has_four_decimals_or_more(amount, text):
+def test_amount_has_four_decimals_or_more(amount, text):
     assert format_amount(Decimal(amount)) == text

@@ -48,14 +48,14 @@ def in_file(**members):
 # ── _options.json ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_may_name_every_option():
+def test_file_may_name_every_option():
     options = resolve([in_file(**EVERYTHING)])
     assert json.loads(encode_options(options)) == EVERYTHING
     assert options.max_cost == Decimal("12.3")
     assert {name: bytes(raw) for name, raw in options.defaults.items()} == {"max_tokens": b"100", "stop": b'["."]'}
 
 
-def test_an_unknown_member_is_named_with_what_there_is_and_the_nearest():
+def test_unknown_member_is_named_with_what_there_is_and_nearest():
     message = refused(file_options, b'{"dead_line_hours":5}')
     assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
     assert "max_failed_fraction" in message
@@ -87,25 +87,25 @@ def test_an_unknown_member_is_named_with_what_there_is_and_the_nearest():
         ("tags", {"a": "x" * 257}),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_member(member, value):
+def test_wrong_value_is_refused_with_its_member(member, value):
     message = refused(file_options, json.dumps({member: value}).encode())
     assert message.startswith((f"_options.json, {member}: It must ", f"_options.json, {member}: Names have "))
 
 
-def test_a_format_that_is_nearly_right_is_named():
+def test_format_that_is_nearly_right_is_named():
     assert refused(file_options, b'{"format":"opneai"}').endswith("Did you mean openai?")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}'])
-def test_a_file_that_is_not_an_object_is_rejected(content):
+def test_file_that_is_not_object_is_rejected(content):
     assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
 
 
-def test_a_file_may_begin_with_a_bom():
+def test_file_may_begin_with_bom():
     assert file_options(b'\xef\xbb\xbf\n{"format":"csv"}\n') == {"format": "csv"}
 
 
-def test_the_nearest_file_is_looked_for_first():
+def test_nearest_file_is_looked_for_first():
     assert options_keys("inbox/a/b/c.csv", "inbox/") == [
         "inbox/a/b/_options.json",
         "inbox/a/_options.json",
@@ -142,7 +142,7 @@ def test_empty_metadata_names_nothing():
         ("2 =? 3", "2 =? 3"),
     ],
 )
-def test_a_template_is_literal_unless_it_is_a_json_string(written, template):
+def test_template_is_literal_unless_it_is_json_string(written, template):
     assert metadata_options({"template": written}) == {"template": template}
 
 
@@ -161,19 +161,19 @@ def test_a_template_is_literal_unless_it_is_a_json_string(written, template):
         ("template", "=?UTF-8?B?/w==?="),
     ],
 )
-def test_a_wrong_value_in_metadata_is_refused_with_its_name(name, value):
+def test_wrong_value_in_metadata_is_refused_with_its_name(name, value):
     assert refused(metadata_options, {name: value}).startswith(f"x-amz-meta-{name}: It ")
 
 
 # ── resolved ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_option_comes_from_the_first_layer_that_names_it():
+def test_each_option_comes_from_first_layer_that_names_it():
     layers = [{"model": "a"}, {"model": "b", "format": "csv"}, {"format": "text", "template": "t"}]
     assert resolve(layers) == Options(model="a", format="csv", template="t")
 
 
-def test_zero_is_a_value():
+def test_zero_is_value():
     assert resolve([in_file(max_cost=0, max_failed_fraction=0), in_file(max_cost=5, max_failed_fraction=1)]) == Options(
         max_cost=Decimal(0), max_failed_fraction=0.0
     )
@@ -191,7 +191,7 @@ def test_pinned_options_are_read_again_as_they_were():
     assert resolve([named_options(again)]) == again
 
 
-def test_a_cost_keeps_its_decimals():
+def test_cost_keeps_its_decimals():
     options = resolve([file_options(b'{"max_cost":0.10000000000000001}')])
     assert decode_options(encode_options(options)).max_cost == Decimal("0.10000000000000001")
 
@@ -212,12 +212,12 @@ members = st.dictionaries(names, st.one_of(st.none(), st.integers(), st.text(max
         (b'{"a":"}"} ', b'{"a":"}","seed":1} '),
     ],
 )
-def test_a_default_follows_the_members_and_changes_none(request_, merged):
+def test_default_follows_members_and_changes_none(request_, merged):
     assert merge_defaults(request_, {"seed": b"1"}) == merged
 
 
 @given(request=members, defaults=members)
-def test_a_request_has_its_own_members_before_any_default(request, defaults):
+def test_request_has_its_own_members_before_any_default(request, defaults):
     raw = json.dumps(request).encode()
     merged = merge_defaults(raw, {name: json.dumps(value).encode() for name, value in defaults.items()})
     assert json.loads(merged) == {**defaults, **request}

@@ -14,11 +14,11 @@ MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
 JOB = "20261121T093000Z-5f3a9c1e"
 
 
-def test_a_job_id_holds_the_time_of_the_version_and_eight_hexadecimal_digits():
+def test_job_id_holds_time_of_version_and_eight_hexadecimal_digits():
     assert re.fullmatch(r"20261121T093000Z-[0-9a-f]{8}", keys.job_id(*UPLOAD, MODIFIED))
 
 
-def test_a_job_id_is_the_same_in_every_time_zone():
+def test_job_id_is_same_in_every_time_zone():
     elsewhere = MODIFIED.astimezone(timezone(timedelta(hours=5, minutes=30)))
     assert keys.job_id(*UPLOAD, elsewhere) == keys.job_id(*UPLOAD, MODIFIED)
 
@@ -33,7 +33,7 @@ def test_parts_are_not_run_together():
     assert keys.job_id("b", "inbox/a", "bc", "d", MODIFIED) != keys.job_id("b", "inbox/ab", "c", "d", MODIFIED)
 
 
-def test_each_choice_is_another_id_of_the_same_form():
+def test_each_choice_is_another_id_of_same_form():
     ids = {keys.job_id(*UPLOAD, MODIFIED, choice) for choice in range(keys.JOB_ID_CHOICES)}
     assert len(ids) == keys.JOB_ID_CHOICES
     assert {len(one) for one in ids} == {len(JOB)}
@@ -42,7 +42,7 @@ def test_each_choice_is_another_id_of_the_same_form():
 @pytest.mark.parametrize(
     "path", ["a.jsonl", "a", "a/b/c.jsonl.gz", "@cf/baai/bge-m3/x", "a_b/c.d", " ", "a b/ü.json", "a//b", "a+b=c&d%25"]
 )
-def test_an_object_under_the_inbox_is_an_upload(path):
+def test_object_under_inbox_is_upload(path):
     assert keys.is_upload(f"inbox/{path}")
 
 
@@ -66,18 +66,18 @@ def test_an_object_under_the_inbox_is_an_upload(path):
         "inbox/.",
     ],
 )
-def test_what_tools_leave_behind_is_not_an_upload(key):
+def test_what_tools_leave_behind_is_not_upload(key):
     assert not keys.is_upload(key)
 
 
-def test_results_are_under_the_exact_path_of_the_upload():
+def test_results_are_under_exact_path_of_upload():
     assert (
         keys.result("inbox/@cf/a/b/july.jsonl", JOB, "output.jsonl") == f"results/@cf/a/b/july.jsonl/{JOB}/output.jsonl"
     )
 
 
 @pytest.mark.parametrize(("character", "most"), [("a", 900), ("ü", 450), ("日", 300), ("😀", 225)])
-def test_a_path_of_more_than_900_bytes_is_reported_apart(character, most):
+def test_path_of_more_than_900_bytes_is_reported_apart(character, most):
     assert keys.result("inbox/" + most * character, JOB, "manifest.json").startswith("results/" + character)
     assert keys.result("inbox/" + (most + 1) * character, JOB, "manifest.json") == f"results/_long/{JOB}/manifest.json"
 
@@ -88,7 +88,7 @@ def test_every_result_key_fits_in_s3(path):
         assert len(keys.result("inbox/" + path, JOB, name).encode()) <= 1024
 
 
-def test_no_two_things_share_a_key():
+def test_no_two_things_share_key():
     made = [
         *(keys.staged(JOB, number) for number in ("00000000", "00000000.0", "00000001")),
         *(make(JOB, "00000000", attempt) for make in (keys.receipt, keys.part) for attempt in (1, 2, 11)),

@@ -56,18 +56,18 @@ def test_good_variables_make_settings():
     assert settings.default_model == ""
 
 
-def test_the_variables_are_those_of_the_settings():
+def test_variables_are_those_of_settings():
     assert set(GOOD) | OPTIONAL == ENVIRONMENT
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-def test_a_missing_variable_is_named(name):
+def test_missing_variable_is_named(name):
     with pytest.raises(ConfigurationError, match=f"^{name} is not set$"):
         read_settings({other: value for other, value in GOOD.items() if other != name})
 
 
 @pytest.mark.parametrize("name", sorted(GOOD.keys() - {"DEFAULT_MODEL"}))
-def test_an_empty_variable_is_named(name):
+def test_empty_variable_is_named(name):
     assert refusal(**{name: ""}).startswith(f"{name} must ")
 
 
@@ -107,7 +107,7 @@ def test_what_is_missing_and_what_is_wrong_are_reported_together():
         *(("AMBIGUOUS_SUBMIT", value) for value in ("Resubmit", "retry", "fail ")),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(name, value):
+def test_value_out_of_range_is_refused_by_name(name, value):
     assert refusal(**{name: value}).startswith(name)
 
 
@@ -126,7 +126,7 @@ def test_a_value_out_of_range_is_refused_by_name(name, value):
         ("AMBIGUOUS_SUBMIT", "fail"),
     ],
 )
-def test_a_value_at_its_bound_is_taken(name, value):
+def test_value_at_its_bound_is_taken(name, value):
     read_settings({**GOOD, name: value})
 
 
@@ -159,7 +159,7 @@ def test_a_value_at_its_bound_is_taken(name, value):
         "javascript:alert(1)",
     ],
 )
-def test_a_base_url_that_could_leak_the_token_is_refused(url):
+def test_base_url_that_could_leak_token_is_refused(url):
     assert refusal(WORKERS_AI_BASE_URL=url).startswith("WORKERS_AI_BASE_URL")
 
 
@@ -174,21 +174,21 @@ def test_a_base_url_that_could_leak_the_token_is_refused(url):
         ("http://[::1]:8787/client/v4", "http://[::1]:8787/client/v4"),
     ],
 )
-def test_https_and_loopback_are_taken_without_a_last_slash(url, kept):
+def test_https_and_loopback_are_taken_without_last_slash(url, kept):
     assert read_settings({**GOOD, "WORKERS_AI_BASE_URL": url}).workers_ai_base_url == kept
 
 
-def test_a_refusal_never_repeats_the_value():
+def test_refusal_never_repeats_value():
     url = "https://user:secret-canary@api.cloudflare.com"
     assert "secret-canary" not in refusal(WORKERS_AI_BASE_URL=url)
 
 
 @pytest.mark.parametrize("model", ["@cf/baai/bge-m3", "@hf/a/b", "@cf/a.b/c_d-e"])
-def test_a_model_id_is_known_by_its_form(model):
+def test_model_id_is_known_by_its_form(model):
     assert MODEL_ID.fullmatch(model)
 
 
-def test_the_api_is_reached_over_rest_unless_another_transport_is_chosen():
+def test_api_is_reached_over_rest_unless_another_transport_is_chosen():
     assert read_settings(GOOD).transport == "rest"
     assert read_settings({**GOOD, **GATEWAY}).transport == "gateway"
     assert read_settings({**GOOD, **WORKER}).worker_url == "https://dropbatch.example.workers.dev"
@@ -203,7 +203,7 @@ def test_the_api_is_reached_over_rest_unless_another_transport_is_chosen():
         ({**GATEWAY, "CLOUDFLARE_API_TOKEN_SECRET_ARN": ""}, "CLOUDFLARE_API_TOKEN_SECRET_ARN"),
     ],
 )
-def test_what_a_transport_needs_is_named_when_it_is_missing(changes, name):
+def test_what_transport_needs_is_named_when_it_is_missing(changes, name):
     assert refusal(**changes) == f"{name} must not be empty with TRANSPORT={changes['TRANSPORT']}"
 
 
@@ -216,5 +216,5 @@ def test_what_a_transport_needs_is_named_when_it_is_missing(changes, name):
         {**GATEWAY, "AI_GATEWAY_BASE_URL": "http://gateway.example/v1"},
     ],
 )
-def test_a_transport_cannot_send_a_secret_astray(changes):
+def test_transport_cannot_send_secret_astray(changes):
     assert " must be " in refusal(**changes)

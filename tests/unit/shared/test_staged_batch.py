@@ -56,12 +56,12 @@ def test_rows_are_read_back_as_they_were(rows):
 
 
 @given(rows=batches())
-def test_a_list_of_rows_as_the_version_before_staged_it_is_understood(rows):
+def test_list_of_rows_as_version_before_staged_it_is_understood(rows):
     assert list(map(told, decode_index(msgspec.json.encode(rows)))) == list(map(told, rows))
 
 
 @given(rows=batches(), begin=st.integers(0, 10), more=st.integers(0, 10))
-def test_a_section_is_those_rows(rows, begin, more):
+def test_section_is_those_rows(rows, begin, more):
     begin = min(begin, len(rows))
     end = min(begin + more, len(rows))
     assert list(map(told, index_of(rows).section(begin, end))) == list(map(told, rows[begin:end]))
@@ -74,7 +74,7 @@ def test_records_that_follow_each_other_and_have_nothing_to_say_cost_their_lengt
 
 
 @given(records=st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=40)), max_size=12))
-def test_spans_find_each_record_in_the_body(records):
+def test_spans_find_each_record_in_body(records):
     rows = index_of(RecordEntry(number, len(record or b"")) for number, record in enumerate(records, 1))
     body = build_body([record for record in records if record])
     places = record_spans(rows)
@@ -82,7 +82,7 @@ def test_spans_find_each_record_in_the_body(records):
 
 
 @given(records=st.lists(st.dictionaries(st.text(), st.text()), min_size=1))
-def test_a_body_is_the_requests_and_nothing_else(records):
+def test_body_is_requests_and_nothing_else(records):
     written = [json.dumps(record).encode() for record in records]
     body = build_body(written)
     assert json.loads(body) == {"requests": records}
@@ -101,7 +101,7 @@ def test_no_records_have_no_body():
         st.none(), st.builds(Checkpoint, st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40))
     ),
 )
-def test_the_metadata_is_read_back(requests, sendable, size, end):
+def test_metadata_is_read_back(requests, sendable, size, end):
     staged = StagedInfo(requests, sendable, size, end)
     metadata = staged.metadata()
     assert all(type(value) is str and name == name.lower() for name, value in metadata.items())
@@ -109,6 +109,6 @@ def test_the_metadata_is_read_back(requests, sendable, size, end):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[["x"]]', b"[[1]", b'{"lengths":["x"]}'])
-def test_what_is_not_an_index_is_refused(content):
+def test_what_is_not_index_is_refused(content):
     with pytest.raises(msgspec.MsgspecError):
         decode_index(content)

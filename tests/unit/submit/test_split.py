@@ -34,7 +34,7 @@ def calls_of_a_run():
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "unanswered"])
-def test_a_death_at_any_call_leaves_no_gap_and_creates_the_same_batches(mode):
+def test_death_at_any_call_leaves_no_gap_and_creates_same_batches(mode):
     for at in range(1, calls_of_a_run() + 1):
         fake = Fake()
         fake.strikes_at, fake.mode = at, mode
@@ -46,7 +46,7 @@ def test_a_death_at_any_call_leaves_no_gap_and_creates_the_same_batches(mode):
 
 @given(deaths=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["before", "after", "unanswered"])), max_size=6))
 @examples(60)
-def test_deaths_one_after_another_leave_the_same_batches(deaths):
+def test_deaths_one_after_another_leave_same_batches(deaths):
     fake = Fake()
     for at, mode in deaths:
         fake.strikes_at, fake.mode = len(fake.calls) + at, mode
@@ -56,7 +56,7 @@ def test_deaths_one_after_another_leave_the_same_batches(deaths):
     fake.check_whole(SIZES)
 
 
-def test_objects_are_put_at_the_same_time_and_items_created_in_order():
+def test_objects_are_put_at_same_time_and_items_created_in_order():
     """The first object is there only after three others; no item is created before it."""
     fake = Fake()
     put, others = fake.put_if_absent, threading.Semaphore(0)
@@ -137,7 +137,7 @@ def test_objects_that_another_version_cut_otherwise_never_mix_with_ours(there, a
     fake.check_whole()
 
 
-def test_an_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere():
+def test_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere():
     fake = Fake()
     fake.objects["staging/job/00000001/request"] = foreign(1, 4)
 
@@ -146,7 +146,7 @@ def test_an_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere
     fake.check_whole([1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1])
 
 
-def test_an_object_without_a_beginning_is_that_of_a_version_that_put_none_ahead():
+def test_object_without_beginning_is_that_of_version_that_put_none_ahead():
     fake = Fake()
     theirs = foreign(1, 4)
     del theirs.metadata["begin"]
@@ -158,7 +158,7 @@ def test_an_object_without_a_beginning_is_that_of_a_version_that_put_none_ahead(
     fake.check_whole()
 
 
-def test_messages_are_sent_ten_at_a_time_and_each_batch_has_one():
+def test_messages_are_sent_ten_at_time_and_each_batch_has_one():
     fake = Fake()
 
     assert fake.run()
@@ -167,7 +167,7 @@ def test_messages_are_sent_ten_at_a_time_and_each_batch_has_one():
     assert fake.messages == sorted(fake.batches)
 
 
-def test_batches_before_a_fault_are_sent_immediately():
+def test_batches_before_fault_are_sent_immediately():
     fake = Fake()
     read = fake.read_version
 
@@ -184,7 +184,7 @@ def test_batches_before_a_fault_are_sent_immediately():
     assert fake.messages
 
 
-def test_a_turn_that_is_over_has_created_an_item_for_each_object_it_put(monkeypatch):
+def test_turn_that_is_over_has_created_item_for_each_object_it_put(monkeypatch):
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
     fake = Fake()
 
@@ -197,7 +197,7 @@ def test_a_turn_that_is_over_has_created_an_item_for_each_object_it_put(monkeypa
 
 
 @pytest.mark.parametrize("packing", ["plain", "gzip"])
-def test_the_status_says_every_ten_seconds_how_far_the_upload_has_been_read(monkeypatch, packing):
+def test_status_says_every_ten_seconds_how_far_upload_has_been_read(monkeypatch, packing):
     """Each batch takes six seconds here; of an archive the stored bytes count, as of any upload."""
     content = gzip.compress(UPLOAD, 0) if packing == "gzip" else UPLOAD
     fake = Fake()

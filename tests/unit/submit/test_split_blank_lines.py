@@ -51,7 +51,7 @@ def check_whole(fake):
         first += batch.requests
 
 
-def test_a_turn_ends_among_blank_lines_and_the_next_one_continues_there(blank):
+def test_turn_ends_among_blank_lines_and_next_one_continues_there(blank):
     turns = 0
     while blank.job.state is JobState.SPLITTING:
         before, begun = blank.job.blank_until, blank.clock
@@ -72,7 +72,7 @@ def test_blank_lines_are_read_about_once(blank):
     assert len(blank.reads) < 1.5 * len(UPLOAD) / 100
 
 
-def test_the_lease_is_renewed_while_only_blank_lines_are_read(blank):
+def test_lease_is_renewed_while_only_blank_lines_are_read(blank):
     renewed = []
     renew = blank.update_leased_job
     blank.update_leased_job = lambda job, changes: renewed.append((blank.clock, changes)) or renew(job, changes)
@@ -88,7 +88,7 @@ def test_the_lease_is_renewed_while_only_blank_lines_are_read(blank):
 
 @pytest.mark.parametrize("mode", ["before", "after", "lost"])
 @pytest.mark.parametrize("at", range(1, 120, 7))
-def test_a_death_at_any_call_loses_no_record_and_no_line(blank, at, mode):
+def test_death_at_any_call_loses_no_record_and_no_line(blank, at, mode):
     blank.strikes_at, blank.mode = at, mode
 
     for _ in range(60):
@@ -111,7 +111,7 @@ def test_a_death_at_any_call_loses_no_record_and_no_line(blank, at, mode):
     ],
     ids=["after its batch", "ahead of the batches", "of an earlier batch", "before its end", "none"],
 )
-def test_a_place_counts_only_after_the_batch_it_follows(blank, until, begins):
+def test_place_counts_only_after_batch_it_follows(blank, until, begins):
     blank.run()
     del blank.calls[:], blank.reads[:]
     for number in list(blank.batches)[1:]:
@@ -124,7 +124,7 @@ def test_a_place_counts_only_after_the_batch_it_follows(blank, until, begins):
     assert blank.reads[0] == begins
 
 
-def test_objects_put_before_a_place_was_noted_are_used_after_it(blank):
+def test_objects_put_before_place_was_noted_are_used_after_it(blank):
     """Their beginning is the end of the batch before them, wherever reading began."""
     while blank.job.state is JobState.SPLITTING:
         blank.run()
@@ -135,7 +135,7 @@ def test_objects_put_before_a_place_was_noted_are_used_after_it(blank):
     assert "replace" not in blank.calls
 
 
-def test_a_turn_of_an_archive_does_not_end_among_blank_lines(blank):
+def test_turn_of_archive_does_not_end_among_blank_lines(blank):
     content = gzip.compress(UPLOAD, 0)
     blank.read_version = lambda key, version, etag, start, length: content[start : start + length]
     blank.job = replace(
@@ -152,7 +152,7 @@ def test_a_turn_of_an_archive_does_not_end_among_blank_lines(blank):
 
 
 @pytest.mark.parametrize("claims", [0, 3, 19])
-def test_a_turn_that_s3_gives_nothing_to_is_tried_again(blank, claims):
+def test_turn_that_s3_gives_nothing_to_is_tried_again(blank, claims):
     """An upload that is not packed never ends because reading is slow."""
     job = replace(blank.job, claims=claims)
     turn = module.Turn(blank.services, job, blank.clock, Checkpoint(), Checkpoint())

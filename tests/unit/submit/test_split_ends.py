@@ -32,7 +32,7 @@ def after_a_turn(batches=3):
 # ── where it begins and how it ends ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn_resumes_after_the_last_batch():
+def test_turn_resumes_after_last_batch():
     fake = after_a_turn(3)
 
     assert fake.run()
@@ -41,7 +41,7 @@ def test_a_turn_resumes_after_the_last_batch():
     fake.check_whole(SIZES)
 
 
-def test_an_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_now(monkeypatch):
+def test_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_now(monkeypatch):
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
     fake = Fake()
 
@@ -51,7 +51,7 @@ def test_an_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_no
     assert "end" not in fake.calls
 
 
-def test_an_upload_that_is_read_to_its_end_is_not_released():
+def test_upload_that_is_read_to_its_end_is_not_released():
     fake = Fake()
 
     assert fake.run()
@@ -73,7 +73,7 @@ def test_an_upload_that_is_read_to_its_end_is_not_released():
     ],
     ids=["the last claim", "one claim more", "an error", "its first error stays"],
 )
-def test_a_job_with_an_error_ends_where_it_is(job, error):
+def test_job_with_error_ends_where_it_is(job, error):
     fake = after_a_turn(3)
     fake.job = replace(fake.job, **job)
 
@@ -83,7 +83,7 @@ def test_a_job_with_an_error_ends_where_it_is(job, error):
     assert ("create" in fake.calls) is (error is None)
 
 
-def test_a_cancelled_job_ends_where_it_is():
+def test_cancelled_job_ends_where_it_is():
     fake = after_a_turn(3)
     fake.job = replace(fake.job, control=OVER)
 
@@ -94,7 +94,7 @@ def test_a_cancelled_job_ends_where_it_is():
     assert "status" not in fake.calls
 
 
-def test_a_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
+def test_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
     fake = Fake()
     fake.update_leased_job = lambda job, changes: replace(job, control=OVER)
 
@@ -105,7 +105,7 @@ def test_a_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
     assert "release" not in fake.calls
 
 
-def test_an_upload_that_turns_out_broken_ends_after_the_batches_before(monkeypatch):
+def test_upload_that_turns_out_broken_ends_after_batches_before(monkeypatch):
     monkeypatch.setattr("functions.submit.stage_batches.MAX_AHEAD", 0)
     fake = Fake()
     read = fake.read_version
@@ -126,7 +126,7 @@ def test_an_upload_that_turns_out_broken_ends_after_the_batches_before(monkeypat
 
 
 @pytest.mark.parametrize(("form", "put"), [("jsonl", False), ("", True)])
-def test_a_job_that_ends_before_it_has_a_plan_is_still_found_by_its_id(form, put):
+def test_job_that_ends_before_it_has_plan_is_still_found_by_its_id(form, put):
     fake = Fake()
     fake.job = replace(fake.job, error=BROKEN, plan=replace(fake.job.plan, form=form))
 
@@ -135,7 +135,7 @@ def test_a_job_that_ends_before_it_has_a_plan_is_still_found_by_its_id(form, put
     assert ("results/_jobs/job.json" in fake.objects) is put
 
 
-def test_a_job_without_a_batch_begins_where_its_first_record_does():
+def test_job_without_batch_begins_where_its_first_record_does():
     """After a byte order mark, or the header of a table."""
     fake = Fake()
     plan = replace(fake.job.plan, start=place(2).offset, start_line=2)
@@ -148,7 +148,7 @@ def test_a_job_without_a_batch_begins_where_its_first_record_does():
     assert fake.given["end"] == (21, None, True)
 
 
-def test_a_last_batch_without_an_end_breaks_a_law():
+def test_last_batch_without_end_breaks_law():
     fake = after_a_turn(3)
     fake.batches["00000002"] = replace(fake.batches["00000002"], end=None)
 
@@ -164,7 +164,7 @@ def test_a_last_batch_without_an_end_breaks_a_law():
     [("a" * 900, None), ("é" * 450, None), ("a" * 901, "path_too_long"), ("é" * 450 + "a", "path_too_long")],
     ids=["900 letters", "450 of two bytes", "901 letters", "450 of two bytes and one more"],
 )
-def test_a_path_has_900_bytes_at_most(path, code):
+def test_path_has_900_bytes_at_most(path, code):
     fake = Fake()
     fake.job = replace(fake.job, upload=replace(fake.job.upload, key=f"inbox/{path}"))
 
@@ -175,7 +175,7 @@ def test_a_path_has_900_bytes_at_most(path, code):
 
 
 @pytest.mark.parametrize(("model", "code"), [("", "no_model"), ("gpt-4", "bad_model"), ("@cf/a/b", None)])
-def test_an_upload_with_a_record_needs_a_model(model, code):
+def test_upload_with_record_needs_model(model, code):
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model))
 
@@ -187,7 +187,7 @@ def test_an_upload_with_a_record_needs_a_model(model, code):
 
 
 @pytest.mark.parametrize("model", ["", "gpt-4"])
-def test_an_empty_upload_needs_none(model):
+def test_empty_upload_needs_none(model):
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, model=model), upload=replace(fake.job.upload, size=0))
 

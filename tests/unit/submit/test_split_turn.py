@@ -35,7 +35,7 @@ def slow(fake, seconds):
 
 
 @pytest.mark.parametrize("state", [JobState.IN_PROGRESS, JobState.FINALIZING, JobState.COMPLETED])
-def test_an_upload_that_has_been_read_is_not_read_again(state):
+def test_upload_that_has_been_read_is_not_read_again(state):
     fake = Fake()
     fake.job = replace(fake.job, state=state)
 
@@ -44,7 +44,7 @@ def test_an_upload_that_has_been_read_is_not_read_again(state):
     assert fake.calls == []
 
 
-def test_whoever_does_not_get_the_lease_does_nothing():
+def test_whoever_does_not_get_lease_does_nothing():
     fake = Fake()
     fake.lease_job = lambda job, now, until: None
 
@@ -53,7 +53,7 @@ def test_whoever_does_not_get_the_lease_does_nothing():
     assert fake.calls == []
 
 
-def test_whoever_created_the_job_has_its_lease():
+def test_whoever_created_job_has_its_lease():
     fake = Fake()
 
     assert fake.run(leased=True)
@@ -63,7 +63,7 @@ def test_whoever_created_the_job_has_its_lease():
 
 
 @pytest.mark.parametrize(("claims", "seconds"), [(0, 150.0), (19, 150.0), (20, 3_600.0)])
-def test_a_turn_is_leased_for_as_long_as_a_function_runs_or_an_hour_if_many_turns_failed(claims, seconds):
+def test_turn_is_leased_for_as_long_as_function_runs_or_hour_if_many_turns_failed(claims, seconds):
     fake = Fake()
     fake.job = replace(fake.job, claims=claims)
 
@@ -73,7 +73,7 @@ def test_a_turn_is_leased_for_as_long_as_a_function_runs_or_an_hour_if_many_turn
 
 
 @pytest.mark.parametrize(("claims", "stuck"), [(20, []), (21, ["StuckItems"])])
-def test_a_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
+def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     counted = []
     monkeypatch.setattr(shared.claims, "count", counted.append)
     fake = Fake()
@@ -92,7 +92,7 @@ def test_a_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     [("plain", 150.0, 60.0), ("plain", 89.0, 59.0), ("gzip", 150.0, 120.0)],
     ids=["a minute", "less if there is less", "an archive: all there is"],
 )
-def test_a_turn_lasts(monkeypatch, packing, remaining, lasts):
+def test_turn_lasts(monkeypatch, packing, remaining, lasts):
     turns = []
     monkeypatch.setattr(module, "Turn", lambda *given: turns.append(Turn(*given)) or turns[-1])
     fake = Fake()
@@ -112,7 +112,7 @@ def turn_of(fake, *, ends=NOW, begun=0, at=0):
 
 
 @pytest.mark.parametrize(("clock", "cuts"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 1)])
-def test_a_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
+def test_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
     fake = Fake()
     fake.clock = clock
     turn = turn_of(fake)
@@ -124,7 +124,7 @@ def test_a_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
     assert turn.finished is (cuts == 3)
 
 
-def test_a_turn_that_is_over_while_an_archive_is_unpacked_has_not_finished():
+def test_turn_that_is_over_while_archive_is_unpacked_has_not_finished():
     def unpacked():
         yield SimpleNamespace(end=place(1))
         raise TurnOverError
@@ -135,7 +135,7 @@ def test_a_turn_that_is_over_while_an_archive_is_unpacked_has_not_finished():
     assert not turn.finished
 
 
-def test_unpacking_is_broken_off_once_the_turn_is_over_and_has_a_batch():
+def test_unpacking_is_broken_off_once_turn_is_over_and_has_batch():
     fake = Fake()
     turn = turn_of(fake, at=1)
 
@@ -147,9 +147,7 @@ def test_unpacking_is_broken_off_once_the_turn_is_over_and_has_a_batch():
 
 @pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
 @pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadError)])
-def test_before_its_first_batch_a_turn_is_given_up_without_time_and_the_upload_after_three(
-    skipping, wanted, claims, error
-):
+def test_before_its_first_batch_turn_is_given_up_without_time_and_upload_after_three(skipping, wanted, claims, error):
     fake = Fake()
     job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
     turn = turn_of(fake, ends=0.0, begun=7, at=7)
@@ -160,7 +158,7 @@ def test_before_its_first_batch_a_turn_is_given_up_without_time_and_the_upload_a
 
 
 @pytest.mark.parametrize(("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")])
-def test_content_in_which_no_batch_ends_is_read_to_a_limit(monkeypatch, packing, code):
+def test_content_in_which_no_batch_ends_is_read_to_limit(monkeypatch, packing, code):
     monkeypatch.setattr(module, "MAX_BYTES_WITHOUT_BATCH", 10)
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
@@ -172,7 +170,7 @@ def test_content_in_which_no_batch_ends_is_read_to_a_limit(monkeypatch, packing,
     assert caught.value.code == code
 
 
-def test_a_batch_that_ends_lets_the_turn_read_on(monkeypatch):
+def test_batch_that_ends_lets_turn_read_on(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES_WITHOUT_BATCH", 10)
     turn = turn_of(Fake())
     list(turn.blocks(iter([b"1234567890"])))
@@ -185,7 +183,7 @@ def test_a_batch_that_ends_lets_the_turn_read_on(monkeypatch):
 # ── what it renews and reports ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_lease_is_renewed_after_the_first_batch_for_three_quarters_of_a_minute():
+def test_lease_is_renewed_after_first_batch_for_three_quarters_of_minute():
     fake = Fake()
     fake.job = replace(fake.job, claims=2)
 
@@ -204,7 +202,7 @@ def test_the_lease_is_renewed_after_the_first_batch_for_three_quarters_of_a_minu
 @pytest.mark.parametrize(
     ("takes", "renewals"), [(5.0, len(SIZES) - 1), (4.9, len(SIZES) // 2)], ids=["each", "every second"]
 )
-def test_the_lease_is_renewed_every_five_seconds(takes, renewals):
+def test_lease_is_renewed_every_five_seconds(takes, renewals):
     fake = slow(Fake(), takes)
 
     assert fake.run()
@@ -222,7 +220,7 @@ def test_what_has_been_read_never_seems_to_become_less(known, told):
     assert fake.given["move"]["bytes_read"] == told
 
 
-def test_a_run_that_has_lost_its_lease_lets_go(monkeypatch):
+def test_run_that_has_lost_its_lease_lets_go(monkeypatch):
     said = []
     monkeypatch.setattr(module.logger, "info", lambda words, **_: said.append(words))
     fake = Fake()
@@ -236,7 +234,7 @@ def test_a_run_that_has_lost_its_lease_lets_go(monkeypatch):
 
 
 @pytest.mark.parametrize(("takes", "written"), [(5.0, 5), (4.9, 2)], ids=["after ten seconds", "not after 9.8"])
-def test_the_status_is_written_every_ten_seconds(takes, written):
+def test_status_is_written_every_ten_seconds(takes, written):
     """It is looked at when the lease is renewed: here after each batch, or each second one."""
     fake = slow(Fake(), takes)
 
@@ -246,7 +244,7 @@ def test_the_status_is_written_every_ten_seconds(takes, written):
 
 
 @pytest.mark.parametrize(("lease", "is_written"), [(NOW + 45, True), (NOW, False)])
-def test_the_status_of_an_upload_that_was_read_is_written_under_the_lease_only(lease, is_written):
+def test_status_of_upload_that_was_read_is_written_under_lease_only(lease, is_written):
     fake = Fake()
     fake.job = replace(fake.job, lease_until=lease)
     fake.update_leased_job = lambda job, changes: replace(job, lease_until=lease)

@@ -24,31 +24,31 @@ def body_of(name):
     return record["body"]
 
 
-def test_a_put_is_one_arrival_with_its_version_and_time():
+def test_put_is_one_arrival_with_its_version_and_time():
     assert parse_notification(event("s3-put")) == [
         ObjectCreated("dropbatch-test", "inbox/reviews/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", AT)
     ]
 
 
-def test_a_completed_multipart_upload_is_an_arrival():
+def test_completed_multipart_upload_is_arrival():
     (arrival,) = parse_notification(event("s3-multipart"))
     assert arrival.key == "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz"
 
 
-def test_an_event_of_a_source_bucket_names_its_key_as_it_is():
+def test_event_of_source_bucket_names_its_key_as_it_is():
     assert parse_notification(event("s3-eventbridge")) == [
         ObjectCreated("team-exports", "ai/reviews 100%+/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.0)
     ]
 
 
-def test_an_event_of_a_bucket_without_versions_names_none():
+def test_event_of_bucket_without_versions_names_none():
     told = json.loads(event("s3-eventbridge"))
     del told["detail"]["object"]["version-id"]
     assert parse_notification(json.dumps(told))[0].version == ""
 
 
 @pytest.mark.parametrize("change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}])
-def test_no_other_event_counts_as_an_upload(change):
+def test_no_other_event_counts_as_upload(change):
     with pytest.raises(msgspec.ValidationError):
         parse_notification(json.dumps({**json.loads(event("s3-eventbridge")), **change}))
 
@@ -59,11 +59,11 @@ def test_keys_are_decoded_once():
     assert is_upload(arrival.key)
 
 
-def test_the_test_event_announces_nothing():
+def test_test_event_announces_nothing():
     assert parse_notification(event("s3-test-event")) == []
 
 
-def test_a_message_of_the_upload_queue_holds_the_event():
+def test_message_of_upload_queue_holds_event():
     assert parse_notification(body_of("sqs-upload")) == parse_notification(event("s3-put"))
 
 
@@ -84,14 +84,14 @@ def test_events_other_than_creations_announce_nothing(name):
     assert parse_notification(json.dumps(notification)) == []
 
 
-def test_a_bucket_without_versions_names_none():
+def test_bucket_without_versions_names_none():
     notification = json.loads(event("s3-put"))
     del notification["Records"][0]["s3"]["object"]["versionId"]
     (arrival,) = parse_notification(json.dumps(notification))
     assert arrival.version == ""
 
 
-def test_an_event_without_a_time_is_taken():
+def test_event_without_time_is_taken():
     notification = json.loads(event("s3-put"))
     del notification["Records"][0]["eventTime"]
     (arrival,) = parse_notification(json.dumps(notification))
@@ -102,12 +102,12 @@ def test_an_event_without_a_time_is_taken():
     "body",
     ["", "{", "null", "[]", "{}", '{"Records":[]}', '{"Records":[{}]}', '{"Event":"other"}', '{"do":"submit"}', "text"],
 )
-def test_what_is_not_a_notification_is_refused(body):
+def test_what_is_not_notification_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
         parse_notification(body)
 
 
-def test_the_recorded_messages_of_the_other_queues_are_ours():
+def test_recorded_messages_of_other_queues_are_ours():
     job = "20261121T093000Z-5f3a9c1e"
     assert decode_message(body_of("sqs-submit")) == SubmitMessage(job, "00000000")
     assert decode_message(body_of("sqs-poll")) == PollMessage(((job, "00000000"), (job, "00000001.0")))
@@ -119,5 +119,5 @@ def test_recorded_messages_carry_their_own_digest(name):
     assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()
 
 
-def test_the_schedule_sends_nothing():
+def test_schedule_sends_nothing():
     assert json.loads(event("schedule")) == {}

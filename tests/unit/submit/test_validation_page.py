@@ -39,7 +39,7 @@ def test_it_says_what_was_found():
         assert text in page
 
 
-def test_a_cost_names_the_day_of_its_prices():
+def test_cost_names_day_of_its_prices():
     cost = {"amount": "0.0123", "currency": "USD", "priced_at": "2026-07-09", "estimated": True}
     page = validation_page(REPORT | {"estimate": REPORT["estimate"] | {"cost": cost}}).decode()
 
@@ -47,7 +47,7 @@ def test_a_cost_names_the_day_of_its_prices():
     assert "2026-07-09" in page
 
 
-def test_a_file_that_cannot_be_a_job_says_why():
+def test_file_that_cannot_be_job_says_why():
     page = validation_page(REPORT | {"error": {"code": "no_model", "message": "Name one."}}).decode()
 
     assert "<code>no_model</code>: Name one." in page

@@ -40,7 +40,7 @@ def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
             assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
 
 
-def test_missing_data_raises_an_alarm_for_ticks_alone_and_not_on_a_first_deployment(of_type):
+def test_missing_data_raises_alarm_for_ticks_alone_and_not_on_first_deployment(of_type):
     alarms = of_type("AWS::CloudWatch::Alarm")
 
     # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With `breaching` it would go to
@@ -54,7 +54,7 @@ def test_missing_data_raises_an_alarm_for_ticks_alone_and_not_on_a_first_deploym
     assert no_tick["EvaluationPeriods"] == {"Fn::If": ["TicksEachMinute", 5, 1]}
 
 
-def test_each_alarm_has_its_page_in_the_runbook(of_type):
+def test_each_alarm_has_its_page_in_runbook(of_type):
     headings = re.findall(r"^### (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
 
@@ -82,7 +82,7 @@ def test_dashboard_shows_every_alarm_and_no_widget_covers_another(template, of_t
     assert all(widget["properties"]["title"] for widget in widgets)
 
 
-def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template, of_type):
+def test_failed_job_of_this_stack_is_mailed_where_there_is_address(template, of_type):
     rule = of_type("AWS::Events::Rule")["FailedJobRule"]
     (policy,) = of_type("AWS::SNS::TopicPolicy").values()
 
@@ -100,7 +100,7 @@ def test_a_failed_job_of_this_stack_is_mailed_where_there_is_an_address(template
         assert template["Resources"][name]["Condition"] == "Notifies"
 
 
-def test_a_mail_that_cannot_be_sent_raises_an_alarm(template, of_type):
+def test_mail_that_cannot_be_sent_raises_alarm(template, of_type):
     rule = of_type("AWS::Events::Rule")["FailedJobRule"]
     alarm = of_type("AWS::CloudWatch::Alarm")["FailedJobDeadLetterAlarm"]
     policy = of_type("AWS::SQS::QueuePolicy")["FailedJobDeadLetterQueuePolicy"]

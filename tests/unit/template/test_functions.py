@@ -26,12 +26,12 @@ def test_there_are_two_functions_and_what_they_need(of_type):
     assert len(of_type("AWS::Scheduler::Schedule")) == 1
 
 
-def test_functions_get_exactly_the_settings_they_read(of_type):
+def test_functions_get_exactly_settings_they_read(of_type):
     for name, function in of_type("AWS::Lambda::Function").items():
         assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, name
 
 
-def test_no_token_is_in_the_environment(of_type):
+def test_no_token_is_in_environment(of_type):
     for function in of_type("AWS::Lambda::Function").values():
         named = set(re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"])))
         assert {name for name in named if re.search("Token|Secret", name)} == {
@@ -41,7 +41,7 @@ def test_no_token_is_in_the_environment(of_type):
         }
 
 
-def test_functions_are_what_the_makefile_packs_for(template, of_type, source):
+def test_functions_are_what_makefile_packs_for(template, of_type, source):
     makefile = (ROOT / "Makefile").read_text()
     python = re.search(r"^LAMBDA_PYTHON := (.+)$", makefile, re.MULTILINE)[1]
     processor = re.search(r"^DROPBATCH_BUILD \?= (.+)$", makefile, re.MULTILINE)[1]
@@ -55,7 +55,7 @@ def test_functions_are_what_the_makefile_packs_for(template, of_type, source):
         assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
 
 
-def test_functions_keep_their_logs_for_a_while_and_are_traced(of_type):
+def test_functions_keep_their_logs_for_while_and_are_traced(of_type):
     groups = of_type("AWS::Logs::LogGroup")
     used = set()
     for function in of_type("AWS::Lambda::Function").values():
@@ -67,14 +67,14 @@ def test_functions_keep_their_logs_for_a_while_and_are_traced(of_type):
     assert used == set(groups)
 
 
-def test_sources_report_each_failure_and_never_flood_the_account(of_type):
+def test_sources_report_each_failure_and_never_flood_account(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
         assert 2 <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True) <= 10
 
 
-def test_queues_use_little_of_an_account_unless_it_is_reserved(of_type):
+def test_queues_use_little_of_account_unless_it_is_reserved(of_type):
     """16 in all; SQS does not allow less than 2 for a queue, and a new account has 10."""
     scaling = [mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()]
 
@@ -82,7 +82,7 @@ def test_queues_use_little_of_an_account_unless_it_is_reserved(of_type):
     assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
 
 
-def test_a_missed_tick_is_not_made_up_for(of_type):
+def test_missed_tick_is_not_made_up_for(of_type):
     (tick,) = of_type("AWS::Scheduler::Schedule").values()
     (invoke,) = of_type("AWS::Lambda::EventInvokeConfig").values()
 
@@ -107,11 +107,11 @@ def test_functions_reserve_what_their_queues_may_use_together(of_type):
         assert resolved({"reserved": reserved}, ReservesConcurrency=False) == {}
 
 
-def test_a_loop_of_functions_is_left_for_lambda_to_end(of_type):
+def test_loop_of_functions_is_left_for_lambda_to_end(of_type):
     assert all("RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values())
 
 
-def test_the_disks_hold_the_largest_replies_and_the_parts_made_of_them(source):
+def test_disks_hold_largest_replies_and_parts_made_of_them(source):
     poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
     assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
     assert "EphemeralStorage" not in submit

@@ -8,7 +8,7 @@ import pytest
 from tests.support.translated_template import resolved
 
 
-def test_parameters_are_those_of_the_design(source):
+def test_parameters_are_those_of_design(source):
     told = source["Parameters"]
 
     assert set(told) == {
@@ -53,7 +53,7 @@ def test_parameters_are_those_of_the_design(source):
         assert limits & set(parameter), f"{name} takes anything"
 
 
-def test_the_console_shows_every_parameter_in_a_group_with_a_label_and_first_those_that_must_be_given(source):
+def test_console_shows_every_parameter_in_group_with_label_and_first_those_that_must_be_given(source):
     shown = source["Metadata"]["AWS::CloudFormation::Interface"]
     groups = [group["Parameters"] for group in shown["ParameterGroups"]]
     grouped = [name for group in groups for name in group]
@@ -62,7 +62,7 @@ def test_the_console_shows_every_parameter_in_a_group_with_a_label_and_first_tho
     assert groups[0] == ["CloudflareAccountId"]
 
 
-def test_outputs_are_those_of_the_design(template):
+def test_outputs_are_those_of_design(template):
     assert set(template["Outputs"]) == {
         "BucketName",
         "TableName",
@@ -96,7 +96,7 @@ def test_outputs_are_those_of_the_design(template):
         ({"IsInGovCloud": True}, "console.amazonaws-us-gov.com"),
     ],
 )
-def test_the_dashboard_is_in_the_console_of_its_partition(template, choices, console):
+def test_dashboard_is_in_console_of_its_partition(template, choices, console):
     address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
 
     assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
@@ -121,7 +121,7 @@ def test_the_dashboard_is_in_the_console_of_its_partition(template, choices, con
         ("", False),
     ],
 )
-def test_the_token_goes_over_https_or_stays_here(source, url, taken):
+def test_token_goes_over_https_or_stays_here(source, url, taken):
     for name in ("WorkersAiBaseUrl", "AiGatewayBaseUrl", "WorkerUrl"):
         optional = name == "WorkerUrl" and not url
         assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (taken or optional), name

@@ -17,7 +17,7 @@ from tests.support.translated_template import (
 )
 
 
-def test_the_owners_key_is_used_through_the_services_alone(of_type):
+def test_owners_key_is_used_through_services_alone(of_type):
     for role in ROLES:
         assert granted_on(role, "kms:Decrypt") == set()
         assert granted_on(role, "kms:Decrypt", UsesOwnKey=True) == granted_on(
@@ -96,14 +96,14 @@ def test_dead_letters_are_moved_by_operators_back_to_every_queue(of_type):
     assert set(send["Resource"]) == {name for name in queues if "DeadLetter" not in name}
 
 
-def test_a_bucket_of_another_account_is_never_spoken_to():
+def test_bucket_of_another_account_is_never_spoken_to():
     for role in ("SubmitRole", "PollRole"):
         for grant in grants(role):
             if grant.action.startswith("s3:"):
                 assert ("StringEquals", "aws:ResourceAccount", ("<AWS::AccountId>",)) in grant.condition, str(grant)
 
 
-def test_each_function_has_a_role_of_its_own(of_type):
+def test_each_function_has_role_of_its_own(of_type):
     roles = [target(function["Role"]) for function in of_type("AWS::Lambda::Function").values()]
 
     assert len(set(roles)) == 2
@@ -115,7 +115,7 @@ def test_roles_can_be_bounded(of_type):
         assert role["PermissionsBoundary"]["Fn::If"][:2] == ["BoundsRoles", {"Ref": "PermissionsBoundaryArn"}]
 
 
-def test_nobody_may_delete_or_read_the_whole_table():
+def test_nobody_may_delete_or_read_whole_table():
     forbidden = ("s3:DeleteObject", "dynamodb:Scan", "sqs:PurgeQueue")
     for role in ROLES:
         assert [action for action in forbidden if granted_on(role, action)] == []
@@ -168,11 +168,11 @@ def test_each_function_reads_and_writes_its_own_prefixes(role, action, key, may)
     assert _matches(granted_on(role, action), key=key) is may
 
 
-def test_submit_does_not_send_to_the_queue_of_uploads():
+def test_submit_does_not_send_to_queue_of_uploads():
     assert "<UploadQueue.Arn>" not in granted_on("SubmitRole", "sqs:SendMessage")
 
 
-def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
+def test_functions_alone_read_secrets_of_transport_in_use():
     for choices, secrets in (
         ({}, {"<ApiToken.Id>"}),
         ({"NamesSecret": True}, {"<CloudflareApiTokenSecretArn>"}),
@@ -184,7 +184,7 @@ def test_the_functions_alone_read_the_secrets_of_the_transport_in_use():
         assert readers == {"SubmitRole": secrets, "PollRole": secrets, "PollTickRole": set()}
 
 
-def test_only_the_events_of_finished_jobs_may_be_put():
+def test_only_events_of_finished_jobs_may_be_put():
     (told,) = [one for one in grants("PollRole") if one.action == "events:PutEvents"]
 
     assert told.resource.endswith(":event-bus/default")
@@ -195,7 +195,7 @@ def test_only_the_events_of_finished_jobs_may_be_put():
     assert not any(granted_on(role, "events:PutEvents") for role in ("SubmitRole", "PollTickRole"))
 
 
-def test_submit_alone_reads_the_source_bucket_and_nobody_writes_there():
+def test_submit_alone_reads_source_bucket_and_nobody_writes_there():
     source = "arn:<AWS::Partition>:s3:::<SourceBucketName>"
     for role in ROLES:
         granted = grants(role, UsesSource=True)

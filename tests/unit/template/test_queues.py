@@ -3,7 +3,7 @@
 from tests.support.translated_template import NOT_TLS, as_list, resolved, target
 
 
-def test_queues_give_a_function_its_time_and_keep_what_fails(of_type):
+def test_queues_give_function_its_time_and_keep_what_fails(of_type):
     queues, functions = of_type("AWS::SQS::Queue"), of_type("AWS::Lambda::Function")
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         queue = queues[target(mapping["EventSourceArn"])]
@@ -25,7 +25,7 @@ def test_queues_are_encrypted_so_that_s3_can_still_send(of_type):
         assert resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
 
 
-def test_commands_have_a_queue_of_their_own(of_type):
+def test_commands_have_queue_of_their_own(of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     notified = {
         one["Filter"]["S3Key"]["Rules"][0]["Value"]: target(one["Queue"])
@@ -75,7 +75,7 @@ def test_uploads_are_announced_once_and_by_our_bucket_only(template, of_type):
     assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
 
 
-def test_only_the_rule_of_the_source_bucket_sends_to_the_queue_of_uploads(of_type):
+def test_only_rule_of_source_bucket_sends_to_queue_of_uploads(of_type):
     (rule,) = [one for one in of_type("AWS::Events::Rule").values() if "aws.s3" in one["EventPattern"]["source"]]
     pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
     assert pattern == {

@@ -3,7 +3,7 @@
 from tests.support.translated_template import NOT_TLS, resolved
 
 
-def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
+def test_whatever_holds_data_can_be_encrypted_with_owners_key(of_type):
     (bucket,), (table,) = of_type("AWS::S3::Bucket").values(), of_type("AWS::DynamoDB::Table").values()
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     keys = {
@@ -21,7 +21,7 @@ def test_whatever_holds_data_can_be_encrypted_with_the_owners_key(of_type):
     assert len(keys) == 20
 
 
-def test_a_new_version_updates_no_secret(of_type):
+def test_new_version_updates_no_secret(of_type):
     """An update could generate another value than the one that the Worker has; the token is never in the template."""
     secrets = {name: dict(secret) for name, secret in of_type("AWS::SecretsManager::Secret").items()}
     for secret in secrets.values():
@@ -35,7 +35,7 @@ def test_a_new_version_updates_no_secret(of_type):
     }
 
 
-def test_a_secret_exists_only_for_its_transport(template):
+def test_secret_exists_only_for_its_transport(template):
     """Each costs $0.40 a month."""
     asked = {name: one["Condition"] for name, one in template["Resources"].items() if "::Secret" in one["Type"]}
     assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
@@ -91,7 +91,7 @@ def test_bucket_is_spoken_to_over_tls_only(of_type):
     assert statement["Condition"] == NOT_TLS
 
 
-def test_data_is_protected_from_deletion_unless_the_owner_says_no(of_type, source):
+def test_data_is_protected_from_deletion_unless_owner_says_no(of_type, source):
     (policy,), (table,) = of_type("AWS::S3::BucketPolicy").values(), of_type("AWS::DynamoDB::Table").values()
     kept = [one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"]
 
@@ -101,7 +101,7 @@ def test_data_is_protected_from_deletion_unless_the_owner_says_no(of_type, sourc
     assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
 
 
-def test_access_to_the_bucket_can_be_logged(of_type):
+def test_access_to_bucket_can_be_logged(of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
 
     logging = resolved(bucket["LoggingConfiguration"], LogsAccess=True)

@@ -25,13 +25,13 @@ def test_statistics_are_cloudwatchs(wanted, value):
     assert statistic([4, 1, 3, 2], wanted) == value
 
 
-def test_points_are_bins_in_minutes_since_the_beginning():
+def test_points_are_bins_in_minutes_since_beginning():
     series = [(999.0, 7.0), (1_000.0, 1.0), (1_000.0 + BIN - 1, 2.0), (1_000.0 + 2 * BIN, 5.0)]
 
     assert points(series, "Sum", 1_000.0, 2_000.0) == [(0.0, 3.0), (2 * BIN / 60, 5.0)]
 
 
-def test_an_alarm_is_raised_by_its_own_threshold():
+def test_alarm_is_raised_by_its_own_threshold():
     ticks = [(1_000.0, 1.0)]
 
     assert not is_raised(ALARM, {TICKS: ticks}, 1_299.0)

@@ -50,14 +50,14 @@ def test_what_is_missing_or_wrong_is_named_by_its_variable(given, named):
     assert "two words" not in str(found.value)
 
 
-def test_a_file_holds_variables_and_the_environment_comes_first(tmp_path):
+def test_file_holds_variables_and_environment_comes_first(tmp_path):
     file = tmp_path / "deploy.env"
     file.write_text('# mine\n\nexport CLOUDFLARE_API_TOKEN="from-file"\nSTACK_NAME=second\n')
     found = answers.variables({"ANSWERS": str(file), "STACK_NAME": "third"})
     assert (found["CLOUDFLARE_API_TOKEN"], found["STACK_NAME"]) == ("from-file", "third")
 
 
-def test_a_line_that_is_no_variable_is_not_quoted(tmp_path):
+def test_line_that_is_no_variable_is_not_quoted(tmp_path):
     file = tmp_path / "deploy.env"
     file.write_text("SMOKE=no\nthe-token\n")
     with pytest.raises(DeployError, match=r"deploy\.env, line 2") as found:
@@ -67,7 +67,7 @@ def test_a_line_that_is_no_variable_is_not_quoted(tmp_path):
         answers.variables({"ANSWERS": str(tmp_path / "none.env")})
 
 
-def test_the_plan_names_the_account_the_resources_and_the_costs():
+def test_plan_names_account_resources_and_costs():
     text = plan.describe(answers.ask(GIVEN, SAVED), "111122223333", "Lambda: enough.")
     for words in (
         "eu-west-1, AWS account 111122223333",
@@ -85,7 +85,7 @@ def test_no_secret_is_counted_where_none_is_made():
     assert "1 secret" in plan.resources({"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET})
 
 
-def test_a_new_account_hears_that_its_limit_is_low_and_how_to_raise_it():
+def test_new_account_hears_that_its_limit_is_low_and_how_to_raise_it():
     used, _ = plan.concurrency(reserve=False)
     possible, said = about_limit(Limit(10, 10), "eu-west-1", reserve=False)
     assert possible
@@ -104,5 +104,5 @@ def test_concurrency_that_cannot_be_reserved_is_refused_before_anything_is_creat
     assert about_limit(Limit(1000, 100 + reserved), "eu-west-1", reserve=True)[0]
 
 
-def test_a_number_that_depends_on_reserving_is_the_chosen_one():
+def test_number_that_depends_on_reserving_is_chosen_one():
     assert [plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)] == [8, 2]

@@ -35,32 +35,32 @@ def kept(secrets, stack):
     return secrets.get_secret_value(SecretId=stack.outputs["ApiTokenSecretArn"])["SecretString"]
 
 
-def test_the_token_is_put_in_the_stacks_secret(secrets, stack):
+def test_token_is_put_in_stacks_secret(secrets, stack):
     deploy._put_token({}, SAVED, stack, "the-token")
     assert kept(secrets, stack) == "the-token"
 
 
-def test_an_update_leaves_the_token_alone_whatever_the_environment_holds(secrets, stack):
+def test_update_leaves_token_alone_whatever_environment_holds(secrets, stack):
     deploy._put_token({}, SAVED, stack, "the-token")
     deploy._put_token({answers.TOKEN: "of-another-tool"}, SAVED, stack, "")
     assert kept(secrets, stack) == "the-token"
 
 
-def test_a_deployment_that_died_before_the_token_was_put_asks_for_it(secrets, stack):
+def test_deployment_that_died_before_token_was_put_asks_for_it(secrets, stack):
     with pytest.raises(DeployError, match="CLOUDFLARE_API_TOKEN"):
         deploy._put_token({}, SAVED, stack, "")
     deploy._put_token({answers.TOKEN: "the-token"}, SAVED, stack, "")
     assert kept(secrets, stack) == "the-token"
 
 
-def test_a_secret_that_was_deleted_is_restored_and_gets_the_token(secrets, stack):
+def test_secret_that_was_deleted_is_restored_and_gets_token(secrets, stack):
     deploy._put_token({}, SAVED, stack, "old")
     secrets.delete_secret(SecretId=stack.outputs["ApiTokenSecretArn"])
     deploy._put_token({}, SAVED, stack, "new")
     assert kept(secrets, stack) == "new"
 
 
-def test_a_stack_with_a_secret_of_the_users_own_gets_no_token(secrets, stack):
+def test_stack_with_secret_of_users_own_gets_no_token(secrets, stack):
     own = Stack("dropbatch", stack.id, stack.status, {}, {"BucketName": "files"})
     deploy._put_token({answers.TOKEN: "the-token"}, SAVED, own, "")
     assert secrets.list_secret_version_ids(SecretId=stack.outputs["ApiTokenSecretArn"])["Versions"] == []
@@ -82,7 +82,7 @@ def deployed(monkeypatch, secrets, stack):
 
 
 @pytest.mark.usefixtures("deployed")
-def test_a_refused_token_ends_it_without_a_smoke_job(capsys):
+def test_refused_token_ends_it_without_smoke_job(capsys):
     assert deploy.main() == 1
     shown = capsys.readouterr()
     assert "the check of the token failed. Not known." in shown.err
@@ -91,9 +91,7 @@ def test_a_refused_token_ends_it_without_a_smoke_job(capsys):
 
 @pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(("smoke", "ran"), [("yes", True), ("no", False)])
-def test_another_token_replaces_a_refused_one_and_then_the_smoke_job_runs(
-    monkeypatch, secrets, stack, capsys, smoke, ran
-):
+def test_another_token_replaces_refused_one_and_then_smoke_job_runs(monkeypatch, secrets, stack, capsys, smoke, ran):
     monkeypatch.setenv(answers.TOKEN, "good")
     monkeypatch.setenv("SMOKE", smoke)
     assert deploy.main() == 0
@@ -103,7 +101,7 @@ def test_another_token_replaces_a_refused_one_and_then_the_smoke_job_runs(
     assert "good" not in shown
 
 
-def test_a_worker_without_an_address_is_deployed_and_gets_the_stacks_secret(monkeypatch, stack):
+def test_worker_without_address_is_deployed_and_gets_stacks_secret(monkeypatch, stack):
     given = []
     monkeypatch.setattr(deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev")
     monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))
@@ -120,7 +118,7 @@ def test_a_worker_without_an_address_is_deployed_and_gets_the_stacks_secret(monk
     assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], "only a Worker that rejects it gets it"
 
 
-def test_the_sam_cli_is_run_without_the_token(monkeypatch):
+def test_sam_cli_is_run_without_token(monkeypatch):
     ran = []
     monkeypatch.setattr(deploy.os, "environ", {answers.TOKEN: "the-token", "PATH": "/bin"})
     monkeypatch.setattr(deploy, "subprocess", SimpleNamespace(run=lambda *command, **more: ran.append((command, more))))

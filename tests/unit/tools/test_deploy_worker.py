@@ -77,7 +77,7 @@ def calls(cloudflare):
     return (cloudflare.folder / "calls").read_text().splitlines()
 
 
-def test_the_worker_is_the_stacks_own_and_gets_the_stacks_secret_which_is_not_printed(cloudflare, capfd):
+def test_worker_is_stacks_own_and_gets_stacks_secret_which_is_not_printed(cloudflare, capfd):
     assert deploy_worker.main() == 0
     assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
     printed = "".join(capfd.readouterr())
@@ -102,20 +102,20 @@ def test_two_stacks_have_two_workers():
 
 
 @pytest.mark.parametrize("transport", ["rest", None])
-def test_without_a_stack_that_uses_it_the_next_step_is_named_and_no_secret_is_given(cloudflare, capsys, transport):
+def test_without_stack_that_uses_it_next_step_is_named_and_no_secret_is_given(cloudflare, capsys, transport):
     cloudflare.stack = transport and Stack("dropbatch", "", "CREATE_COMPLETE", {"Transport": transport}, {})
     assert deploy_worker.main() == 0
     assert not (cloudflare.folder / "secret").exists()
     assert f'make deploy PARAMETERS="Transport=worker WorkerUrl=https://{HOST}"' in capsys.readouterr().out
 
 
-def test_a_stack_that_calls_another_address_is_told(cloudflare, capsys):
+def test_stack_that_calls_another_address_is_told(cloudflare, capsys):
     cloudflare.url = "https://old.example.com"
     assert deploy_worker.main() == 0
     assert f'make deploy PARAMETERS="WorkerUrl=https://{HOST}"' in capsys.readouterr().out
 
 
-def test_a_secret_that_was_deleted_is_restored(cloudflare, capsys):
+def test_secret_that_was_deleted_is_restored(cloudflare, capsys):
     cloudflare.secrets.delete_secret(SecretId=cloudflare.arn)
     assert deploy_worker.main() == 0
     assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
@@ -123,12 +123,12 @@ def test_a_secret_that_was_deleted_is_restored(cloudflare, capsys):
     assert "DeletedDate" not in cloudflare.secrets.describe_secret(SecretId=cloudflare.arn)
 
 
-def test_a_secret_without_a_value_has_none(cloudflare):
+def test_secret_without_value_has_none(cloudflare):
     empty = cloudflare.secrets.create_secret(Name="ApiToken-1")["ARN"]
     assert account_stack.secret_value(cloudflare.secrets, empty) == ""
 
 
-def test_a_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
+def test_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
     cloudflare.begin(code=1)
     assert deploy_worker.main() == 1
     assert not (cloudflare.folder / "secret").exists()
@@ -137,7 +137,7 @@ def test_a_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
         assert words in said
 
 
-def test_a_worker_without_an_address_or_with_a_failing_check_is_reported(cloudflare, monkeypatch, capsys):
+def test_worker_without_address_or_with_failing_check_is_reported(cloudflare, monkeypatch, capsys):
     cloudflare.begin(targets=())
     assert deploy_worker.main() == 1
     assert "no address" in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_a_worker_without_an_address_or_with_a_failing_check_is_reported(cloudfl
     assert "It is not there" in capsys.readouterr().err
 
 
-def test_the_address_is_read_from_wranglers_report():
+def test_address_is_read_from_wranglers_report():
     lines = "\n".join(json.dumps(entry) for entry in REPORT)
     assert address_in(lines) == f"https://{HOST}"
     assert address_in("") == ""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")
 
 
-def test_the_template_of_a_release_names_its_zip_and_its_processor_and_nothing_to_build():
+def test_template_of_release_names_its_zip_and_its_processor_and_nothing_to_build():
     made, source = parse(release_template(TEMPLATE, "code.zip", "x86_64")), parse(TEMPLATE)
     assert made["Globals"]["Function"].pop("CodeUri") == "code.zip"
     assert made["Parameters"]["Architecture"]["Default"] == "x86_64"
@@ -30,7 +30,7 @@ def test_the_template_of_a_release_names_its_zip_and_its_processor_and_nothing_t
     assert made == release._long_forms(source), "nothing else differs"
 
 
-def test_the_template_of_a_release_is_expanded():
+def test_template_of_release_is_expanded():
     """CloudFormation's console does not go through SAM, which would expand anchors."""
     text = release_template(TEMPLATE, "code.zip", "arm64")
     assert any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(TEMPLATE))
@@ -44,7 +44,7 @@ def test_the_template_of_a_release_is_expanded():
 
 
 @pytest.mark.build
-def test_cfn_lint_accepts_the_template_of_a_release(tmp_path):
+def test_cfn_lint_accepts_template_of_release(tmp_path):
     (tmp_path / "template.yaml").write_text(release_template(TEMPLATE, "code.zip", "arm64"), "utf-8")
     (tmp_path / "code.zip").touch()
     done = subprocess.run(
@@ -61,12 +61,12 @@ def test_cfn_lint_accepts_the_template_of_a_release(tmp_path):
         ("BuildMethod: makefile", "BuildMethod: python3.13"),
     ],
 )
-def test_a_template_that_has_changed_its_form_is_noticed(old, new):
+def test_template_that_has_changed_its_form_is_noticed(old, new):
     with pytest.raises(ReleaseError, match="is expected"):
         release_template(TEMPLATE.replace(old, new), "code.zip", "arm64")
 
 
-def test_a_zip_depends_on_names_and_content_alone(tmp_path):
+def test_zip_depends_on_names_and_content_alone(tmp_path):
     for name, order in (("one", ["a", "b/c"]), ("two", ["b/c", "a"])):
         for number, path in enumerate(order):
             file = tmp_path / name / path
@@ -83,7 +83,7 @@ def test_a_zip_depends_on_names_and_content_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.build
-def test_two_builds_give_the_same_bytes(release_folder, tmp_path):
+def test_two_builds_give_same_bytes(release_folder, tmp_path):
     build_release("arm64", "arm64", tmp_path / "again")
     assert {path.name: path.read_bytes() for path in release_folder.iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
@@ -91,7 +91,7 @@ def test_two_builds_give_the_same_bytes(release_folder, tmp_path):
 
 
 @pytest.mark.build
-def test_the_sums_are_those_of_every_other_file(release_folder):
+def test_sums_are_those_of_every_other_file(release_folder):
     sums = dict(re.findall(r"^([0-9a-f]{64})  (.+)$", (release_folder / "SHA256SUMS").read_text(), re.MULTILINE))
     files = {path.name for path in release_folder.iterdir()} - {"SHA256SUMS"}
     assert {hashlib.sha256((release_folder / name).read_bytes()).hexdigest(): name for name in files} == sums
@@ -103,7 +103,7 @@ def test_the_sums_are_those_of_every_other_file(release_folder):
 
 
 @pytest.mark.build
-def test_a_folder_that_is_in_use_is_left_alone(release_folder, tmp_path):
+def test_folder_that_is_in_use_is_left_alone(release_folder, tmp_path):
     kept = shutil.copytree(release_folder, tmp_path / "kept")
     with pytest.raises(ReleaseError, match="not empty"):
         build_release("arm64", "arm64", kept)

@@ -54,14 +54,14 @@ def test_says_what_is_wrong(answered, models, verify, words):
 
 
 @pytest.mark.parametrize("token", ["", "token\n", " token"])
-def test_a_token_with_white_space_is_not_even_sent(answered, token):
+def test_token_with_white_space_is_not_even_sent(answered, token):
     asked = answered()
 
     assert "space" in check_token(Api(BASE, ACCOUNT, token))
     assert asked == []
 
 
-def test_a_deployment_names_the_secret_or_the_address(answered):
+def test_deployment_names_secret_or_address(answered):
     settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": f"{BASE}/", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
     answered(search=401, verify=401)
     assert "the stack's secret" in deploy._what_is_wrong(None, settings, TOKEN)
@@ -75,7 +75,7 @@ def test_a_deployment_names_the_secret_or_the_address(answered):
     ("status", "said"),
     [(200, ""), (401, "make deploy-worker"), (404, "no such Worker"), (None, f"WorkerUrl ({WORKER})")],
 )
-def test_the_workers_free_check_says_what_is_wrong(answered, status, said):
+def test_workers_free_check_says_what_is_wrong(answered, status, said):
     asked = answered(**({"check": status} if status else {}))
 
     told = check_worker(WORKER, "shared")

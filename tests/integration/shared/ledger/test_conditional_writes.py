@@ -153,7 +153,7 @@ TRANSITIONS = {
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_an_item_that_is_as_it_was_read_is_changed(table, transition):
+def test_item_that_is_as_it_was_read_is_changed(table, transition):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     before = items.read()
@@ -166,7 +166,7 @@ def test_an_item_that_is_as_it_was_read_is_changed(table, transition):
 @pytest.mark.parametrize(
     ("transition", "name"), [(transition, name) for transition, (*_, names) in TRANSITIONS.items() for name in names]
 )
-def test_an_item_that_somebody_changed_is_left_alone(table, transition, name):
+def test_item_that_somebody_changed_is_left_alone(table, transition, name):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     items.change(name, CHANGED[name])
@@ -178,7 +178,7 @@ def test_an_item_that_somebody_changed_is_left_alone(table, transition, name):
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_an_item_that_is_gone_does_not_come_back(table, transition):
+def test_item_that_is_gone_does_not_come_back(table, transition):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     items.remove()
@@ -189,7 +189,7 @@ def test_an_item_that_is_gone_does_not_come_back(table, transition):
 
 
 @pytest.mark.parametrize("held", [JOB, BATCH], ids=["job", "batch"])
-def test_an_item_is_created_once(table, held):
+def test_item_is_created_once(table, held):
     items = OneItem(table, held)
     before = items.read()
     create = items.ledger.create_batch if held is BATCH else items.ledger.create_job
@@ -200,7 +200,7 @@ def test_an_item_is_created_once(table, held):
 
 
 @pytest.mark.parametrize(("until", "is_free"), [(T - 1, True), (T, True), (T + 1, False)])
-def test_a_lease_ends_at_its_time(table, until, is_free):
+def test_lease_ends_at_its_time(table, until, is_free):
     held = replace(JOB, lease_until=until)
     items = OneItem(table, held)
 
@@ -233,7 +233,7 @@ def test_what_counts_is_joined_once(table):
     assert stored.metadata == {"number": "1"}
 
 
-def test_an_upload_that_was_overwritten_is_not_read(table):
+def test_upload_that_was_overwritten_is_not_read(table):
     store = ObjectStore(client("s3"), "bucket")
     store.put("inbox/a", b"first")
     seen = store.head("inbox/a")
@@ -246,7 +246,7 @@ def test_an_upload_that_was_overwritten_is_not_read(table):
 # ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypatch):
+def test_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypatch):
     first, second = Budget(table, "table", 200), Budget(table, "table", 200)
     until = first.delay_model(M2M, T, "3040", Permit())
     seen = first.controls(M2M)
@@ -257,7 +257,7 @@ def test_a_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkey
     assert isinstance(first.permit_submit(M2M, until), Denied)
 
 
-def test_a_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch):
+def test_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch):
     first, second = Budget(table, "table", 200), Budget(table, "table", 200)
     first.pause(PauseReason.TOKEN_REFUSED, T, "10000", Permit())
     seen = first.controls()

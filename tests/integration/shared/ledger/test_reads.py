@@ -35,9 +35,7 @@ def five_polls(table):
     ("limit", "found", "following"),
     [(0, 0, T - 2), (1, 1, T - 1), (2, 2, T), (3, 3, T + 1), (4, 3, T + 1), (5, 3, T + 1), (9, 3, T + 1)],
 )
-def test_what_is_due_comes_oldest_first_of_both_schemas_and_with_the_time_of_the_next(
-    five_polls, limit, found, following
-):
+def test_what_is_due_comes_oldest_first_of_both_schemas_and_with_time_of_next(five_polls, limit, found, following):
     entries, next_at = five_polls.due(DueKind.POLL, T, limit)
 
     assert [(entry.job_id, entry.number, entry.due_at) for entry in entries] == [
@@ -52,7 +50,7 @@ def test_when_all_is_due_nothing_follows(five_polls):
     assert (len(entries), next_at) == (5, None)
 
 
-def test_a_job_among_what_is_due_has_no_number(table):
+def test_job_among_what_is_due_has_no_number(table):
     ledger = OneItem(table, JOB).ledger
 
     assert ledger.due(DueKind.WORK, T, 9) == ([DueEntry(JOB.job_id, "", T)], None)
@@ -86,13 +84,13 @@ def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, mo
     ],
     ids=["open", "being submitted", "accepted", "read", "over", "leased", "its lease is over", "never leased"],
 )
-def test_an_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
+def test_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
     ledger = OneItem(table, held).ledger
 
     assert ledger.unclaimed(held.job_id, getattr(held, "number", ""), T) == found
 
 
-def test_an_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
+def test_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
     ledger = Ledger(table, "table")
 
     assert ledger.unclaimed("no-job", "", T) is None
@@ -100,7 +98,7 @@ def test_an_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table)
 
 
 @pytest.mark.parametrize(("claims", "counted"), [(3, 3), ("three", 0)])
-def test_claims_are_read_of_an_item_that_cannot_be_read_otherwise(table, claims, counted):
+def test_claims_are_read_of_item_that_cannot_be_read_otherwise(table, claims, counted):
     item = OneItem(table, JOB)
     item.change("plan", "broken")
     item.change("claims", claims)
@@ -148,13 +146,13 @@ def test_batches_are_read_in_order_and_no_further_than_wanted(ten_batches, monke
         assert len(asked) == math.ceil(limit / min(limit, size or limit))
 
 
-def test_the_last_batch_is_the_one_with_the_highest_number(ten_batches):
+def test_last_batch_is_one_with_highest_number(ten_batches):
     assert ten_batches.last_batch("ten").number == "00000009"
     assert ten_batches.last_batch("none") is None
 
 
 @pytest.mark.parametrize(("left_out", "found"), [(0, 3), (READ_TRIES - 1, 3), (READ_TRIES, 2)])
-def test_models_that_dynamodb_left_out_of_a_read_are_asked_for_again(table, monkeypatch, left_out, found):
+def test_models_that_dynamodb_left_out_of_read_are_asked_for_again(table, monkeypatch, left_out, found):
     """It may return a part of the keys as unprocessed; a job that is never read is left out, and the read ends."""
     ledger = Ledger(table, "table")
     job_ids = [f"20261121T093000Z-{left_out}000000{place}" for place in range(3)]

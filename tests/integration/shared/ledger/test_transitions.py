@@ -331,7 +331,7 @@ def due_entry(held):
 
 
 @pytest.mark.parametrize("transition", WRITES)
-def test_a_transition_writes_this_and_leaves_everything_else(table, transition):
+def test_transition_writes_this_and_leaves_everything_else(table, transition):
     held, change, expected = WRITES[transition]
     item = OneItem(table, held)
     before = {name: plain(value) for name, value in item.read().items()}
@@ -343,7 +343,7 @@ def test_a_transition_writes_this_and_leaves_everything_else(table, transition):
     assert {name: after.get(name, GONE) for name in changed} == expected
 
 
-def test_a_fault_noted_while_the_upload_was_read_stays(table):
+def test_fault_noted_while_upload_was_read_stays(table):
     item = OneItem(table, JOB)
     item.ledger.fail_job(JOB, REASON, T)
 
@@ -366,7 +366,7 @@ def test_a_fault_noted_while_the_upload_was_read_stays(table):
     ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
 )
 @pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_a_job_that_a_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_waits(table, change, kind, schema):
+def test_job_that_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_waits(table, change, kind, schema):
     job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
     item = OneItem(table, job)
     idle = item.ledger.release_job(job, T, DueKind.JOB)
@@ -377,7 +377,7 @@ def test_a_job_that_a_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_
 
 
 @pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_the_end_of_split_is_work(table, schema):
+def test_end_of_split_is_work(table, schema):
     job = replace(JOB, schema=schema)
     item = OneItem(table, job)
     item.ledger.release_job(job, T, DueKind.JOB)
@@ -388,7 +388,7 @@ def test_the_end_of_split_is_work(table, schema):
 
 
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
-def test_an_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
+def test_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
     item = OneItem(table, READY)
     before = item.read()
     arguments = (3, T + 9) if change is Ledger.set_aside else (T,)
@@ -398,12 +398,12 @@ def test_an_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
     assert item.read() == before
 
 
-def test_a_batch_that_is_over_takes_no_transition(table):
+def test_batch_that_is_over_takes_no_transition(table):
     with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open but has no due_at"):
         Ledger(table, "table").claim_poll(replace(BATCH, due_at=None), T)
 
 
-def test_a_batch_is_stored_with_all_it_holds(table):
+def test_batch_is_stored_with_all_it_holds(table):
     held = replace(BATCH, submissions=(ID,), last_word=REASON)
 
     item = OneItem(table, held).read()

@@ -110,13 +110,13 @@ def test_burst_and_flow_of_five_minutes_stay_within_cloudflares_limit(calls):
 
 
 @pytest.mark.parametrize("calls", [200, 218, 219, 240])
-def test_a_higher_rate_never_lets_fewer_calls_through(calls):
+def test_higher_rate_never_lets_fewer_calls_through(calls):
     lower, higher = Budget(None, "table", calls - 1), Budget(None, "table", calls)
     assert higher.burst >= lower.burst
     assert higher.interval <= lower.interval * 1.01
 
 
-def test_the_default_rate_has_a_burst_of_half_of_it(budget):
+def test_default_rate_has_burst_of_half_of_it(budget):
     assert (budget.burst, budget.interval) == (100, 300)
 
 
@@ -127,7 +127,7 @@ def test_two_functions_share_one_bucket(budget):
     assert twin.permit_polls(1, NOW)[0] == 0
 
 
-def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
+def test_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
     twin = Budget(budget.client, budget.table, 200)
     budget.permit_polls(budget.poll_burst - 1, NOW)
     seen = budget.controls()
@@ -137,7 +137,7 @@ def test_a_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
 
 
 @pytest.mark.parametrize("already", [0, 10])
-def test_a_submit_finds_its_token_however_many_others_take_theirs_between_its_reads_and_its_writes(
+def test_submit_finds_its_token_however_many_others_take_theirs_between_its_reads_and_its_writes(
     budget, monkeypatch, already
 ):
     twin = Budget(budget.client, budget.table, 200)
@@ -187,7 +187,7 @@ def test_functions_that_read_it_at_any_time_never_take_more_than_there_is_and_po
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
-def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):
+def test_submits_take_half_of_burst_and_polls_find_rest(budget):
     taken = 0
     while isinstance(budget.permit_submit(MODEL, NOW), Permit):
         taken += 1
@@ -195,7 +195,7 @@ def test_submits_take_half_of_the_burst_and_polls_find_the_rest(budget):
     assert budget.permit_polls(1_000, NOW)[0] == 40
 
 
-def test_the_first_batches_of_jobs_find_tokens_when_polls_and_other_submits_find_none(budget):
+def test_first_batches_of_jobs_find_tokens_when_polls_and_other_submits_find_none(budget):
     budget.permit_polls(1_000, NOW)
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.permit_polls(1, NOW)[0] == 0
@@ -212,18 +212,18 @@ def test_busy_polls_leave_no_submit_but_submits_always_leave_polls(budget):
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_even_the_lowest_rate_submits(budget_of, calls):
+def test_even_lowest_rate_submits(budget_of, calls):
     assert isinstance(budget_of(calls).permit_submit(MODEL, NOW), Permit)
 
 
-def test_a_denied_call_learns_when_to_look_again_and_that_no_pause_is_the_reason(budget):
+def test_denied_call_learns_when_to_look_again_and_that_no_pause_is_reason(budget):
     budget.permit_polls(100, NOW)
     refusal = budget.permit_submit(MODEL, NOW)
     assert NOW < refusal.until <= NOW + 15
     assert not refusal.paused
 
 
-def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_continue(budget):
+def test_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_continue(budget):
     budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
     assert isinstance(refusal, Denied)
@@ -234,7 +234,7 @@ def test_a_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others
     assert is_free(budget.permit_submit(MODEL, NOW))
 
 
-def test_a_model_alone_may_have_what_polls_can_follow_and_less_the_more_others_have(budget):
+def test_model_alone_may_have_what_polls_can_follow_and_less_more_others_have(budget):
     most = 100 * OUTSTANDING_MINUTES
     assert budget.full_models({MODEL: most - 1}, most - 1) == []
     assert budget.full_models({MODEL: most}, most) == [MODEL]
@@ -271,7 +271,7 @@ def test_what_is_free_knows_tokens_holds_and_pauses(budget):
     assert free_of(budget, NOW + 29) == (0, 0, 0)
 
 
-def test_the_room_of_a_model_knows_its_wait_and_its_share(budget):
+def test_room_of_model_knows_its_wait_and_its_share(budget):
     assert budget.model_room(MODEL, NOW).batches is None
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.model_room(MODEL, NOW) == ModelRoom(0, until)
@@ -281,7 +281,7 @@ def test_the_room_of_a_model_knows_its_wait_and_its_share(budget):
     assert budget.model_room(OTHER, NOW) == ModelRoom(0, NOW + 60, full=True)
 
 
-def test_when_the_table_fails_no_right_is_given(dynamodb):
+def test_when_table_fails_no_right_is_given(dynamodb):
     nowhere = Budget(dynamodb, "no-such-table", 200)
     with pytest.raises(StorageError):
         nowhere.permit_submit(MODEL, NOW)
@@ -306,7 +306,7 @@ def probes_in(budget, begin, end, *, submits=True, step=5.0):
 
 
 @pytest.mark.parametrize("submits", [True, False])
-def test_a_refused_token_pauses_everything_and_is_probed_each_minute_then_every_five(budget, submits):
+def test_refused_token_pauses_everything_and_is_probed_each_minute_then_every_five(budget, submits):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     found = probes_in(budget, NOW, NOW + 1_800, submits=submits)
     assert found[:10] == list(range(60, 601, 60))
@@ -314,7 +314,7 @@ def test_a_refused_token_pauses_everything_and_is_probed_each_minute_then_every_
     assert found[12] - found[11] == 300
 
 
-def test_one_caller_alone_is_the_probe(budget):
+def test_one_caller_alone_is_probe(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     permits = [
         budget.permit_submit(MODEL, NOW + 60),
@@ -326,21 +326,21 @@ def test_one_caller_alone_is_the_probe(budget):
     assert isinstance(permits[2], Denied)
 
 
-def test_a_poll_that_probes_is_one_poll_however_many_were_wanted(budget):
+def test_poll_that_probes_is_one_poll_however_many_were_wanted(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     granted, permit = budget.permit_polls(16, NOW + 60)
     assert granted == 1
     assert permit.pause.reason is PauseReason.TOKEN_REFUSED
 
 
-def test_a_good_probe_lifts_the_pause(budget):
+def test_good_probe_lifts_pause(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     probe = budget.permit_submit(MODEL, NOW + 60)
     budget.lift(probe, MODEL)
     assert is_free(budget.permit_submit(MODEL, NOW + 61))
 
 
-def test_a_good_probe_does_not_lift_a_pause_written_meanwhile(budget):
+def test_good_probe_does_not_lift_pause_written_meanwhile(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     probe = budget.permit_submit(MODEL, NOW + 60)
     lift_by_hand(budget)
@@ -349,7 +349,7 @@ def test_a_good_probe_does_not_lift_a_pause_written_meanwhile(budget):
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
-def test_deleting_the_pause_by_hand_is_noticed_by_the_next_look(budget):
+def test_deleting_pause_by_hand_is_noticed_by_next_look(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
     assert refusal.paused
@@ -358,7 +358,7 @@ def test_deleting_the_pause_by_hand_is_noticed_by_the_next_look(budget):
     assert is_free(budget.permit_submit(MODEL, NOW + 2))
 
 
-def test_a_used_up_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_continue(budget):
+def test_used_up_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_continue(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     midnight = NOW - NOW % 86_400 + 86_400
     assert budget.controls().pause.until == midnight
@@ -367,7 +367,7 @@ def test_a_used_up_quota_pauses_submits_until_midnight_probed_each_half_hour_and
     assert is_free(budget.permit_submit(MODEL, midnight))
 
 
-def test_a_429_holds_everything_for_as_long_as_it_says(budget):
+def test_429_holds_everything_for_as_long_as_it_says(budget):
     budget.hold(NOW, 17)
     assert isinstance(budget.permit_submit(MODEL, NOW + 16), Denied)
     assert budget.permit_polls(1, NOW + 16)[0] == 0
@@ -375,19 +375,19 @@ def test_a_429_holds_everything_for_as_long_as_it_says(budget):
     assert budget.permit_polls(1, NOW + 17)[0] == 1
 
 
-def test_a_429_that_does_not_say_how_long_holds_for_a_minute(budget):
+def test_429_that_does_not_say_how_long_holds_for_minute(budget):
     budget.hold(NOW, None)
     assert isinstance(budget.permit_submit(MODEL, NOW + 59), Denied)
     assert is_free(budget.permit_submit(MODEL, NOW + 60))
 
 
-def test_a_shorter_hold_does_not_shorten_a_longer_one(budget):
+def test_shorter_hold_does_not_shorten_longer_one(budget):
     budget.hold(NOW, 100)
     budget.hold(NOW + 1, 5)
     assert isinstance(budget.permit_submit(MODEL, NOW + 99), Denied)
 
 
-def test_an_outage_lets_one_submit_at_a_time_try_and_backs_off_to_five_minutes(budget):
+def test_outage_lets_one_submit_at_time_try_and_backs_off_to_five_minutes(budget):
     budget.pause(PauseReason.OUTAGE, NOW, "no answer", Permit())
     assert budget.permit_polls(16, NOW + 1)[0] == 16
     steps, now = [], NOW
@@ -409,33 +409,33 @@ def test_many_lost_answers_of_one_outage_are_one_step(budget):
 
 
 @pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
-def test_nothing_covers_a_refused_token(budget, other):
+def test_nothing_covers_refused_token(budget, other):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     budget.pause(other, NOW + 1, "words", Permit())
     assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
 
 
 @pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
-def test_a_refused_token_covers_whatever_there_is(budget, other):
+def test_refused_token_covers_whatever_there_is(budget, other):
     budget.pause(other, NOW, "words", Permit())
     budget.pause(PauseReason.TOKEN_REFUSED, NOW + 1, "10000", Permit())
     assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
 
 
-def test_an_outage_does_not_cover_a_spent_quota(budget):
+def test_outage_does_not_cover_spent_quota(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     budget.pause(PauseReason.OUTAGE, NOW + 1, "no answer", Permit())
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
-def test_a_hold_during_a_used_up_quota_holds_polls_too(budget):
+def test_hold_during_used_up_quota_holds_polls_too(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     budget.hold(NOW + 1, 30)
     assert budget.permit_polls(1, NOW + 2)[0] == 0
     assert budget.permit_polls(1, NOW + 31)[0] == 1
 
 
-def test_a_pause_that_has_expired_stops_no_call(budget):
+def test_pause_that_has_expired_stops_no_call(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     after = budget.controls().pause.until + 20
     budget.pause(PauseReason.OUTAGE, after, "no answer", Permit())
@@ -446,7 +446,7 @@ def test_a_pause_that_has_expired_stops_no_call(budget):
 # ── waits of one model ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_model_that_waits_leaves_the_others_and_the_polls_alone(budget):
+def test_model_that_waits_leaves_others_and_polls_alone(budget):
     budget.delay_model(MODEL, NOW, "3040", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
     assert isinstance(refusal, Denied)
@@ -455,7 +455,7 @@ def test_a_model_that_waits_leaves_the_others_and_the_polls_alone(budget):
     assert is_free(budget.permit_polls(1, NOW + 1)[1])
 
 
-def test_one_batch_of_a_waiting_model_tries_and_the_others_move_behind_it(budget):
+def test_one_batch_of_waiting_model_tries_and_others_move_behind_it(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe, other = budget.permit_submit(MODEL, until), budget.permit_submit(MODEL, until)
     assert probe.model_wait is not None
@@ -463,13 +463,13 @@ def test_one_batch_of_a_waiting_model_tries_and_the_others_move_behind_it(budget
     assert other.until > until
 
 
-def test_a_probe_of_a_model_that_never_came_back_is_followed_by_another(budget):
+def test_probe_of_model_that_never_came_back_is_followed_by_another(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.permit_submit(MODEL, until).model_wait is not None
     assert budget.permit_submit(MODEL, until + 100).model_wait is not None
 
 
-def test_a_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_a_cap(budget):
+def test_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_cap(budget):
     permit, now, waits = Permit(), NOW, []
     for _ in range(9):
         until = budget.delay_model(MODEL, now, "3040", permit)
@@ -481,12 +481,12 @@ def test_a_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_a_cap(
     assert all(0.8 * step <= wait <= 1.2 * step for wait, step in zip(waits, wanted, strict=True))
 
 
-def test_refusals_of_batches_that_were_under_way_do_not_lengthen_the_wait(budget):
+def test_refusals_of_batches_that_were_under_way_do_not_lengthen_wait(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.delay_model(MODEL, NOW + 1, "3040", Permit()) == until
 
 
-def test_a_good_probe_lifts_the_models_wait_and_no_other(budget):
+def test_good_probe_lifts_models_wait_and_no_other(budget):
     until = max(budget.delay_model(model, NOW, "3040", Permit()) for model in (MODEL, OTHER))
     probe = budget.permit_submit(MODEL, until)
     budget.lift(probe, MODEL)
@@ -494,7 +494,7 @@ def test_a_good_probe_lifts_the_models_wait_and_no_other(budget):
     assert budget.controls(OTHER).model_wait is not None
 
 
-def test_a_good_probe_does_not_lift_a_wait_written_meanwhile(budget):
+def test_good_probe_does_not_lift_wait_written_meanwhile(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe = budget.permit_submit(MODEL, until)
     later = budget.delay_model(MODEL, until + 1, "3040", probe)

@@ -36,7 +36,7 @@ def in_milliseconds(seconds):
 @pytest.mark.parametrize(
     ("meanwhile", "permit", "filled_after"), [(49, Permit, 15.0), (50, Denied, 15.0)], ids=["one left", "none left"]
 )
-def test_a_submit_that_read_before_others_took_tokens_takes_only_what_they_left(
+def test_submit_that_read_before_others_took_tokens_takes_only_what_they_left(
     budget, monkeypatch, meanwhile, permit, filled_after
 ):
     put(budget, "RATE", taken(10))
@@ -49,7 +49,7 @@ def test_a_submit_that_read_before_others_took_tokens_takes_only_what_they_left(
     assert held(budget).filled_at == in_milliseconds(filled_after)
 
 
-def test_the_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
+def test_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
     seen = budget.controls(MODEL)
     budget.permit_submit(MODEL, NOW)
     monkeypatch.setattr(budget, "controls", lambda *_: seen)
@@ -62,13 +62,13 @@ def test_the_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
 @pytest.mark.parametrize(
     ("first", "second", "until"), [(100, 17, NOW + 100), (17, 100, NOW + 100)], ids=["shorter", "longer"]
 )
-def test_the_longer_hold_stays(budget, first, second, until):
+def test_longer_hold_stays(budget, first, second, until):
     budget.hold(NOW, first)
     budget.hold(NOW, second)
     assert held(budget).hold_until == until
 
 
-def test_a_hold_leaves_the_tokens_as_they_are(budget):
+def test_hold_leaves_tokens_as_they_are(budget):
     put(budget, "RATE", taken(7))
     budget.hold(NOW, 17)
     assert held(budget) == taken(7, NOW + 17, NOW)
@@ -81,11 +81,11 @@ def waits(turns):
     return [round(turn - NOW, 3) for turn in turns]
 
 
-def test_twelve_pieces_are_submitted_immediately_and_the_others_one_by_one(budget):
+def test_twelve_pieces_are_submitted_immediately_and_others_one_by_one(budget):
     assert waits(budget.isolation_turns(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
 
 
-def test_the_pieces_of_the_next_batch_come_behind_those_of_the_last(budget):
+def test_pieces_of_next_batch_come_behind_those_of_last(budget):
     budget.isolation_turns(11, NOW)
     assert waits(budget.isolation_turns(3, NOW)) == [0.0, 2.4, 4.8]
     assert held(budget, TURNS).filled_at == in_milliseconds(14 * 2.4)
@@ -98,7 +98,7 @@ def test_with_time_pieces_are_submitted_immediately_again(budget):
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(2, 1), (30, 1), (32, 2)])
-def test_even_at_a_low_rate_one_piece_is_submitted_immediately(budget, calls, at_once):
+def test_even_at_low_rate_one_piece_is_submitted_immediately(budget, calls, at_once):
     turns = Budget(budget.client, "table", calls).isolation_turns(3, NOW)
     assert turns.count(NOW) == at_once
     assert turns == sorted(turns)

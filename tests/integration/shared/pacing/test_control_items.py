@@ -69,7 +69,7 @@ def test_what_was_read_is_replaced(items, seen):
 @pytest.mark.parametrize(
     "then", [OTHER_NONCE, OTHER_TIME, NO_ITEM], ids=["written anew", "probed by another", "lifted"]
 )
-def test_a_probe_is_claimed_only_of_what_was_read(items, then):
+def test_probe_is_claimed_only_of_what_was_read(items, then):
     pause, wait = ITEM
     put(items, then)
     assert isinstance(items.pass_pause(pause, CallKind.SUBMIT, NOW), Denied)
@@ -77,7 +77,7 @@ def test_a_probe_is_claimed_only_of_what_was_read(items, then):
     assert read(items) == then
 
 
-def test_a_claimed_probe_moves_the_next_one(items):
+def test_claimed_probe_moves_next_one(items):
     put(items, ITEM)
     claimed = items.pass_pause(ITEM[0], CallKind.SUBMIT, NOW), items.pass_model(MODEL, ITEM[1], NOW)
     assert (claimed[0].next_probe, claimed[1].until) == (NOW + 60, NOW + 90)
@@ -85,13 +85,13 @@ def test_a_claimed_probe_moves_the_next_one(items):
 
 
 @pytest.mark.parametrize(("then", "left"), [(ITEM, NO_ITEM), (OTHER_TIME, NO_ITEM), (OTHER_NONCE, OTHER_NONCE)])
-def test_a_good_probe_lifts_exactly_what_it_probed(items, then, left):
+def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     put(items, then)
     items.lift(Permit(*ITEM), MODEL)
     assert read(items) == left
 
 
-def test_one_that_is_gone_does_not_keep_the_other_from_being_lifted(items):
+def test_one_that_is_gone_does_not_keep_other_from_being_lifted(items):
     put(items, (None, ITEM[1]))
     items.lift(Permit(*ITEM), MODEL)
     assert read(items) == NO_ITEM

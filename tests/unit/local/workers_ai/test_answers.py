@@ -35,7 +35,7 @@ def cosine(one, other):
 
 @every_choice
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if model.dimension])
-def test_embeddings_have_the_models_dimension_and_unit_length(model, choice):
+def test_embeddings_have_models_dimension_and_unit_length(model, choice):
     result = expected_result(model.name, {"text": ["one", "two words"]}, embedder_choice=choice)
     assert result["shape"] == [2, model.dimension]
     assert [len(row) for row in result["data"]] == [model.dimension] * 2
@@ -44,7 +44,7 @@ def test_embeddings_have_the_models_dimension_and_unit_length(model, choice):
 
 
 @every_choice
-def test_the_same_text_has_the_same_vector_in_whatever_company(choice):
+def test_same_text_has_same_vector_in_whatever_company(choice):
     company = {"text": ["a much longer text " * 50, "one", "another"]}
     result = expected_result("@cf/baai/bge-small-en-v1.5", company, embedder_choice=choice)
     assert result["data"][1] == vector("one", choice=choice)
@@ -89,24 +89,24 @@ def test_without_wordllama_hashes_of_words_answer_and_say_so(monkeypatch, error)
 
 
 @every_choice
-def test_bge_m3_scores_contexts_against_a_query(choice):
+def test_bge_m3_scores_contexts_against_query(choice):
     request = {"query": "cats", "contexts": [{"text": "tax forms"}, {"text": "cats"}]}
     response = expected_result("@cf/baai/bge-m3", request, embedder_choice=choice)["response"]
     assert [entry["id"] for entry in response] == [0, 1]
     assert response[0]["score"] < response[1]["score"] <= 1.00001
 
 
-def test_bge_m3_embeds_contexts_without_a_query():
+def test_bge_m3_embeds_contexts_without_query():
     result = expected_result("@cf/baai/bge-m3", {"contexts": [{"text": "a"}, {"text": "b"}]})
     assert result["shape"] == [2, 1024]
     assert len(result["response"]) == 2
 
 
-def test_an_empty_choice_of_texts_needs_no_vectors():
+def test_empty_choice_of_texts_needs_no_vectors():
     assert embedder("hash").rows([], 384, 6) == []
 
 
-def test_llama_answers_with_text_or_with_an_object_that_fits_the_schema():
+def test_llama_answers_with_text_or_with_object_that_fits_schema():
     assert expected_result(LLAMA, {"prompt": "hello"})["response"].endswith("hello")
     asked = {"prompt": "hello", "response_format": {"type": "json_schema", "json_schema": SCHEMA}}
     result = expected_result(LLAMA, asked)
@@ -124,20 +124,20 @@ def test_chat_models_answer_with_completions():
     assert expected_result("@cf/qwen/qwen3-30b-a3b-fp8", {"prompt": "hello"})["object"] == "text_completion"
 
 
-def test_the_token_limit_truncates_a_text_and_is_reported():
+def test_token_limit_truncates_text_and_is_reported():
     request = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
     (choice,) = expected_result("@cf/moonshotai/kimi-k2.6", request)["choices"]
     assert choice["finish_reason"] == "length"
     assert len(choice["message"]["content"]) == 8
 
 
-def test_gpt_oss_answers_with_a_responses_object():
+def test_gpt_oss_answers_with_responses_object():
     result = expected_result("@cf/openai/gpt-oss-20b", {"input": [{"role": "user", "content": "hello"}]})
     assert [entry["type"] for entry in result["output"]] == ["reasoning", "message"]
     assert result["output"][1]["content"][0]["text"].endswith("hello")
 
 
-def test_the_reference_is_not_part_of_the_question():
+def test_reference_is_not_part_of_question():
     assert expected_result(LLAMA, {"prompt": "a", "external_reference": "r"}) == expected_result(LLAMA, {"prompt": "a"})
 
 
@@ -149,5 +149,5 @@ def test_the_reference_is_not_part_of_the_question():
         ("@cf/baai/bge-reranker-base", {"query": "a", "contexts": [{"text": "b"}]}),
     ],
 )
-def test_other_families_answer_the_same_every_time(model, request_):
+def test_other_families_answer_same_every_time(model, request_):
     assert expected_result(model, request_) == expected_result(model, request_) != {}

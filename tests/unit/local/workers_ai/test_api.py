@@ -52,7 +52,7 @@ def code(reply):
 # ── submit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_submit_is_queued_in_the_documented_envelope():
+def test_submit_is_queued_in_documented_envelope():
     reply = World().run(BGE, {"requests": TEXTS})
     request_id = reply.json()["result"]["request_id"]
     assert reply.status_code == 200
@@ -64,14 +64,14 @@ def test_a_submit_is_queued_in_the_documented_envelope():
     }
 
 
-def test_the_same_body_twice_is_two_batches_and_both_are_billed():
+def test_same_body_twice_is_two_batches_and_both_are_billed():
     world = World()
     assert world.submit() != world.submit()
     assert [entry["count"] for entry in world.api.accepted] == [20, 20]
     assert world.api.accepted[0]["sha256"] == world.api.accepted[1]["sha256"]
 
 
-def test_ids_do_not_depend_on_the_order_of_submits():
+def test_ids_do_not_depend_on_order_of_submits():
     one, other = World(), World()
     first, second = one.submit(requests=TEXTS[:1]), one.submit(requests=TEXTS[1:])
     assert {other.submit(requests=TEXTS[1:]), other.submit(requests=TEXTS[:1])} == {first, second}
@@ -105,14 +105,14 @@ def test_gpt_oss_refuses_chat_requests_with_one_of():
     assert "oneOf" in reply.text
 
 
-def test_a_model_without_the_property_says_that_it_cannot_be_queued():
+def test_model_without_property_says_that_it_cannot_be_queued():
     world = World(no_batch_models=["@cf/baai/bge-m3"], unqueueable_status=422)
     reply = world.run("@cf/baai/bge-m3", {"requests": TEXTS})
     assert code(reply) == (422, 8007)
     assert "does not support request queuing" in reply.text
 
 
-def test_a_body_of_ten_million_bytes_is_too_large():
+def test_body_of_ten_million_bytes_is_too_large():
     world = World()
     start, end = b'{"requests":[{"text":"', b'"}]}'
     for size, status in ((10_000_000, 413), (9_999_999, 200)):
@@ -121,7 +121,7 @@ def test_a_body_of_ten_million_bytes_is_too_large():
         assert world.client.post(path, content=content).status_code == status
 
 
-def test_a_missing_wrapper_can_be_accepted_and_fail_later():
+def test_missing_wrapper_can_be_accepted_and_fail_later():
     world = World(missing_requests="fail_later")
     request_id = world.run(BGE, {"text": "a"}).json()["result"]["request_id"]
     world.now += 10
@@ -134,13 +134,13 @@ def test_bad_requests_can_be_accepted_and_fail_later():
     assert world.finished(request_id)["status"] == "error"
 
 
-def test_without_the_query_the_model_answers_immediately():
+def test_without_query_model_answers_immediately():
     world = World()
     reply = world.run(M2M, {"text": "a", "target_lang": "es"}, query="")
     assert reply.json()["result"] == {"translated_text": "[es] a"}
 
 
-def test_switched_replies_to_a_submit():
+def test_switched_replies_to_submit():
     world = World(submit_status=202, submit_model=False, request_id_form="req", envelope=False)
     reply = world.run(BGE, {"requests": TEXTS})
     assert reply.status_code == 202
@@ -152,7 +152,7 @@ def test_switched_replies_to_a_submit():
 
 
 @pytest.mark.parametrize("query", ["", "?queueRequest=true"])
-def test_a_batch_is_queued_then_running_then_finished(query):
+def test_batch_is_queued_then_running_then_finished(query):
     world = World(latency=10)
     request_id = world.submit()
     seen = []
@@ -173,7 +173,7 @@ def test_items_come_in_another_order_with_their_references():
         assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
 
 
-def test_a_missing_reference_is_null_and_one_within_contexts_is_not_lifted():
+def test_missing_reference_is_null_and_one_within_contexts_is_not_lifted():
     world = World()
     model = "@cf/baai/bge-m3"
     requests = [{"query": "q", "contexts": [{"text": "a", "external_reference": "inner"}]}]
@@ -181,7 +181,7 @@ def test_a_missing_reference_is_null_and_one_within_contexts_is_not_lifted():
     assert item["external_reference"] is None
 
 
-def test_newer_models_answer_in_shape_b_and_a_switch_overrides_it():
+def test_newer_models_answer_in_shape_b_and_switch_overrides_it():
     requests = [{"messages": [{"role": "user", "content": "hello"}]}]
     world = World()
     result = world.finished(world.submit(KIMI, requests), KIMI)
@@ -191,7 +191,7 @@ def test_newer_models_answer_in_shape_b_and_a_switch_overrides_it():
     assert "responses" in world.finished(world.submit(KIMI, requests), KIMI)
 
 
-def test_a_finished_batch_can_be_read_again_until_its_retention_ends():
+def test_finished_batch_can_be_read_again_until_its_retention_ends():
     world = World(retention=100)
     request_id = world.submit()
     assert world.finished(request_id) == world.finished(request_id)
@@ -199,7 +199,7 @@ def test_a_finished_batch_can_be_read_again_until_its_retention_ends():
     assert code(world.poll(request_id)) == (404, 10404)
 
 
-def test_results_can_be_read_a_limited_number_of_times():
+def test_results_can_be_read_limited_number_of_times():
     world = World(answers_per_batch=1)
     request_id = world.submit()
     assert "responses" in world.finished(request_id)
@@ -209,7 +209,7 @@ def test_results_can_be_read_a_limited_number_of_times():
 @pytest.mark.parametrize(
     "other", [{"model": "@cf/baai/bge-base-en-v1.5"}, {"account": "f" * 32}, {"request_id": "unknown"}]
 )
-def test_an_id_is_known_only_where_it_was_given(other):
+def test_id_is_known_only_where_it_was_given(other):
     world = World()
     asked = {"model": BGE, "account": ACCOUNT, "request_id": world.submit(), **other}
     reply = world.run(asked["model"], {"request_id": asked["request_id"]}, account=asked["account"])
@@ -226,7 +226,7 @@ def test_switched_pending_replies():
     assert world.poll(world.submit()).json()["result"] == {}
 
 
-def test_switched_forms_of_a_finished_batch():
+def test_switched_forms_of_finished_batch():
     world = World(completed_status="completed", nested_result=True, missing_reference="absent", shuffle=False)
     result = world.finished(world.submit(requests=[{"text": "a"}]))
     assert result["status"] == "completed"
@@ -234,7 +234,7 @@ def test_switched_forms_of_a_finished_batch():
     assert "external_reference" not in result["responses"][0]
 
 
-def test_bodies_beyond_the_memory_limit_are_answered_all_the_same():
+def test_bodies_beyond_memory_limit_are_answered_all_same():
     world = World(memory=0)
     assert len(world.finished(world.submit())["responses"]) == 20
 
@@ -276,7 +276,7 @@ def test_bad_tokens(authorization, expected):
     assert code(world.run(BGE, {"requests": TEXTS})) == expected
 
 
-def test_a_missing_token_and_a_token_that_is_taken_back():
+def test_missing_token_and_token_that_is_taken_back():
     world = World()
     del world.client.headers["authorization"]
     assert code(world.run(BGE, {"requests": TEXTS})) == (400, 9106)
@@ -298,7 +298,7 @@ def test_paths_that_lead_nowhere(method, path, expected):
     assert code(World().client.request(method, path)) == expected
 
 
-def test_over_the_global_limit_everything_is_refused_for_the_block():
+def test_over_global_limit_everything_is_refused_for_block():
     world = World(global_limit=5, latency=0)
     request_id = world.submit()
     left = [world.poll(request_id).headers["ratelimit"] for _ in range(4)]
@@ -312,7 +312,7 @@ def test_over_the_global_limit_everything_is_refused_for_the_block():
     assert world.poll(request_id).is_success
 
 
-def test_a_models_minute_limit_counts_submits_and_not_polls():
+def test_models_minute_limit_counts_submits_and_not_polls():
     world = World(model_limit={BGE: 2})
     request_id = world.submit()
     for _ in range(5):
@@ -323,7 +323,7 @@ def test_a_models_minute_limit_counts_submits_and_not_polls():
     world.submit()
 
 
-def test_the_catalogue_shows_the_batch_property():
+def test_catalogue_shows_batch_property():
     world = World(no_batch_models=["@cf/baai/bge-m3"])
     reply = world.client.get(f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}).json()
     properties = {entry["name"]: entry["properties"] for entry in reply["result"]}
@@ -332,7 +332,7 @@ def test_the_catalogue_shows_the_batch_property():
     assert reply["result_info"]["total_count"] == len(properties)
 
 
-def test_the_token_check():
+def test_token_check():
     world = World()
     assert world.client.get("/user/tokens/verify").json()["result"]["status"] == "active"
     world.api.switch(tokens=[])
@@ -359,7 +359,7 @@ def test_compressed_replies_for_clients_that_accept_them():
 # ── what tests read ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_bill_counts_polls_and_answers():
+def test_bill_counts_polls_and_answers():
     world = World()
     request_id = world.submit()
     world.poll(request_id)
@@ -382,7 +382,7 @@ def test_calls_from_many_threads_are_each_counted_and_answered():
     assert world.api.calls == {"submit": {"200": 100}, "poll": {"200": 100}}
 
 
-def test_the_local_routes_show_and_change_the_server():
+def test_local_routes_show_and_change_server():
     world = World()
     client = httpx.Client(transport=transport(world.api), base_url="https://api.test/_local")
     world.submit()
@@ -398,7 +398,7 @@ def test_the_local_routes_show_and_change_the_server():
     assert client.get("/nothing").status_code == 404
 
 
-def test_events_follow_the_batches():
+def test_events_follow_batches():
     world = World(missing_requests="fail_later")
     world.run(BGE, {"text": "a"})
     world.submit()

@@ -50,17 +50,17 @@ def test_probabilities_of_faults_that_do_not_exist_are_refused(name):
         Behaviour().changed({"fault_rates": {name: 0.5}})
 
 
-def test_json_of_the_wrong_type_is_refused():
+def test_json_of_wrong_type_is_refused():
     with pytest.raises(SwitchError):
         Behaviour().changed({"shuffle": "yes"})
 
 
 @pytest.mark.parametrize("row", switches(), ids=lambda row: row[0])
-def test_the_readme_documents_every_switch(row):
+def test_readme_documents_every_switch(row):
     name, default, verdict, about = row
     assert f"| `{name}` | `{default}` | {verdict} | {about} |" in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_readme_documents_every_fault(kind):
+def test_readme_documents_every_fault(kind):
     assert f"| `{kind}` |" in README.read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ def test_codes_come_with_their_status_and_nothing_is_accepted(code, status):
         (Fault(kind="error", code=5006, status=422, message="so"), 422, '{"result":null,"success":false'),
     ],
 )
-def test_replies_in_place_of_an_answer(fault, status, start):
+def test_replies_in_place_of_answer(fault, status, start):
     world = World(fault)
     reply = world.submit()
     assert reply.status_code == status
@@ -105,7 +105,7 @@ def test_replies_in_place_of_an_answer(fault, status, start):
         ("accept_then_truncate", httpx.RemoteProtocolError, 1),
     ],
 )
-def test_broken_connections_and_what_they_leave_on_the_bill(kind, error, accepted):
+def test_broken_connections_and_what_they_leave_on_bill(kind, error, accepted):
     world = World(Fault(kind=kind))
     with pytest.raises(error):
         world.submit()
@@ -122,7 +122,7 @@ def test_accepted_batches_whose_reply_denies_it(kind, status):
     assert len(world.items()) == 8
 
 
-def test_accepted_without_a_request_id():
+def test_accepted_without_request_id():
     world = World(Fault(kind="accept_no_request_id"))
     reply = world.submit()
     assert reply.status_code == 200
@@ -130,14 +130,14 @@ def test_accepted_without_a_request_id():
     assert len(world.api.accepted) == 1
 
 
-def test_a_synchronous_answer_is_billed_and_cannot_be_polled():
+def test_synchronous_answer_is_billed_and_cannot_be_polled():
     world = World(Fault(kind="sync_answer"))
     assert len(world.submit().json()["result"]["responses"]) == 8
     assert world.api.accepted[0]["inline"]
     assert world.poll().status_code == 404
 
 
-def test_truncated_json_on_a_poll_and_a_whole_answer_after_it():
+def test_truncated_json_on_poll_and_whole_answer_after_it():
     world = World(Fault(kind="truncated_json"))
     world.submit()
     with pytest.raises(ValueError, match=r"Expecting|Unterminated|delimiter"):
@@ -145,14 +145,14 @@ def test_truncated_json_on_a_poll_and_a_whole_answer_after_it():
     assert len(world.items()) == 8
 
 
-def test_a_truncated_body_on_a_poll():
+def test_truncated_body_on_poll():
     world = World(Fault(kind="truncated_body", at=100))
     world.submit()
     with pytest.raises(httpx.RemoteProtocolError, match="received 100 bytes"):
         world.poll()
 
 
-def test_a_slow_body_arrives_unless_its_gaps_are_longer_than_the_clients_patience():
+def test_slow_body_arrives_unless_its_gaps_are_longer_than_clients_patience():
     world = World(Fault(kind="slow_body", seconds=4), Fault(kind="slow_body", seconds=6))
     world.submit()
     assert len(world.items()) == 8
@@ -163,7 +163,7 @@ def test_a_slow_body_arrives_unless_its_gaps_are_longer_than_the_clients_patienc
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stuck_batch_is_pending_for_ever_and_others_are_not():
+def test_stuck_batch_is_pending_for_ever_and_others_are_not():
     world = World(Fault(kind="stuck"))
     world.submit()
     world.now += 10_000_000
@@ -173,7 +173,7 @@ def test_a_stuck_batch_is_pending_for_ever_and_others_are_not():
 
 
 @pytest.mark.parametrize("form", ["envelope", "error", "failed"])
-def test_a_batch_fails_after_acceptance_at_every_poll(form):
+def test_batch_fails_after_acceptance_at_every_poll(form):
     world = World(Fault(kind="batch_fails"), batch_failure=form)
     world.submit()
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_a_batch_fails_after_acceptance_at_every_poll(form):
             assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
 
 
-def test_batches_with_a_marker_fail_and_others_do_not():
+def test_batches_with_marker_fail_and_others_do_not():
     world = World(Fault(kind="batch_fails", contains="text 3", times=0))
     world.submit()
     assert world.poll().status_code == 400
@@ -192,7 +192,7 @@ def test_batches_with_a_marker_fail_and_others_do_not():
     assert len(world.items()) == 3
 
 
-def test_a_poison_record_keeps_its_whole_batch_out():
+def test_poison_record_keeps_its_whole_batch_out():
     world = World(Fault(kind="5006", on="submit", contains='"text 3"', times=0))
     assert world.submit().status_code == 400
     assert world.submit(REQUESTS[:3]).is_success
@@ -200,13 +200,13 @@ def test_a_poison_record_keeps_its_whole_batch_out():
     assert world.submit(REQUESTS[3:4]).status_code == 400
 
 
-def test_missing_items_come_after_the_first_answers():
+def test_missing_items_come_after_first_answers():
     world = World(Fault(kind="missing", items=(2, 5), first=2))
     world.submit()
     assert [len(world.items()) for _ in range(3)] == [6, 6, 8]
 
 
-def test_a_fault_on_a_poll_strikes_that_answer_alone():
+def test_fault_on_poll_strikes_that_answer_alone():
     world = World(Fault(kind="missing", on="poll", items=(2,)))
     world.submit()
     assert [len(world.items()) for _ in range(2)] == [7, 8]
@@ -221,7 +221,7 @@ def test_repeated_items():
     assert items[9]["result"] != items[3]["result"]
 
 
-def test_foreign_items_have_an_id_beyond_the_batch():
+def test_foreign_items_have_id_beyond_batch():
     world = World(Fault(kind="foreign", items=(0,)))
     world.submit()
     assert [item["id"] for item in world.items()] == [*range(8), 8]
@@ -261,7 +261,7 @@ def test_failed_items_in_every_shape(form, said):
     assert items[4] == {"id": 4, "success": False, "external_reference": "row-4", **said}
 
 
-def test_an_item_fails_in_its_first_attempts_wherever_it_is_sent_again():
+def test_item_fails_in_its_first_attempts_wherever_it_is_sent_again():
     world = World(Fault(kind="item_fails", marker='"text 4"', times=0, first=2))
     seen = []
     for requests in (REQUESTS, REQUESTS[4:5], REQUESTS[3:6]):
@@ -270,7 +270,7 @@ def test_an_item_fails_in_its_first_attempts_wherever_it_is_sent_again():
     assert seen == [[4], [0], []]
 
 
-def test_a_share_of_items_fails_the_same_ones_every_time():
+def test_share_of_items_fails_same_ones_every_time():
     world = World(Fault(kind="item_fails", share=0.5, times=0))
     world.submit()
     first = failed(world.items())
@@ -282,7 +282,7 @@ def test_a_share_of_items_fails_the_same_ones_every_time():
 # ── when they strike ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nth_and_times_choose_the_calls():
+def test_nth_and_times_choose_calls():
     world = World(Fault(kind="3040", on="submit", nth=2, times=2))
     assert [world.submit().status_code for _ in range(4)] == [200, 429, 429, 200]
 
@@ -294,7 +294,7 @@ def test_faults_choose_by_kind_of_call_and_by_model():
     assert world.poll().status_code == 200
 
 
-def test_a_poll_fault_finds_its_batch_by_what_was_sent():
+def test_poll_fault_finds_its_batch_by_what_was_sent():
     world = World(Fault(kind="html", on="poll", contains="text 3", times=0))
     world.submit(REQUESTS[:3])
     assert world.poll().status_code == 200
@@ -302,7 +302,7 @@ def test_a_poll_fault_finds_its_batch_by_what_was_sent():
     assert world.poll().status_code == 502
 
 
-def test_chance_faults_are_about_as_frequent_as_asked_and_repeat_with_the_seed():
+def test_chance_faults_are_about_as_frequent_as_asked_and_repeat_with_seed():
     def ends(seed):
         world = World(fault_rates={"submit:3040": 0.2, "submit:html": 0.1}, seed=seed, global_limit=0)
         return [world.submit(REQUESTS[:1]).status_code for _ in range(400)]

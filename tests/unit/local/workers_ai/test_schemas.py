@@ -64,7 +64,7 @@ def chat(*messages, **more):
         (WHISPER, {"audio": {"body": "a"}}, "/audio"),
     ],
 )
-def test_what_the_schemas_refuse_is_refused_with_its_place(model, request_, place):
+def test_what_schemas_refuse_is_refused_with_its_place(model, request_, place):
     assert place in problem(model, request_, "/requests/3", Behaviour())
 
 
@@ -83,11 +83,11 @@ def test_what_the_schemas_refuse_is_refused_with_its_place(model, request_, plac
         (M3, {"text": ["a"] * 100, "truncate_inputs": True}),
     ],
 )
-def test_what_the_schemas_accept_is_accepted(model, request_):
+def test_what_schemas_accept_is_accepted(model, request_):
     assert problem(model, request_, "/requests/0", Behaviour()) is None
 
 
-def test_what_is_not_published_is_a_switch():
+def test_what_is_not_published_is_switch():
     request = chat(stop="a", seed=3)
     assert problem(LLAMA, request, "", Behaviour()) is None
     assert "oneOf" in problem(LLAMA, request, "", Behaviour(batch_messages=False))

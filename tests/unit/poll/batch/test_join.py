@@ -27,7 +27,7 @@ ENDING = ("expired", "Workers AI did not finish the batch in time.")
 # ── single rules ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_good_line_is_the_apis_own_item_under_the_records_id_and_reference():
+def test_good_line_is_apis_own_item_under_records_id_and_reference():
     rows = [row_of(1, "row-17", "")]
     (line,) = joined(
         rows, [{"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}], first_id=17
@@ -35,7 +35,7 @@ def test_a_good_line_is_the_apis_own_item_under_the_records_id_and_reference():
     assert line.output == b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
 
 
-def test_the_members_of_a_failed_line_are_in_the_documented_order():
+def test_members_of_failed_line_are_in_documented_order():
     (line,) = joined(
         [row_of(18, None, "")], [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}], first_id=18
     )
@@ -47,18 +47,18 @@ def test_the_members_of_a_failed_line_are_in_the_documented_order():
     assert line.retry == b'{"text": "request 0"}\n'
 
 
-def test_a_documents_record_has_no_line():
+def test_documents_record_has_no_line():
     (line,) = joined([RecordEntry(None, 20)], [])
     assert json.loads(line.error)["line"] is None
 
 
-def test_a_result_keeps_its_bytes():
+def test_result_keeps_its_bytes():
     body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'
     (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
     assert b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}\n' in line.output
 
 
-def test_further_members_of_an_item_are_passed_on():
+def test_further_members_of_item_are_passed_on():
     (line,) = joined([row_of(1, None, "")], [good(0, latency=0.5, index=0, meta={"a": 1})])
     told = json.loads(line.output)
     assert (told["latency"], told["meta"]) == (0.5, {"a": 1})
@@ -66,7 +66,7 @@ def test_further_members_of_an_item_are_passed_on():
 
 
 @pytest.mark.parametrize(("failure", "words"), FAILURES)
-def test_a_failed_item_has_the_apis_message_wherever_the_reply_has_it(failure, words):
+def test_failed_item_has_apis_message_wherever_reply_has_it(failure, words):
     (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, **failure}])
     assert json.loads(line.output)["error"] == {"code": "inference_failed", "message": words}
 
@@ -77,12 +77,12 @@ def test_endless_words_are_cut():
 
 
 @pytest.mark.parametrize("item", [{"id": 0, "success": True}, {"id": 0, "success": True, "result": None}, {"id": 0}])
-def test_an_item_without_a_result_is_not_a_success(item):
+def test_item_without_result_is_not_success(item):
     (line,) = joined([row_of(1, None, "")], [item])
     assert outcome(line) == "inference_failed"
 
 
-def test_answers_are_counted_from_the_records_that_were_sent():
+def test_answers_are_counted_from_records_that_were_sent():
     rows = [row_of(1, None, "invalid_json"), row_of(2, None, ""), row_of(3, None, "too_large"), row_of(4, None, "")]
     lines = joined(rows, [good(1), good(0)], first_id=100)
     assert [outcome(line) for line in lines] == ["invalid_json", "", "too_large", ""]
@@ -104,7 +104,7 @@ def test_references_are_compared_only_where_both_are_strings(ours, theirs):
     assert outcome(line) == ""
 
 
-def test_the_same_reference_may_be_escaped_otherwise():
+def test_same_reference_may_be_escaped_otherwise():
     rows = [RecordEntry(1, 20, msgspec.Raw('"ü"'.encode()))]
     (line,) = lines_of(rows, answers_of(rows, b'{"responses":[{"id":0,"external_reference":"\\u00fc","result":1}]}'))
     assert outcome(line) == ""
@@ -118,19 +118,19 @@ def test_repeated_contradicting_and_foreign_items_are_counted():
     assert sorted(answers.items) == [0, 2]
 
 
-def test_a_third_answer_does_not_settle_a_contradiction():
+def test_third_answer_does_not_settle_contradiction():
     (line,) = joined([row_of(1, None, "")], [good(0), {**good(0), "result": 2}, good(0)])
     assert outcome(line) == "missing_response"
 
 
-def test_without_an_answer_all_end_as_the_batch_does_but_what_was_never_sent():
+def test_without_answer_all_end_as_batch_does_but_what_was_never_sent():
     rows = [row_of(1, None, ""), row_of(2, None, "invalid_json"), row_of(3, None, "")]
     lines = lines_of(rows, None, ending=ENDING)
     assert [outcome(line) for line in lines] == ["expired", "invalid_json", "expired"]
     assert json.loads(lines[0].output)["error"]["message"] == ENDING[1]
 
 
-def test_a_request_is_read_only_when_its_record_failed():
+def test_request_is_read_only_when_its_record_failed():
     asked = []
 
     def reader(index):
@@ -142,7 +142,7 @@ def test_a_request_is_read_only_when_its_record_failed():
     assert asked == [1]
 
 
-def test_a_result_that_is_not_text_is_a_failed_item():
+def test_result_that_is_not_text_is_failed_item():
     rows = [row_of(1, None, ""), row_of(2, None, "")]
     body = b'{"responses":[{"id":0,"result":"\xff"},{"id":1,"result":"fine"}]}'
     assert [outcome(line) for line in lines_of(rows, answers_of(rows, body))] == ["inference_failed", ""]
@@ -161,7 +161,7 @@ def test_a_result_that_is_not_text_is_a_failed_item():
         b'{"id":0,"result":{"usage":{"total_tokens":1e400}}}',
     ],
 )
-def test_an_item_with_odd_bytes_spoils_no_other(item):
+def test_item_with_odd_bytes_spoils_no_other(item):
     rows = [row_of(1, "row-1", ""), row_of(2, None, "")]
     lines = lines_of(rows, answers_of(rows, b'{"responses":[%b,{"id":1,"result":"fine"}]}' % item))
     assert outcome(lines[1]) == ""
@@ -169,7 +169,7 @@ def test_an_item_with_odd_bytes_spoils_no_other(item):
 
 
 @pytest.mark.parametrize("depth", [500, 900])
-def test_a_deep_result_is_put_on_one_line(depth):
+def test_deep_result_is_put_on_one_line(depth):
     rows = [row_of(1, None, "")]
     body = b'{"responses":[{"id":0,"result":' + b"[\n" * depth + b"]" * depth + b"}]}"
     (line,) = lines_of(rows, answers_of(rows, body))
@@ -207,7 +207,7 @@ def test_what_holds_no_results_is_refused(body):
         {"result": [1], "responses": [good(0)]},
     ],
 )
-def test_members_of_another_type_beside_the_results_do_no_harm(reply):
+def test_members_of_another_type_beside_results_do_no_harm(reply):
     rows = [row_of(1, None, "")]
     (line,) = lines_of(rows, answers_of(rows, reply))
     assert outcome(line) == ""
@@ -229,12 +229,12 @@ def test_members_of_another_type_beside_the_results_do_no_harm(reply):
     ],
 )
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_usage_is_what_the_reply_reports(told, usage, wrapped):
+def test_usage_is_what_reply_reports(told, usage, wrapped):
     reply = {"responses": [], "usage": told}
     assert answers_of([], {"result": reply} if wrapped else reply).usage == usage
 
 
-def test_usage_of_items_is_summed_where_the_reply_reports_none():
+def test_usage_of_items_is_summed_where_reply_reports_none():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [{"id": number, "result": {"usage": {"prompt_tokens": 2, "total_tokens": 5 + number}}} for number in (0, 1)]
     assert answers_of(rows, items_reply([*items, good(2)])).usage == Usage(4, None, 11)
@@ -255,7 +255,7 @@ def texts_of(answers):
     return {place: json.loads(bytes(item.result))["text"] for place, item in answers.items.items()}
 
 
-def test_a_later_reply_fills_what_the_first_lacked_and_changes_nothing_else():
+def test_later_reply_fills_what_first_lacked_and_changes_nothing_else():
     answers = sorted_reply([item_of(0, "first"), item_of(2, "first")])
 
     add_reply(answers, sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]))
@@ -264,7 +264,7 @@ def test_a_later_reply_fills_what_the_first_lacked_and_changes_nothing_else():
     assert (answers.contradicted, answers.foreign) == (set(), 1)
 
 
-def test_a_place_that_one_reply_contradicts_is_filled_by_the_other():
+def test_place_that_one_reply_contradicts_is_filled_by_other():
     answers = sorted_reply([item_of(0, "a"), item_of(0, "b"), item_of(1)])
 
     add_reply(
@@ -293,7 +293,7 @@ def test_usage_of_one_batch_is_not_counted_twice(first, later, total):
     assert answers.usage.total_tokens == total
 
 
-def test_usage_that_each_item_reports_counts_for_the_items_taken():
+def test_usage_that_each_item_reports_counts_for_items_taken():
     answers = sorted_reply([item_of(0, usage={"total_tokens": 5})])
 
     add_reply(answers, sorted_reply([item_of(0, usage={"total_tokens": 7}), item_of(1, usage={"total_tokens": 11})]))

@@ -139,7 +139,7 @@ def test_failures_are_grouped_by_code_and_message():
     assert len(first.examples) == MAX_EXAMPLES
 
 
-def test_ever_new_messages_do_not_grow_the_page():
+def test_ever_new_messages_do_not_grow_page():
     found = failures(*(failed(n, "inference_failed", f"request {n:08}") for n in range(5_000)))
 
     assert len(found.groups) == MAX_GROUPS
@@ -155,7 +155,7 @@ def test_long_examples_and_messages_are_cut():
     assert len(job_page(manifest(), timeline(), found, [])) < 20_000
 
 
-def test_a_truncated_file_of_errors_is_reported_as_truncated():
+def test_truncated_file_of_errors_is_reported_as_truncated():
     whole = failed(1) + b"\n" + failed(2)[:-20]
 
     found = failures_in([whole[:30], whole[30:]], complete=False)
@@ -165,7 +165,7 @@ def test_a_truncated_file_of_errors_is_reported_as_truncated():
     assert "Grouped from the first 1 of 9 failures" in shown(page)
 
 
-def test_the_chart_counts_every_batch_once():
+def test_chart_counts_every_batch_once():
     made = Timeline(100.0, 200.0)
     for number in range(500):
         made.add(100.0 + number / 5, 400.0)  # Clocks differ: nothing is beyond the chart.
@@ -182,7 +182,7 @@ def test_batches_that_may_be_billed_twice_are_listed():
     assert "May be billed twice" not in shown(job_page(manifest(), timeline(), Failures(), []))
 
 
-def test_invalid_unicode_does_not_stop_the_page():
+def test_invalid_unicode_does_not_stop_page():
     page = job_page(manifest(error={"code": "x", "message": "\ud800"}), timeline(), Failures(), [])
 
     assert re.search(rb"<code>x</code>: \?", page)
@@ -193,7 +193,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_browser_runs_nothing_that_was_planted(tmp_path):
+def test_browser_runs_nothing_that_was_planted(tmp_path):
     planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     report = tmp_path / "report.html"
     report.write_bytes(job_page(manifest(), timeline(), failures(failed(1, planted, planted, planted)), []))

@@ -247,7 +247,7 @@ def finish_all(world, at_once):
         pytest.param(20_000, 16, id="small answers-a few at a time", marks=pytest.mark.slow),
     ],
 )
-def test_the_work_for_a_batch_does_not_grow_with_the_job(size, at_once):
+def test_work_for_batch_does_not_grow_with_job(size, at_once):
     def work(count):
         world = World(count, size=size)
         finish_all(world, at_once)
@@ -262,7 +262,7 @@ def test_the_work_for_a_batch_does_not_grow_with_the_job(size, at_once):
         assert made < 1.2 * few[name] + 0.001, name
 
 
-def test_a_batch_that_is_late_holds_the_others_up_at_little_cost(monkeypatch):
+def test_batch_that_is_late_holds_others_up_at_little_cost(monkeypatch):
     world = World(3_000)
     world.answer(range(1, 3_000))
     for _ in range(10):
@@ -275,7 +275,7 @@ def test_a_batch_that_is_late_holds_the_others_up_at_little_cost(monkeypatch):
     world.check()
 
 
-def test_a_visit_with_little_time_does_a_step_and_the_next_continues():
+def test_visit_with_little_time_does_step_and_next_continues():
     world = World(2_500, size=30_000)
     world.answer(range(2_500))
 
@@ -290,7 +290,7 @@ def test_a_visit_with_little_time_does_a_step_and_the_next_continues():
     world.check()
 
 
-def test_nothing_is_lost_or_doubled_wherever_a_visit_dies(monkeypatch):
+def test_nothing_is_lost_or_doubled_wherever_visit_dies(monkeypatch):
     monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
     monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
@@ -314,7 +314,7 @@ def test_nothing_is_lost_or_doubled_wherever_a_visit_dies(monkeypatch):
         run(dies_after)
 
 
-def test_a_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch):
+def test_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch):
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
     monkeypatch.setitem(globals(), "MINIMUM", 1)
     world = World(1_500)
@@ -332,7 +332,7 @@ def test_a_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch
 
 
 @pytest.mark.parametrize("harm", ["missing", "overlap", "lines"])
-def test_batches_that_do_not_tile_the_upload_are_never_finished(harm):
+def test_batches_that_do_not_tile_upload_are_never_finished(harm):
     world = World(50)
     world.answer(range(50))
     if harm == "missing":
@@ -360,7 +360,7 @@ def test_ten_thousand_pieces_hold_four_terabytes():
     assert segments.SEGMENT_BYTES % BLOCK_BYTES == 0
 
 
-def test_the_status_says_what_is_pending_and_since_when_at_a_constant_cost():
+def test_status_says_what_is_pending_and_since_when_at_constant_cost():
     """The API has accepted batches one after another; some it works on; the first of them has an answer."""
     world = World(3_000)
     for number in range(2_000):

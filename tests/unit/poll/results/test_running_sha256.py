@@ -16,7 +16,7 @@ blocks = st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300).map(byt
 
 
 @given(before=blocks, after=blocks)
-def test_it_resumes_from_a_stored_state(before, after):
+def test_it_resumes_from_stored_state(before, after):
     digest = RunningSha256()
     for block in before:
         digest.update(block)
@@ -28,7 +28,7 @@ def test_it_resumes_from_a_stored_state(before, after):
 
 
 @given(content=st.binary(max_size=300))
-def test_asking_for_the_digest_does_not_end_it(content):
+def test_asking_for_digest_does_not_end_it(content):
     digest = RunningSha256()
     digest.update(content)
     assert digest.hexdigest() == digest.hexdigest()
@@ -36,12 +36,12 @@ def test_asking_for_the_digest_does_not_end_it(content):
     assert digest.hexdigest() == hashlib.sha256(content + b"more").hexdigest()
 
 
-def test_the_state_is_short_enough_for_an_item():
+def test_state_is_short_enough_for_item():
     assert len(RunningSha256().state()) < 256
 
 
 @given(content=st.binary(min_size=8, max_size=300))
-def test_the_state_holds_none_of_the_bytes(content):
+def test_state_holds_none_of_bytes(content):
     """All that end in the same place of a block have states of one form: eight words and a length."""
     digest = RunningSha256()
     digest.update(content)
@@ -63,7 +63,7 @@ def test_it_does_not_resume_with_another_tail(tail):
         RunningSha256(digest.state(), tail)
 
 
-def test_more_than_two_to_the_32_bits_do_not_wrap():
+def test_more_than_two_to_32_bits_do_not_wrap():
     digest, block = RunningSha256(), bytes(1 << 20)
     expected = hashlib.sha256()
     for _ in range(520):  # more than 2^32 bits
@@ -82,11 +82,11 @@ def asked_anew():
         found.cache_clear()
 
 
-def test_this_python_can_store_a_digest():
+def test_this_python_can_store_digest():
     assert is_possible()
 
 
-def test_a_python_with_a_built_in_library_can_import_this(asked_anew, monkeypatch):
+def test_python_with_built_in_library_can_import_this(asked_anew, monkeypatch):
     monkeypatch.delattr("_hashlib.__file__")
 
     importlib.reload(module)
@@ -95,13 +95,13 @@ def test_a_python_with_a_built_in_library_can_import_this(asked_anew, monkeypatc
 
 
 @pytest.mark.parametrize("missing", ["", "/nowhere/libcrypto.so"])
-def test_a_library_without_the_calls_or_none_at_all_is_not_a_library(asked_anew, monkeypatch, missing):
+def test_library_without_calls_or_none_at_all_is_not_library(asked_anew, monkeypatch, missing):
     monkeypatch.setattr("_hashlib.__file__", missing or _ctypes.__file__)
 
     assert not module.is_possible()
 
 
-def test_a_library_that_computes_something_else_is_not_used(asked_anew, monkeypatch):
+def test_library_that_computes_something_else_is_not_used(asked_anew, monkeypatch):
     class Wrong:
         def __getattr__(self, name):
             return lambda *_: 1

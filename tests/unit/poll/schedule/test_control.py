@@ -40,7 +40,7 @@ CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
         (CANCELLED_NOW, "cancel", {}),
     ],
 )
-def test_a_command_changes_what_it_may(before, word, changes):
+def test_command_changes_what_it_may(before, word, changes):
     assert controlled(before, Command(word, "v2"), NOW) == replace(before, version="v2", **changes)
 
 
@@ -54,7 +54,7 @@ def test_a_command_changes_what_it_may(before, word, changes):
         (ErrorDetail("unknown_model", "no such model"), None, JobState.FAILED),
     ],
 )
-def test_a_job_ends_cancelled_if_it_has_no_error(error, control, state):
+def test_job_ends_cancelled_if_it_has_no_error(error, control, state):
     job = Job(
         JOB,
         JobState.FINALIZING,
@@ -78,11 +78,11 @@ def test_a_job_ends_cancelled_if_it_has_no_error(error, control, state):
         (f"inbox/control/jobs/{JOB}", None),
     ],
 )
-def test_a_key_names_one_job_or_none(key, job_id):
+def test_key_names_one_job_or_none(key, job_id):
     assert controlled_job(key) == job_id
 
 
-def test_keys_of_a_notification_are_decoded():
+def test_keys_of_notification_are_decoded():
     body = b'{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"control%2Fjobs%2Fa+b"}}}]}'
     assert controlled_keys(body.decode()) == ["control/jobs/a b"]
 
@@ -92,6 +92,6 @@ def test_s3s_test_event_names_nothing():
 
 
 @pytest.mark.parametrize("body", ["", "[]", '{"Records":7}', '{"Records":[{"s3":{}}]}'])
-def test_what_is_not_a_notification_is_refused(body):
+def test_what_is_not_notification_is_refused(body):
     with pytest.raises(msgspec.DecodeError):
         controlled_keys(body)

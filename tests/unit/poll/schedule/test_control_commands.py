@@ -127,7 +127,7 @@ def stack_followed(*bodies, stack=None, pause=None):
     ],
     ids=["a word", "words", "nothing", "no text", "as long as may be", "too long"],
 )
-def test_a_command_is_the_words_of_an_object_that_is_not_too_long(body, word):
+def test_command_is_words_of_object_that_is_not_too_long(body, word):
     commands = Commands(body)
 
     assert read_command(services_of(commands), KEY) == Command(word, "version etag1")
@@ -137,14 +137,14 @@ def test_a_command_is_the_words_of_an_object_that_is_not_too_long(body, word):
 @pytest.mark.parametrize(
     ("bodies", "known"), [([], ""), ([b"run"], "version etag1")], ids=["no object", "a known version"]
 )
-def test_without_a_new_object_there_is_no_command(bodies, known):
+def test_without_new_object_there_is_no_command(bodies, known):
     commands = Commands(*bodies)
 
     assert read_command(services_of(commands), KEY, known) is None
     assert commands.reads == 0
 
 
-def test_an_object_that_is_deleted_before_it_is_read_holds_no_command():
+def test_object_that_is_deleted_before_it_is_read_holds_no_command():
     commands = Commands(b"run")
     commands.is_removed = True
 
@@ -157,7 +157,7 @@ def test_an_object_that_is_deleted_before_it_is_read_holds_no_command():
 @pytest.mark.parametrize(
     ("job", "due_at"), [(RUNNING, T), (JOB, None)], ids=["in progress", "its upload is being read"]
 )
-def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_being_read(job, due_at):
+def test_first_command_is_written_and_makes_job_due_unless_its_upload_is_being_read(job, due_at):
     after, ledger = followed(job, b"pause")
 
     paused = JobControl("version etag1", held_since=T)
@@ -165,13 +165,13 @@ def test_a_first_command_is_written_and_makes_a_job_due_unless_its_upload_is_bei
     assert after == replace(job, control=paused)
 
 
-def test_a_command_changes_the_result_of_earlier_ones():
+def test_command_changes_result_of_earlier_ones():
     after, _ = followed(replace(RUNNING, control=HELD), b"run")
 
     assert after.control == JobControl("version etag1", held_since=0.0, resumed_at=T)
 
 
-def test_a_command_that_came_while_another_was_carried_out_is_too():
+def test_command_that_came_while_another_was_carried_out_is_too():
     after, ledger = followed(RUNNING, b"pause", b"cancel")
 
     assert [control.version for control, _ in ledger.writes] == ["version etag2", "version etag1"]
@@ -183,7 +183,7 @@ def test_a_command_that_came_while_another_was_carried_out_is_too():
     [(None, []), (HELD, []), (replace(HELD, version="version etag1"), [b"run"])],
     ids=["there never was one", "the last one was deleted", "the last one is still there"],
 )
-def test_a_job_without_a_new_command_is_left_as_it_is(control, bodies):
+def test_job_without_new_command_is_left_as_it_is(control, bodies):
     job = replace(RUNNING, control=control)
 
     after, ledger = followed(job, *bodies)
@@ -193,14 +193,14 @@ def test_a_job_without_a_new_command_is_left_as_it_is(control, bodies):
 
 
 @pytest.mark.parametrize("job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])])
-def test_no_command_is_read_for_a_job_that_is_missing_or_has_no_batch_left(job):
+def test_no_command_is_read_for_job_that_is_missing_or_has_no_batch_left(job):
     after, ledger = followed(job, b"cancel")
 
     assert after is job
     assert ledger.writes == []
 
 
-def test_a_command_whose_job_keeps_changing_is_an_error():
+def test_command_whose_job_keeps_changing_is_error():
     ledger = ControlLedger(RUNNING)
     ledger.is_changed_by_others = True
 
@@ -211,7 +211,7 @@ def test_a_command_whose_job_keeps_changing_is_an_error():
 
 
 @pytest.mark.parametrize(("seconds", "is_ended"), [(-1, False), (0, True), (1, True)])
-def test_a_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ended):
+def test_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ended):
     job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS - seconds))
     ledger = ControlLedger(job)
 
@@ -223,7 +223,7 @@ def test_a_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ende
 
 
 @pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
-def test_a_job_that_is_not_paused_is_never_cancelled_for_it(control):
+def test_job_that_is_not_paused_is_never_cancelled_for_it(control):
     job = replace(RUNNING, control=control)
     ledger = ControlLedger(job)
 
@@ -231,7 +231,7 @@ def test_a_job_that_is_not_paused_is_never_cancelled_for_it(control):
     assert ledger.writes == []
 
 
-def test_a_long_pause_that_a_command_ends_meanwhile_leaves_the_job_as_it_was_read():
+def test_long_pause_that_command_ends_meanwhile_leaves_job_as_it_was_read():
     job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
     ledger = ControlLedger(job)
     ledger.is_changed_by_others = True
@@ -243,7 +243,7 @@ def test_a_long_pause_that_a_command_ends_meanwhile_leaves_the_job_as_it_was_rea
     ("job", "found"),
     [(None, False), *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState))],
 )
-def test_a_job_is_open_until_its_final_state(job, found):
+def test_job_is_open_until_its_final_state(job, found):
     assert is_open(job) is found
 
 
@@ -261,7 +261,7 @@ def test_a_job_is_open_until_its_final_state(job, found):
         (0, b"cancel", 0),
     ],
 )
-def test_a_command_pauses_the_stack_or_lets_it_run(held_since, word, after):
+def test_command_pauses_stack_or_lets_it_run(held_since, word, after):
     budget = stack_followed(word, stack=StackControl("earlier", held_since))
 
     assert budget.stack == StackControl("version etag1", after)
@@ -269,7 +269,7 @@ def test_a_command_pauses_the_stack_or_lets_it_run(held_since, word, after):
 
 
 @pytest.mark.parametrize("bodies", [[], [b"pause"]], ids=["no object", "a known version"])
-def test_a_stack_without_a_new_command_is_left_as_it_is(bodies):
+def test_stack_without_new_command_is_left_as_it_is(bodies):
     assert stack_followed(*bodies, stack=StackControl("version etag1")).writes == []
 
 
@@ -283,7 +283,7 @@ def test_a_stack_without_a_new_command_is_left_as_it_is(bodies):
     ],
     ids=["before it", "at the same time", "within its second", "another command"],
 )
-def test_run_also_ends_a_pause_that_dropbatch_began_and_before_it_is_noted(word, since, is_lifted):
+def test_run_also_ends_pause_that_dropbatch_began_and_before_it_is_noted(word, since, is_lifted):
     pause = Pause(PauseReason.QUOTA_SPENT, "nonce", since, T + 60, 60.0)
 
     budget = stack_followed(word, pause=pause)
@@ -291,12 +291,12 @@ def test_run_also_ends_a_pause_that_dropbatch_began_and_before_it_is_noted(word,
     assert budget.writes == [*([("lifted", Permit(pause), "")] if is_lifted else []), "noted"]
 
 
-def test_a_stack_whose_command_keeps_changing_is_an_error():
+def test_stack_whose_command_keeps_changing_is_error():
     with pytest.raises(StorageError, match="control/stack changed 5 times"):
         stack_followed(*[b"run", b"pause"] * TRIES)
 
 
-def test_a_tick_continues_when_the_stacks_command_cannot_be_read(monkeypatch):
+def test_tick_continues_when_stacks_command_cannot_be_read(monkeypatch):
     counted = []
     monkeypatch.setattr(functions.poll.schedule.control, "count", counted.append)
 

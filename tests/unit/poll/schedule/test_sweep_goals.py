@@ -39,7 +39,7 @@ RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
         ({"has_endings": True, **PAUSED}, SweepGoal.HOLD, T - 9),
     ],
 )
-def test_a_jobs_state_asks_for_a_sweep(changes, goal, since):
+def test_jobs_state_asks_for_sweep(changes, goal, since):
     asked = current_sweep(replace(RUNNING, **changes), T)
 
     assert asked == (None if goal is None else Sweep(goal, since, PASSES[goal]))
@@ -68,7 +68,7 @@ def test_a_jobs_state_asks_for_a_sweep(changes, goal, since):
         "cancelled at once after it was cancelled",
     ],
 )
-def test_another_state_than_the_swept_one_begins_a_new_sweep(changes, sweep, is_new):
+def test_another_state_than_swept_one_begins_new_sweep(changes, sweep, is_new):
     asked = current_sweep(replace(RUNNING, sweep=sweep, **changes), T)
 
     assert (asked is not sweep) is is_new
@@ -87,7 +87,7 @@ def test_another_state_than_the_swept_one_begins_a_new_sweep(changes, sweep, is_
     ],
     ids=["no reason", "a reason", "no pass", "a pass", "its upload is being read", "all batches are done"],
 )
-def test_a_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
+def test_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
     assert next_sweep(job, T) == at
 
 

@@ -52,7 +52,7 @@ def upload_of(size):
         (replace(SMALL, sweep=IS_SWEPT, **SWEPT), False),
     ],
 )
-def test_a_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
+def test_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
     assert is_large(job, T) is large
 
 
@@ -77,7 +77,7 @@ def test_a_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept
         "an earlier version's upload is being read",
     ],
 )
-def test_a_tick_visits_small_and_idle_jobs_and_sends_a_message_for_each_other(parts, job, idle, message):
+def test_tick_visits_small_and_idle_jobs_and_sends_message_for_each_other(parts, job, idle, message):
     parts.ledger.add(job)
     parts.ledger.idle |= {job.job_id} if idle else set()
 
@@ -93,7 +93,7 @@ def test_a_tick_visits_small_and_idle_jobs_and_sends_a_message_for_each_other(pa
     [(SMALL, True, 100), (LARGE, True, IDLE_VISIT_SECONDS), (SMALL, False, 100)],
     ids=["small and idle", "large and idle", "small"],
 )
-def test_a_tick_visits_an_idle_large_job_only_for_a_moment(parts, job, idle, seconds):
+def test_tick_visits_idle_large_job_only_for_moment(parts, job, idle, seconds):
     parts.ledger.add(job)
     parts.ledger.idle |= {job.job_id} if idle else set()
 
@@ -102,7 +102,7 @@ def test_a_tick_visits_an_idle_large_job_only_for_a_moment(parts, job, idle, sec
     assert parts.visit_seconds == [seconds]
 
 
-def test_jobs_that_a_visit_moves_on_come_before_polls_and_idle_jobs_after_them(parts):
+def test_jobs_that_visit_moves_on_come_before_polls_and_idle_jobs_after_them(parts):
     idle = replace(SMALL, job_id="idle")
     parts.ledger.add(SMALL, idle, replace(BATCH, submissions=(Submission("id", 1, T),)))
     parts.ledger.idle.add("idle")
@@ -112,7 +112,7 @@ def test_jobs_that_a_visit_moves_on_come_before_polls_and_idle_jobs_after_them(p
     assert parts.order == [SMALL.job_id, BATCH.number, "idle"]
 
 
-def test_a_tick_visits_so_many_idle_jobs_and_any_number_that_a_visit_moves_on(parts):
+def test_tick_visits_so_many_idle_jobs_and_any_number_that_visit_moves_on(parts):
     others = [replace(SMALL, job_id=f"work {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
     idle = [replace(SMALL, job_id=f"idle {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
     parts.ledger.add(*others, *idle)
@@ -126,7 +126,7 @@ def test_a_tick_visits_so_many_idle_jobs_and_any_number_that_a_visit_moves_on(pa
 
 
 @pytest.mark.parametrize("job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"])
-def test_work_is_begun_within_half_a_minute_with_ten_thousand_open_jobs(parts, job):
+def test_work_is_begun_within_half_minute_with_ten_thousand_open_jobs(parts, job):
     """A round of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""
     idle = [replace(SMALL, job_id=f"idle {number}", due_at=T - 600 + number / 20) for number in range(10_000)]
     parts.ledger.add(*idle, replace(job, job_id="work", due_at=T + 5))
@@ -168,7 +168,7 @@ def test_jobs_for_which_there_is_no_room_hide_no_other(parts):
 
 @pytest.mark.parametrize("job", [LARGE, JOB], ids=["large", "its upload is being read"])
 @pytest.mark.parametrize(("due_at", "sent"), [(T - 1, 1), (T, 1), (T + 1, 0), (None, 0)])
-def test_a_message_is_sent_only_if_the_job_itself_is_due(parts, monkeypatch, job, due_at, sent):
+def test_message_is_sent_only_if_job_itself_is_due(parts, monkeypatch, job, due_at, sent):
     """The index may be behind."""
     parts.ledger.add(replace(job, due_at=T))
     real = parts.ledger.job
@@ -180,7 +180,7 @@ def test_a_message_is_sent_only_if_the_job_itself_is_due(parts, monkeypatch, job
     assert parts.ledger.set_aside_ids == []
 
 
-def test_no_message_is_sent_for_a_job_that_somebody_else_has_changed(parts):
+def test_no_message_is_sent_for_job_that_somebody_else_has_changed(parts):
     parts.ledger.add(LARGE)
     parts.ledger.is_changed_by_others = True
 
@@ -189,7 +189,7 @@ def test_no_message_is_sent_for_a_job_that_somebody_else_has_changed(parts):
     assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
 
 
-def test_a_job_that_is_gone_is_neither_work_nor_an_error(parts):
+def test_job_that_is_gone_is_neither_work_nor_error(parts):
     parts.ledger.jobs[JOB.job_id] = None
 
     parts.run()

@@ -53,7 +53,7 @@ def through_dynamodb(wire):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-def test_every_value_of_the_ledger_comes_back_as_it_was(kind, data):
+def test_every_value_of_ledger_comes_back_as_it_was(kind, data):
     value = data.draw(st.builds(kind))
     item = attributes(value)
     assert read(item, kind) == value
@@ -61,18 +61,18 @@ def test_every_value_of_the_ledger_comes_back_as_it_was(kind, data):
 
 
 @given(job=st.builds(Job))
-def test_a_time_stays_a_float_and_a_count_an_int(job):
+def test_time_stays_float_and_count_int(job):
     again = read(through_dynamodb({"M": attributes(job)})["M"], Job)
     assert type(again.created_at) is float
     assert type(again.claims) is int
 
 
-def test_attributes_that_the_class_does_not_know_are_ignored():
+def test_attributes_that_class_does_not_know_are_ignored():
     item = {"pk": {"S": "JOB#1"}, "later": {"M": {"a": {"BOOL": True}}}, "code": {"S": "a"}, "message": {"S": "b"}}
     assert read(item, ErrorDetail) == ErrorDetail("a", "b")
 
 
-def test_an_item_that_breaks_its_promise_is_refused():
+def test_item_that_breaks_its_promise_is_refused():
     with pytest.raises(InvariantError):
         read({"code": {"N": "1"}, "message": {"S": "b"}}, ErrorDetail)
 
@@ -90,18 +90,18 @@ def test_an_item_that_breaks_its_promise_is_refused():
         (Usage(1), {"M": {"prompt_tokens": {"N": "1"}}}),
     ],
 )
-def test_a_value_has_one_wire_form(value, wire):
+def test_value_has_one_wire_form(value, wire):
     assert attribute(value) == wire
 
 
 @pytest.mark.parametrize("value", [None, b"bytes", object(), Decimal(1), {1}])
-def test_a_type_that_the_ledger_does_not_use_is_refused(value):
+def test_type_that_ledger_does_not_use_is_refused(value):
     with pytest.raises(TypeError):
         attribute(value)
 
 
 @pytest.mark.parametrize(("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)])
-def test_a_number_is_an_int_unless_it_is_written_as_a_fraction(wire, value):
+def test_number_is_int_unless_it_is_written_as_fraction(wire, value):
     read_back = plain({"N": wire})
     assert read_back == value
     assert type(read_back) is type(value)
@@ -115,7 +115,7 @@ def test_absent_values_are_left_out():
     assert "due_at" not in item
 
 
-def test_a_part_of_an_earlier_version_with_a_sha256_is_still_read():
+def test_part_of_earlier_version_with_sha256_is_still_read():
     part = Part("staging/part", 10, 0, 0, 0, 1, 0)
     told = {**attribute(part)["M"], "sha256": {"S": "0" * 64}}
     assert read(told, Part) == part

@@ -31,14 +31,14 @@ def refuse(s3, operation, code, times=1):
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "409"])
-def test_a_write_that_collided_with_another_is_tried_again(store, s3, code):
+def test_write_that_collided_with_another_is_tried_again(store, s3, code):
     refuse(s3, "put_object", code, 2)
     s3.add_response("put_object", {})
 
     assert store.put_if_absent(KEY, b"")
 
 
-def test_a_write_that_collides_with_another_three_times_fails(store, s3):
+def test_write_that_collides_with_another_three_times_fails(store, s3):
     refuse(s3, "put_object", "ConditionalRequestConflict", 3)
 
     with pytest.raises(WriteConflictError):
@@ -52,21 +52,21 @@ def test_what_is_there_already_is_not_written(store, s3, code):
     assert not store.put_if_absent(KEY, b"")
 
 
-def test_a_refused_write_does_not_count_as_an_existing_object(store, s3):
+def test_refused_write_does_not_count_as_existing_object(store, s3):
     refuse(s3, "put_object", "AccessDenied")
 
     with pytest.raises(StorageError, match="AccessDenied"):
         store.put_if_absent(KEY, b"")
 
 
-def test_an_object_is_replaced_only_if_it_is_the_one_that_was_read(store, s3):
+def test_object_is_replaced_only_if_it_is_one_that_was_read(store, s3):
     expected = {"Bucket": "bucket", "Key": KEY, "Body": b"new", "IfMatch": '"etag"', "Metadata": {"end": "7"}}
     s3.add_response("put_object", {}, expected)
 
     store.replace(KEY, b"new", "etag", {"end": "7"})
 
 
-def test_an_object_that_another_replaced_is_not_found(store, s3):
+def test_object_that_another_replaced_is_not_found(store, s3):
     refuse(s3, "put_object", "PreconditionFailed")
 
     with pytest.raises(ObjectNotFoundError):
@@ -81,7 +81,7 @@ def test_to_spool_what_is_not_there_fails(store, s3):
 
 
 @pytest.mark.parametrize(("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})])
-def test_a_version_is_requested_if_the_bucket_has_versions(store, s3, version, asked):
+def test_version_is_requested_if_bucket_has_versions(store, s3, version, asked):
     s3.add_client_error("head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked})
 
     assert store.head(KEY, version) is None
@@ -92,18 +92,18 @@ def test_a_version_is_requested_if_the_bucket_has_versions(store, s3, version, a
     [((), {}), ((5,), {"Range": "bytes=5-"}), ((0, 3), {"Range": "bytes=0-2"}), ((5, 3), {"Range": "bytes=5-7"})],
     ids=["all", "from a place on", "the beginning", "a section"],
 )
-def test_of_an_object_only_what_is_wanted_is_read(store, s3, section, asked):
+def test_of_object_only_what_is_wanted_is_read(store, s3, section, asked):
     answer = {"Body": StreamingBody(io.BytesIO(b"content"), 7)}
     s3.add_response("get_object", answer, {"Bucket": "bucket", "Key": KEY, **asked})
 
     assert store.get(KEY, *section) == b"content"
 
 
-def test_nothing_is_read_of_an_object_of_which_nothing_is_wanted(store):
+def test_nothing_is_read_of_object_of_which_nothing_is_wanted(store):
     assert store.get(KEY, 5, 0) == b""
 
 
-def test_a_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypatch):
+def test_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypatch):
     asked = []
     monkeypatch.setattr(store, "get", lambda key, start, length: asked.append((start, length)) or b"")
 
@@ -112,7 +112,7 @@ def test_a_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypat
     assert asked == [(5, BLOCK_BYTES), (5 + BLOCK_BYTES, 1)]
 
 
-def test_a_copy_is_made_by_the_client_that_waits_longer(s3):
+def test_copy_is_made_by_client_that_waits_longer(s3):
     store = ObjectStore(object(), "bucket", copying=lambda: s3.client)
     s3.add_response(
         "upload_part_copy", {}, dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY)
@@ -121,7 +121,7 @@ def test_a_copy_is_made_by_the_client_that_waits_longer(s3):
     store.upload_part_copy(KEY, "upload", 1, "staging/a")
 
 
-def test_a_copy_is_made_by_the_only_client_there_is(store, s3):
+def test_copy_is_made_by_only_client_there_is(store, s3):
     s3.add_response("upload_part_copy", {})
 
     store.upload_part_copy(KEY, "upload", 1, "staging/a")

@@ -41,7 +41,7 @@ IMAGE = {"type": "input_image", "image_url": DATA}
         {"image": {"format": "png", "source": {"bytes": "AAAA"}}},
     ],
 )
-def test_an_image_in_the_record_is_sent_as_a_data_url(model, part):
+def test_image_in_record_is_sent_as_data_url(model, part):
     (message,) = sent(model, {"messages": [{"role": "user", "content": [part]}]})["messages"]
     assert message["content"] == [{"type": "image_url", "image_url": {"url": DATA}}]
 
@@ -58,7 +58,7 @@ def test_an_image_in_the_record_is_sent_as_a_data_url(model, part):
         {"image": {"format": "png", "source": {"s3Uri": "s3://b/k"}}},
     ],
 )
-def test_an_image_somewhere_else_is_bad(part):
+def test_image_somewhere_else_is_bad(part):
     path, message = fault(SCOUT, {"messages": [{"role": "user", "content": [part]}]})
     assert path == "body.messages[0].content[0]"
     assert "data URLs" in message
@@ -68,7 +68,7 @@ def test_an_image_somewhere_else_is_bad(part):
 
 
 @pytest.mark.parametrize("model", [one for one in CHAT if one != GPT])
-def test_a_responses_request_becomes_chat(model):
+def test_responses_request_becomes_chat(model):
     body = {
         "model": "gpt-5",
         "instructions": "Be brief.",
@@ -112,12 +112,12 @@ def test_a_responses_request_becomes_chat(model):
         ({"input": "a", "instructions": 5}, "instructions"),
     ],
 )
-def test_a_fault_of_a_responses_request_is_named_as_the_record_has_it(more, member):
+def test_fault_of_responses_request_is_named_as_record_has_it(more, member):
     path, _ = fault(LLAMA, {"instructions": "Be brief.", **more}, url="/v1/responses")
     assert path == f"body.{member}"
 
 
-def test_a_chat_answer_to_a_responses_request_is_a_response():
+def test_chat_answer_to_responses_request_is_response():
     message = {"role": "assistant", "content": "low", "reasoning_content": "hm", "tool_calls": [CALL]}
     result = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"prompt_tokens": 2}}
     body = body_of(KIMI, {"input": "Hi"}, result, "/v1/responses")
@@ -150,21 +150,21 @@ def test_what_chat_has_no_place_for_is_bad(more, member):
         "https://api.example.com/v1/chat/completions?api-version=1",
     ],
 )
-def test_the_end_of_the_url_decides(url):
+def test_end_of_url_decides(url):
     assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
 
 
-def test_a_url_of_no_endpoint_is_shown_with_what_is_accepted():
+def test_url_of_no_endpoint_is_shown_with_what_is_accepted():
     path, message = fault(LLAMA, {"input": "a"}, url="/v1/rerank")
     assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)
 
 
 @pytest.mark.parametrize(("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")])
-def test_a_body_of_no_endpoint_is_bad_with_the_member_that_is_missing(model, member):
+def test_body_of_no_endpoint_is_bad_with_member_that_is_missing(model, member):
     assert fault(model, {"model": "gpt-4o", "max_tokens": 5})[0] == f"body.{member}"
 
 
-def test_a_model_may_have_litellms_prefix():
+def test_model_may_have_litellms_prefix():
     assert sent(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{LLAMA}"}) == {"messages": [HELLO]}
     assert convert(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{QWEN}"}).code == "mismatched_model"
 
@@ -181,7 +181,7 @@ def output_of(model_input, result):
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_a_prompt_alone_is_what_the_model_takes(model):
+def test_prompt_alone_is_what_model_takes(model):
     request = sent(model, {"prompt": "Hi"}, "bedrock")
     assert request in ({"prompt": "Hi"}, {"input": "Hi"}, {"messages": [{"role": "user", "content": "Hi"}]})
     assert ("messages" in request) == (model in {KIMI, DEEPSEEK})
@@ -209,7 +209,7 @@ def test_additional_members_of_converse_are_unpacked():
 TOKEN = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}
 
 
-def test_what_openai_has_a_place_for_is_kept():
+def test_what_openai_has_place_for_is_kept():
     choice = {
         "message": {"role": "assistant", "content": "Hi", "reasoning": "hm"},
         "logprobs": {"content": [TOKEN]},
@@ -237,7 +237,7 @@ CUT_OFF = {
 }
 
 
-def test_a_model_that_was_cut_off_while_reasoning_gave_no_text():
+def test_model_that_was_cut_off_while_reasoning_gave_no_text():
     body = body_of(GPT, {"messages": [HELLO]}, CUT_OFF)
     (choice,) = body["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
@@ -245,13 +245,13 @@ def test_a_model_that_was_cut_off_while_reasoning_gave_no_text():
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 9}
 
 
-def test_a_call_is_answered_by_its_call_id():
+def test_call_is_answered_by_its_call_id():
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "tide", "arguments": "{}"}
     (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]
     assert choice["message"]["tool_calls"][0]["id"] == "call_1"
 
 
-def test_a_tables_answer_shows_the_calls():
+def test_tables_answer_shows_calls():
     writer = writer_of(Form("csv", b"id,text"), target_of(LLAMA))
     result = json.dumps({"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}).encode()
     line = writer.line(BatchFacts("j", LLAMA), Outcome(0, b"null", b"1,a", result))
@@ -269,7 +269,7 @@ def test_a_tables_answer_shows_the_calls():
     ids=["indented", "broken string", "text", "array"],
 )
 @pytest.mark.parametrize("shape", ["own", "chat", "responses"])
-def test_arguments_of_any_text_are_an_object_on_one_line(arguments, expected, shape):
+def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape):
     """A model writes its arguments as text: indented, or not as JSON; the result file must keep a line per record."""
     call = {"name": "tide", "arguments": arguments}
     choice = {"message": {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}}
@@ -305,7 +305,7 @@ def test_arguments_of_any_text_are_an_object_on_one_line(arguments, expected, sh
     assert found == [expected] * 5
 
 
-def test_an_error_line_of_a_batch_that_was_never_accepted_has_a_request_id():
+def test_error_line_of_batch_that_was_never_accepted_has_request_id():
     writer = writer_of(Form("openai"), target_of(LLAMA))
     line = json.loads(writer.line(BatchFacts("j", LLAMA), Outcome(0, b'"a"', b"{}", None, "bad_record", "no")))
     assert line["response"]["request_id"] == ""

@@ -54,7 +54,7 @@ def result_of(result=None, code="", message="", record=None):
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_message_request_becomes_chat():
+def test_message_request_becomes_chat():
     params = {
         "model": "claude-sonnet",
         "max_tokens": 9,
@@ -82,14 +82,14 @@ def test_a_message_request_becomes_chat():
 
 
 @pytest.mark.parametrize("where", ["output_format", "output_config"])
-def test_an_output_format_is_a_schema(where):
+def test_output_format_is_schema(where):
     format_ = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
     params = {"messages": [HELLO], where: {"format": format_} if where == "output_config" else format_}
     asked = sent(params, KIMI)["response_format"]
     assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": format_["schema"]}}
 
 
-def test_an_effort_is_the_models():
+def test_effort_is_models():
     assert sent({"messages": [HELLO], "output_config": {"effort": "low"}}, GPT)["reasoning"] == {"effort": "low"}
 
 
@@ -105,7 +105,7 @@ def test_an_effort_is_the_models():
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "a", "bad_record", None),
     ],
 )
-def test_a_record_that_does_not_fit_is_bad(params, custom_id, code, member):
+def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
     one = convert(params, custom_id=custom_id)
     assert isinstance(one, RecordFault)
     assert (one.code, member_of(one.message)) == (code, member or "params.messages[0].content[0]")
@@ -114,7 +114,7 @@ def test_a_record_that_does_not_fit_is_bad(params, custom_id, code, member):
 # ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_result_has_a_message():
+def test_result_has_message():
     line = result_of(TEXT)
     assert (line["custom_id"], line["result"]["type"]) == ("a", "succeeded")
     message = line["result"]["message"]
@@ -136,7 +136,7 @@ def test_calls_and_reasoning_are_blocks(result, kinds, reason):
     ("code", "kind"),
     [("bad_record", "invalid_request_error"), ("rejected", "invalid_request_error"), ("internal", "api_error")],
 )
-def test_a_failed_record_has_an_error(code, kind):
+def test_failed_record_has_error(code, kind):
     error = result_of(code=code, message="why")["result"]
     assert error["type"] == "errored"
     assert error["error"]["error"] == {"type": kind, "message": "why"}
@@ -147,7 +147,7 @@ def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}
 
 
-def test_an_unreadable_line_has_an_empty_custom_id():
+def test_unreadable_line_has_empty_custom_id():
     assert result_of(code="invalid_json", record=b"{")["custom_id"] == ""
 
 

@@ -59,18 +59,18 @@ def output_of(model_input, result):
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_record_id_is_the_reference():
+def test_record_id_is_reference():
     converted = convert(LLAMA, MESSAGES, recordId="CALL0000001")
     assert json.loads(converted.request)["external_reference"] == "CALL0000001"
     assert bytes(converted.reference) == b'"CALL0000001"'
 
 
-def test_a_record_without_an_id_has_no_reference():
+def test_record_without_id_has_no_reference():
     converted = convert(LLAMA, MESSAGES)
     assert (b"external_reference" in converted.request, bytes(converted.reference)) == (False, b"null")
 
 
-def test_messages_lose_anthropics_version_and_gain_the_system_as_a_message():
+def test_messages_lose_anthropics_version_and_gain_system_as_message():
     system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
     assert sent(LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}) == {
         "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
@@ -79,7 +79,7 @@ def test_messages_lose_anthropics_version_and_gain_the_system_as_a_message():
     }
 
 
-def test_converse_becomes_a_chat_request():
+def test_converse_becomes_chat_request():
     model_input = {
         **CONVERSE,
         "system": [{"text": "Be brief."}],
@@ -112,7 +112,7 @@ def test_converse_becomes_a_chat_request():
         {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}},
     ],
 )
-def test_an_image_is_sent_as_openai_writes_it_and_is_bad_for_a_model_that_reads(image):
+def test_image_is_sent_as_openai_writes_it_and_is_bad_for_model_that_reads(image):
     model_input = {"messages": [{"role": "user", "content": [image, {"text": "What?"}]}]}
     (message,) = sent(SCOUT, model_input)["messages"]
     assert message["content"] == [
@@ -123,7 +123,7 @@ def test_an_image_is_sent_as_openai_writes_it_and_is_bad_for_a_model_that_reads(
     assert (fault.code, member_of(fault.message)) == ("bad_record", "modelInput.messages[0].content[0]")
 
 
-def test_titan_is_text_or_embeddings_by_the_models_task():
+def test_titan_is_text_or_embeddings_by_models_task():
     config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
     assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
     assert sent(GPT_OSS, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
@@ -138,7 +138,7 @@ def test_llamas_prompt_keeps_its_name_and_its_limit_gets_ours():
     assert sent(LLAMA, {"prompt": "x", "max_gen_len": 9}) == {"prompt": "x", "max_tokens": 9}
 
 
-def test_a_request_of_workers_ai_itself_is_sent_as_written():
+def test_request_of_workers_ai_itself_is_sent_as_written():
     own = {"text": "Good morning", "target_lang": "es"}
     assert sent("@cf/meta/m2m100-1.2b", own) == own
 
@@ -154,7 +154,7 @@ def test_a_request_of_workers_ai_itself_is_sent_as_written():
         ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
     ],
 )
-def test_a_record_that_does_not_fit_is_bad(model_input, members, member):
+def test_record_that_does_not_fit_is_bad(model_input, members, member):
     fault = convert(BGE if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
     assert isinstance(fault, RecordFault)
     assert (fault.code, member_of(fault.message)) == ("bad_record", member)
@@ -163,7 +163,7 @@ def test_a_record_that_does_not_fit_is_bad(model_input, members, member):
 # ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_line_has_bedrocks_members():
+def test_line_has_bedrocks_members():
     line = line_of(MESSAGES, TEXT, recordId="CALL0000001")
     assert (list(line), line["modelInput"], line["recordId"]) == (
         ["modelInput", "modelOutput", "recordId"],
@@ -172,14 +172,14 @@ def test_a_line_has_bedrocks_members():
     )
 
 
-def test_a_missing_record_id_is_made_up_the_same_at_every_run():
+def test_missing_record_id_is_made_up_same_at_every_run():
     first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
     assert first == again != other
     assert len(first) == 11
     assert first.isalnum()
 
 
-def test_a_model_input_is_copied_as_it_is_written():
+def test_model_input_is_copied_as_it_is_written():
     written = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
     line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", written, b'{"response":"Hi"}'))
     assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
@@ -258,7 +258,7 @@ def test_llama_answers():
     ("model_input", "result"),
     [({"prompt": "x"}, TEXT), ({"text": "x"}, {"translated_text": "y"}), ({"texts": ["x"]}, {"response": [{"id": 0}]})],
 )
-def test_other_answers_are_the_apis_own(model_input, result):
+def test_other_answers_are_apis_own(model_input, result):
     assert output_of(model_input, result) == result
 
 
@@ -275,7 +275,7 @@ def test_other_answers_are_the_apis_own(model_input, result):
         ("internal", 500),
     ],
 )
-def test_a_failed_record_has_an_error_instead_of_an_output(code, number):
+def test_failed_record_has_error_instead_of_output(code, number):
     line = line_of(MESSAGES, code=code, message="why", recordId="CALL0000001")
     assert line == {
         "modelInput": MESSAGES,
@@ -285,7 +285,7 @@ def test_a_failed_record_has_an_error_instead_of_an_output(code, number):
 
 
 @pytest.mark.parametrize("written", [b"", b"{", b"5", b"\xff"])
-def test_an_unreadable_line_has_no_input(written):
+def test_unreadable_line_has_no_input(written):
     outcome = Outcome(5, b"null", written, None, "invalid_json", "why")
     line = json.loads(writer_of(FORM, target_of(LLAMA)).line(FACTS, outcome))
     assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (None, 400, 11)
@@ -328,12 +328,12 @@ def test_any_answer_gives_one_line(model_input, result):
         ("inbox/manifest.json", "output.jsonl.out"),
     ],
 )
-def test_the_output_is_named_after_the_upload(key, name):
+def test_output_is_named_after_upload(key, name):
     assert output_name(key) == name
     assert file_names(FORM, key).output == name
 
 
-def test_the_manifest_counts_as_bedrocks_does():
+def test_manifest_counts_as_bedrocks_does():
     assert json.loads(manifest_out(10, 7, 3, 100, None)) == {
         "totalRecordCount": 10,
         "processedRecordCount": 10,

@@ -56,12 +56,12 @@ def test_rows_end_where_csv_readers_end_them(data, rows, size):
     assert rows_of(data, size) == rows
 
 
-def test_tabs_divide_the_fields_of_tsv():
+def test_tabs_divide_fields_of_tsv():
     assert rows_of(b'a\t"b\nc"\nd,"e\n', delimiter=b"\t") == [b'a\t"b\nc"', b'd,"e']
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_each_row_says_how_far_the_next_is(size):
+def test_each_row_says_how_far_next_is(size):
     data = b'a\r\n"b\nb",c\n\nd'
     windows = list(read_rows(cut(data, size), b","))
     assert [step for window in windows for step in window.steps] == [3, 8, 1, 1]
@@ -79,7 +79,7 @@ def test_each_row_says_how_far_the_next_is(size):
         (b'"' + b"x" * 99 + b'","\n', 1),
     ],
 )
-def test_a_quote_that_never_closes_is_named_with_its_line(data, line, size):
+def test_quote_that_never_closes_is_named_with_its_line(data, line, size):
     with pytest.raises(UploadError) as raised:
         rows_of(data, size)
     assert raised.value.code == "broken_document"
@@ -91,13 +91,13 @@ def test_a_quote_that_never_closes_is_named_with_its_line(data, line, size):
     "long",
     [b"x" * 200, b'"' + b"x,\n" * 60 + b'",y', b'a,"' + b'""' * 80 + b'"', b"x" * (LIMIT + 1), b'5"' + b"x" * 100],
 )
-def test_a_row_that_no_request_can_hold_is_passed_over(long, size):
+def test_row_that_no_request_can_hold_is_passed_over(long, size):
     assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", LongRow(long[:8], len(long)), b"b,c"]
     lines = [line for window in read_rows(cut(b"a\n" + long, size), b",") for line in window.lines]
     assert lines == [1, 1 + long.count(b"\n")]
 
 
-def test_a_row_of_just_the_limit_is_kept():
+def test_row_of_just_limit_is_kept():
     assert rows_of(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
 
 
@@ -130,7 +130,7 @@ def test_rows_are_those_of_pythons_csv(data, size):
 
 
 @given(row=st.text(st.sampled_from('ab",é'), max_size=30).map(str.encode))
-def test_a_row_is_its_fields_and_what_divides_them(row):
+def test_row_is_its_fields_and_what_divides_them(row):
     fields = split_row(row, b",")
     assert b",".join(fields) == row
     assert len(fields) == len(next(csv.reader([row.decode()]), []) or [""])

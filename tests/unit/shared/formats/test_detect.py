@@ -54,11 +54,11 @@ def refusal(head, **arguments):
         (b"null\n", "native"),
     ],
 )
-def test_the_first_record_that_names_a_format_decides(head, expected):
+def test_first_record_that_names_format_decides(head, expected):
     assert detect(head) == expected
 
 
-def test_a_document_is_native_and_an_array_has_the_format_of_its_elements():
+def test_document_is_native_and_array_has_format_of_its_elements():
     assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
     for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
         assert detect(b"[" + record + b"]", form="array", elements=[NATIVE, record]) == expected
@@ -72,7 +72,7 @@ def test_a_document_is_native_and_an_array_has_the_format_of_its_elements():
         (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
     ],
 )
-def test_a_file_of_two_formats_is_refused_with_a_record_of_each(head, places):
+def test_file_of_two_formats_is_refused_with_record_of_each(head, places):
     error = refusal(head)
     assert error.code == "unknown_format"
     assert all(place in error.message for place in places)
@@ -90,13 +90,13 @@ def test_a_file_of_two_formats_is_refused_with_a_record_of_each(head, places):
         b'{"id":0,"external_reference":null,"success":true,"result":{}}',
     ],
 )
-def test_a_batchs_results_are_refused_with_the_way_out(head):
+def test_batchs_results_are_refused_with_way_out(head):
     error = refusal(NATIVE + head)
     assert (error.code, "Line 2 is a batch's result" in error.message) == ("unknown_format", True)
     assert "retry file" in error.message
 
 
-def test_few_lines_are_decoded_if_no_line_can_name_a_format(monkeypatch):
+def test_few_lines_are_decoded_if_no_line_can_name_format(monkeypatch):
     decoded = []
     monkeypatch.setattr(module, "_kind_of", lambda record: decoded.append(record) or "native")
     assert detect(NATIVE * 5_000) == "native"
@@ -105,12 +105,12 @@ def test_few_lines_are_decoded_if_no_line_can_name_a_format(monkeypatch):
     assert len(decoded) == 601
 
 
-def test_bare_bodies_of_embeddings_are_refused_with_the_way_out():
+def test_bare_bodies_of_embeddings_are_refused_with_way_out():
     error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
     assert (error.code, '"body"' in error.message) == ("unknown_format", True)
 
 
-def test_a_text_that_begins_like_json_is_text():
+def test_text_that_begins_like_json_is_text():
     assert detect(b"[Intro] hello\n42\nlast\n", key="inbox/a.txt") == "text"
     assert detect(b"[id],text\n1,x\n", key="inbox/a.csv") == "csv"
 
@@ -128,12 +128,12 @@ def test_a_text_that_begins_like_json_is_text():
         ("inbox/a.csv.bak", ""),
     ],
 )
-def test_an_extension_decides_the_format(key, expected):
+def test_extension_decides_format(key, expected):
     assert extension_format(key) == expected
 
 
 @pytest.mark.parametrize("head", [b"id,text\n1,x\n", b"", b"\xef\xbb\xbfid,text\n", b'"{",b\n'])
-def test_a_table_is_known_by_its_extension(head):
+def test_table_is_known_by_its_extension(head):
     assert detect(head, key="inbox/a.csv") == "csv"
 
 
@@ -146,23 +146,23 @@ def test_json_is_json_whatever_its_extension(head):
 @pytest.mark.parametrize(
     "head", [b"It was a dark night.\n", b"id,text\n1,x\n", b"ustar\x00\x00\n\xff\xfe\n", b"{broken"]
 )
-def test_a_file_of_none_of_them_is_refused(head):
+def test_file_of_none_of_them_is_refused(head):
     error = refusal(head)
     assert error.code == "unknown_format"
     assert "x-amz-meta-format" in error.message
 
 
-def test_a_hundred_lines_without_json_are_enough():
+def test_hundred_lines_without_json_are_enough():
     assert refusal(b"prose\n" * 100 + OPENAI).code == "unknown_format"
     assert detect(b"prose\n" * 99 + OPENAI) == "openai"
 
 
-def test_an_unfinished_line_is_not_judged():
+def test_unfinished_line_is_not_judged():
     assert detect(b'{"text":"' + b"x" * 1000, complete=False) == "native"
     assert detect(OPENAI + b'{"cust', complete=False) == "openai"
 
 
-def test_the_first_model_id_in_a_body_counts():
+def test_first_model_id_in_body_counts():
     lines = [{"body": {"model": "gpt-4o"}}, {"body": 5}, 7, {"body": {"model": BGE}}, {"body": {"model": "@cf/a/b"}}]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
     assert first_model("openai", head, complete=True) == BGE

@@ -59,13 +59,13 @@ def line_of(result=None, code="", message="", request=None, facts=FACTS, **membe
 
 
 @pytest.mark.parametrize("members", [{"key": "a"}, {"custom_id": "a"}, {"id": "a", "x": 1}])
-def test_the_key_or_what_is_in_its_place_is_the_reference(members):
+def test_key_or_what_is_in_its_place_is_reference(members):
     assert bytes(convert({"contents": CONTENTS}, **members).reference) == b'"a"'
     assert bytes(convert({"contents": CONTENTS}).reference) == b"null"
 
 
 @pytest.mark.parametrize("snake", [False, True])
-def test_a_request_becomes_chat(snake):
+def test_request_becomes_chat(snake):
     config = {"maxOutputTokens": 9, "temperature": 0.5, "topP": 0.9, "topK": 20, "stopSequences": ["."]}
     request = {"systemInstruction": {"parts": [{"text": "Be"}, {"text": "brief."}]}, "generationConfig": config}
     if snake:
@@ -120,7 +120,7 @@ def test_calls_and_their_answers_become_messages(model):
     assert request["tools"][0]["function"]["parameters"] == {"type": "object", "properties": {"x": {"type": "string"}}}
 
 
-def test_a_response_schema_is_json_schema():
+def test_response_schema_is_json_schema():
     config = {
         "responseMimeType": "application/json",
         "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "ARRAY", "items": {"type": "STRING"}}}},
@@ -132,18 +132,18 @@ def test_a_response_schema_is_json_schema():
     assert sent({"contents": CONTENTS, "generationConfig": config})["response_format"] == {"type": "json_object"}
 
 
-def test_several_candidates_are_asked_for_where_the_schema_allows_it():
+def test_several_candidates_are_asked_for_where_schema_allows_it():
     request = {"contents": CONTENTS, "generationConfig": {"candidateCount": 2}}
     assert sent(request, KIMI)["n"] == 2
     assert member_of(convert(request).message) == "request.generationConfig.candidateCount"
 
 
-def test_a_thinking_budget_of_0_switches_thinking_off():
+def test_thinking_budget_of_0_switches_thinking_off():
     request = {"contents": CONTENTS, "generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}
     assert sent(request, KIMI)["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_contents_are_texts_for_an_embedding_model():
+def test_contents_are_texts_for_embedding_model():
     assert sent({"content": {"parts": [{"text": "a"}, {"text": "b"}]}, "output_dimensionality": 384}, BGE) == {
         "text": "a\nb"
     }
@@ -164,7 +164,7 @@ def test_contents_are_texts_for_an_embedding_model():
         ({"content": {"parts": [{"text": "a"}]}, "outputDimensionality": 768}, BGE, "request.outputDimensionality"),
     ],
 )
-def test_a_record_that_does_not_fit_is_bad(request_, model, member):
+def test_record_that_does_not_fit_is_bad(request_, model, member):
     one = convert(request_, model)
     assert isinstance(one, RecordFault)
     assert (one.code, member_of(one.message)) == (
@@ -176,7 +176,7 @@ def test_a_record_that_does_not_fit_is_bad(request_, model, member):
 # ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_line_with_a_key_is_the_gemini_apis():
+def test_line_with_key_is_gemini_apis():
     line = line_of(TEXT, key="a")
     assert list(line) == ["key", "response"]
     (candidate,) = line["response"]["candidates"]
@@ -188,7 +188,7 @@ def test_a_line_with_a_key_is_the_gemini_apis():
     }
 
 
-def test_a_line_without_a_key_is_vertex_ais():
+def test_line_without_key_is_vertex_ais():
     line = line_of(TEXT, custom_id="a")
     assert list(line) == ["custom_id", "request", "response", "status", "processed_time"]
     assert (line["status"], line["request"]) == ("", {"contents": CONTENTS})

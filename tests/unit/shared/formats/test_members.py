@@ -39,7 +39,7 @@ PUBLISHED = (*CHAT, BGE, M3, "@cf/meta/m2m100-1.2b")
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
-def test_the_table_has_the_members_of_the_schema(model):
+def test_table_has_members_of_schema(model):
     known = set(chain.from_iterable(one.known for one in alternatives(model)))
     assert SCHEMAS[find_model(model).schema].members == known
 
@@ -55,7 +55,7 @@ def around(limits):
 
 
 @pytest.mark.parametrize("model", PUBLISHED)
-def test_each_limit_is_that_of_the_schema(model):
+def test_each_limit_is_that_of_schema(model):
     base = {"text": "a"} if model in {BGE, M3} else {"input": "a"} if model == GPT else {"messages": [HELLO]}
     for name, limits in SCHEMAS[find_model(model).schema].limits.items():
         outer, _, inner = name.partition(".")
@@ -69,7 +69,7 @@ def test_each_limit_is_that_of_the_schema(model):
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_a_conversation_with_tools_is_what_each_model_takes(model):
+def test_conversation_with_tools_is_what_each_model_takes(model):
     body = {"messages": CALLED, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "tide"}}}
     request = sent(model, body)
     if model == GPT:
@@ -98,7 +98,7 @@ def test_a_conversation_with_tools_is_what_each_model_takes(model):
 )
 @pytest.mark.parametrize("vendor", ["openai", "anthropic", "converse"])
 @pytest.mark.parametrize("model", CHAT)
-def test_a_function_without_arguments_is_what_each_model_takes(model, vendor, function):
+def test_function_without_arguments_is_what_each_model_takes(model, vendor, function):
     known = {name: value for name, value in function.items() if value is not None}
     schema = known.get("parameters", {})
     tool = {
@@ -112,7 +112,7 @@ def test_a_function_without_arguments_is_what_each_model_takes(model, vendor, fu
 
 @pytest.mark.parametrize("content", ["Hello", [{"type": "text", "text": "Hello"}]])
 @pytest.mark.parametrize("model", CHAT)
-def test_null_members_of_a_message_are_not_sent(model, content):
+def test_null_members_of_message_are_not_sent(model, content):
     """OpenAI's package writes an earlier answer with all members that it has."""
     nulls = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls", "name"))
     messages = [HELLO, {"content": content, "role": "assistant", "annotations": [], **nulls}, HELLO]
@@ -135,7 +135,7 @@ def test_content_that_is_missing_is_empty():
 @pytest.mark.parametrize(
     ("model", "role"), [(LLAMA, "system"), (QWEN, "system"), (KIMI, "developer"), (GPT, "developer")]
 )
-def test_the_developer_is_the_system_where_the_schema_has_no_such_role(model, role):
+def test_developer_is_system_where_schema_has_no_such_role(model, role):
     request = sent(model, {"messages": [{"role": "developer", "content": "Be brief."}, HELLO]})
     assert request.get("messages", request.get("input"))[0] == {"role": role, "content": "Be brief."}
 
@@ -189,7 +189,7 @@ def test_plain_text_needs_no_format(model):
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_a_schema_without_its_type_is_a_schema(model):
+def test_schema_without_its_type_is_schema(model):
     schema = {"type": "object", "properties": {}}
     request = sent(model, {"messages": [HELLO], "response_format": {"name": "s", "schema": schema, "strict": True}})
     asked = request["text"]["format"] if model == GPT else request["response_format"]
@@ -213,24 +213,24 @@ def test_a_schema_without_its_type_is_a_schema(model):
         (KIMI, "max_tokens", "9", "an integer"),
     ],
 )
-def test_a_value_beyond_the_models_range_is_bad_and_the_message_has_the_range(model, member, value, limits):
+def test_value_beyond_models_range_is_bad_and_message_has_range(model, member, value, limits):
     path, message = fault(model, {"messages": [HELLO], member: value})
     assert path == f"body.{member}"
     assert limits in message
     assert model in message
 
 
-def test_a_range_is_told_of_the_member_that_the_record_has():
+def test_range_is_told_of_member_that_record_has():
     converse = {"messages": [{"role": "user", "content": [{"text": "a"}]}], "inferenceConfig": {"topK": 250}}
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
 
 
-def test_efforts_with_an_alias_are_sent_as_what_they_mean():
+def test_efforts_with_alias_are_sent_as_what_they_mean():
     assert sent(DEEPSEEK, {"messages": [HELLO], "reasoning_effort": "minimal"})["reasoning_effort"] == "low"
     assert sent(KIMI, {"messages": [HELLO], "reasoning_effort": "low"})["reasoning_effort"] == "low"
 
 
-def test_several_answers_are_asked_for_where_the_schema_allows_it():
+def test_several_answers_are_asked_for_where_schema_allows_it():
     assert sent(KIMI, {"messages": [HELLO], "n": 3})["n"] == 3
     assert fault(LLAMA, {"messages": [HELLO], "n": 3})[0] == "body.n"
     choices = [{"index": i, "message": {"role": "assistant", "content": str(i)}} for i in range(3)]
@@ -240,7 +240,7 @@ def test_several_answers_are_asked_for_where_the_schema_allows_it():
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_thinking_is_switched_off_where_the_model_has_a_switch(model):
+def test_thinking_is_switched_off_where_model_has_switch(model):
     request = sent(model, {"messages": [HELLO], "thinking": {"type": "disabled"}})
     has_switch = model in {KIMI, DEEPSEEK}
     assert request.get("chat_template_kwargs") == ({"enable_thinking": False} if has_switch else None)
@@ -256,7 +256,7 @@ def test_thinking_is_switched_off_where_the_model_has_a_switch(model):
         {"texts": ["a"], "input_type": "search_document", "output_dimension": 384, "embedding_types": ["float"]},
     ],
 )
-def test_the_models_own_length_may_be_asked_for(body):
+def test_models_own_length_may_be_asked_for(body):
     assert list(sent(BGE, body, "bedrock")) == ["text"]
 
 
@@ -282,7 +282,7 @@ def test_another_length_or_kind_of_embedding_is_bad(body, member):
     assert "384" in message or "float" in message or "normalized" in message or "100" in message
 
 
-def test_truncation_is_asked_for_where_the_model_has_a_switch():
+def test_truncation_is_asked_for_where_model_has_switch():
     assert sent(M3, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"], "truncate_inputs": True}
     assert sent(BGE, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"]}
 
@@ -290,14 +290,14 @@ def test_truncation_is_asked_for_where_the_model_has_a_switch():
 # ── defaults ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_defaults_have_the_names_that_the_model_takes():
+def test_defaults_have_names_that_model_takes():
     assert sent(GPT, {"messages": [HELLO], "max_tokens": 5}, defaults={"max_tokens": 100})["max_output_tokens"] == 5
     assert "max_tokens" not in sent(GPT, {"messages": [HELLO]}, defaults={"max_tokens": 100})
     assert sent(LLAMA, {"messages": [HELLO]}, defaults={"max_gen_len": 7, "stream": False})["max_tokens"] == 7
 
 
 @pytest.mark.parametrize("defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}])
-def test_defaults_that_no_request_may_have_end_the_upload(defaults):
+def test_defaults_that_no_request_may_have_end_upload(defaults):
     with pytest.raises(UploadError) as raised:
         convert(LLAMA, {"messages": [HELLO]}, defaults=defaults)
     assert raised.value.code == "bad_options"
@@ -319,11 +319,11 @@ def test_defaults_that_no_request_may_have_end_the_upload(defaults):
         (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
     ],
 )
-def test_a_value_beyond_its_range_is_named_as_the_user_wrote_it(model, body, member):
+def test_value_beyond_its_range_is_named_as_user_wrote_it(model, body, member):
     assert fault(model, body)[0] == member
 
 
-def test_an_effort_of_anthropics_is_named_as_the_user_wrote_it():
+def test_effort_of_anthropics_is_named_as_user_wrote_it():
     record = {"custom_id": "a", "params": {"messages": [HELLO], "output_config": {"effort": "best"}}}
     (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
     assert member_of(one.message) == "params.output_config.effort"
@@ -337,7 +337,7 @@ def test_an_effort_of_anthropics_is_named_as_the_user_wrote_it():
         (LLAMA, {"max_new_tokens": 1.5}, "defaults.max_new_tokens"),
     ],
 )
-def test_a_default_beyond_its_range_is_named_as_the_user_wrote_it(model, defaults, member):
+def test_default_beyond_its_range_is_named_as_user_wrote_it(model, defaults, member):
     with pytest.raises(UploadError) as caught:
         convert(model, {"messages": [HELLO]}, defaults=defaults)
     assert member_of(caught.value.message) == member

@@ -48,7 +48,7 @@ def fault(model, body, **members):
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_members_that_are_not_for_the_model_are_left_out():
+def test_members_that_are_not_for_model_are_left_out():
     extra = {"model": "gpt-4o", "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "n": 1}
     assert sent(LLAMA, {"messages": HELLO, **extra, "stream": False}) == {"messages": HELLO}
 
@@ -63,7 +63,7 @@ def test_members_that_nobody_knows_are_sent_as_written():
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_the_limit_of_an_answer_is_max_tokens(name):
+def test_limit_of_answer_is_max_tokens(name):
     assert sent(LLAMA, {"messages": HELLO, name: 9})["max_tokens"] == 9
 
 
@@ -71,7 +71,7 @@ def test_max_tokens_as_written_counts_before_another_name_for_it():
     assert sent(LLAMA, {"max_completion_tokens": 9, "messages": HELLO, "max_tokens": 7})["max_tokens"] == 7
 
 
-def test_parts_of_text_are_joined_with_a_line_feed():
+def test_parts_of_text_are_joined_with_line_feed():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     messages = [{"role": "user", "content": parts, "name": "x"}, HELLO[0]]
     assert sent(LLAMA, {"messages": messages})["messages"] == [
@@ -88,7 +88,7 @@ def test_content_of_another_kind_is_sent_as_written():
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
-def test_an_image_is_sent_to_a_model_that_sees_and_is_bad_for_one_that_reads():
+def test_image_is_sent_to_model_that_sees_and_is_bad_for_one_that_reads():
     messages = [{"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}]
     assert sent(SCOUT, {"messages": messages})["messages"] == messages
     assert fault(LLAMA, {"messages": messages}) == ("bad_record", "body.messages[0].content[1]")
@@ -113,7 +113,7 @@ def test_an_image_is_sent_to_a_model_that_sees_and_is_bad_for_one_that_reads():
         ({"input": 5}, "body.input"),
     ],
 )
-def test_what_workers_ai_does_not_do_makes_the_record_bad(body, member):
+def test_what_workers_ai_does_not_do_makes_record_bad(body, member):
     assert fault(LLAMA, body) == ("bad_record", member)
 
 
@@ -122,24 +122,24 @@ def test_null_asks_for_nothing(body):
     assert sent(LLAMA, {"messages": HELLO, **body}) == {"messages": HELLO}
 
 
-def test_another_model_of_workers_ai_is_a_mismatch_but_a_foreign_name_is_not():
+def test_another_model_of_workers_ai_is_mismatch_but_foreign_name_is_not():
     assert fault(LLAMA, {"messages": HELLO, "model": SCOUT}) == ("mismatched_model", "body.model")
     assert sent(LLAMA, {"messages": HELLO, "model": LLAMA}) == {"messages": HELLO}
     assert sent(LLAMA, {"messages": HELLO, "model": "gpt-4o-mini"}) == {"messages": HELLO}
 
 
 @pytest.mark.parametrize("url", ["/v1/chat/completions", "/chat/completions", "v1/chat/completions/", None])
-def test_the_url_may_leave_out_its_version(url):
+def test_url_may_leave_out_its_version(url):
     assert sent(LLAMA, {"messages": HELLO}, url=url) == {"messages": HELLO}
 
 
 @pytest.mark.parametrize("members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}])
-def test_a_line_that_is_not_a_request_is_bad(members):
+def test_line_that_is_not_request_is_bad(members):
     code, member = fault(LLAMA, {"messages": HELLO}, **members)
     assert (code, member) == ("bad_record", next(iter(members)))
 
 
-def test_a_line_without_an_object_for_body_is_bad_and_keeps_its_custom_id():
+def test_line_without_object_for_body_is_bad_and_keeps_its_custom_id():
     converted = convert(LLAMA, "Hello")
     assert (converted.code, member_of(converted.message), bytes(converted.reference)) == ("bad_record", "body", b'"a"')
 
@@ -156,19 +156,19 @@ def test_embeddings_of_tokens_are_bad(tokens):
     assert fault(BGE, {"input": tokens}, url="/v1/embeddings") == ("bad_record", "body.input")
 
 
-def test_a_record_for_another_task_than_the_models_is_bad():
+def test_record_for_another_task_than_models_is_bad():
     assert fault(BGE, {"messages": HELLO}) == ("bad_record", "body")
     assert fault(LLAMA, {"input": "x"}, url="/v1/embeddings") == ("bad_record", "body")
 
 
-def test_a_prompt_becomes_a_message_for_a_model_that_takes_nothing_else():
+def test_prompt_becomes_message_for_model_that_takes_nothing_else():
     assert sent(LLAMA, {"prompt": "x"}) == {"prompt": "x"}
     assert sent(LLAMA, {"prompt": ["x"]}) == {"prompt": "x"}
     assert sent(KIMI, {"prompt": "x"}) == {"messages": [{"role": "user", "content": "x"}]}
     assert sent(GPT_OSS, {"prompt": "x"}) == {"input": "x"}
 
 
-def test_chat_becomes_input_for_a_model_of_the_responses_api():
+def test_chat_becomes_input_for_model_of_responses_api():
     schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
     body = {
         "messages": HELLO,
@@ -193,7 +193,7 @@ def test_responses_are_sent_as_they_are():
 
 
 @pytest.mark.parametrize(("model", "is_plain"), [(LLAMA, True), (KIMI, False)])
-def test_a_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
+def test_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
     wrapped = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
     plain = {"type": "json_schema", "json_schema": {"type": "object"}}
     assert sent(model, {"messages": HELLO, "response_format": wrapped})["response_format"] == (
@@ -205,7 +205,7 @@ def test_a_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
     )
 
 
-def test_defaults_are_added_where_the_request_has_no_member_of_that_name():
+def test_defaults_are_added_where_request_has_no_member_of_that_name():
     defaults = {"max_tokens": b"5", "seed": b"1"}
     assert sent(LLAMA, {"messages": HELLO, "max_completion_tokens": 9}, defaults=defaults) == {
         "messages": HELLO,

@@ -71,7 +71,7 @@ CHAT_RESULTS = {
 }
 
 
-def test_a_line_names_the_record_and_its_batch():
+def test_line_names_record_and_its_batch():
     line = line_of(record({"messages": HELLO}), {"response": "Hi"})
     assert list(line) == ["id", "custom_id", "response", "error"]
     assert line["id"] == "batch_req_20261121T093000Z-5f3a9c1e_17"
@@ -80,7 +80,7 @@ def test_a_line_names_the_record_and_its_batch():
 
 
 @pytest.mark.parametrize("name", CHAT_RESULTS)
-def test_any_chat_answer_becomes_a_chat_completion(name):
+def test_any_chat_answer_becomes_chat_completion(name):
     body = body_of({"messages": HELLO}, CHAT_RESULTS[name])
     assert (body["object"], body["created"], body["model"]) == ("chat.completion", 1_795_253_400, LLAMA)
     (choice,) = body["choices"]
@@ -89,17 +89,17 @@ def test_any_chat_answer_becomes_a_chat_completion(name):
     assert body["usage"] == (dict.fromkeys(USAGE, 0) if name == "string" else USAGE)
 
 
-def test_members_of_a_message_that_openai_does_not_know_stay():
+def test_members_of_message_that_openai_does_not_know_stay():
     assert body_of({"messages": HELLO}, COMPLETION)["choices"][0]["message"]["reasoning_content"] == "hm"
 
 
 @pytest.mark.parametrize("structured", [{"a": [1, "é"]}, [1, 2]])
-def test_a_structured_answer_is_json_text(structured):
+def test_structured_answer_is_json_text(structured):
     body = body_of({"messages": HELLO}, {"response": structured})
     assert json.loads(body["choices"][0]["message"]["content"]) == structured
 
 
-def test_an_answer_of_unknown_shape_is_json_text():
+def test_answer_of_unknown_shape_is_json_text():
     body = body_of({"messages": HELLO}, {"odd": 1})
     assert body["choices"][0]["message"]["content"] == '{"odd":1}'
 
@@ -115,7 +115,7 @@ def test_tool_calls_of_workers_ai_become_openais():
 
 
 @pytest.mark.parametrize("result", [{"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}, {"response": [[1, 2.5], [3, 4]]}])
-def test_embeddings_become_a_list(result):
+def test_embeddings_become_list(result):
     body = body_of({"input": ["x", "y"]}, result, BGE, url="/v1/embeddings")
     assert (body["object"], body["model"]) == ("list", BGE)
     assert [(one["object"], one["index"], one["embedding"]) for one in body["data"]] == [
@@ -130,7 +130,7 @@ def test_embeddings_are_little_endian_float32_in_base64_where_asked():
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
 
-def test_a_result_that_is_not_an_embedding_stays_the_apis_own():
+def test_result_that_is_not_embedding_stays_apis_own():
     ranked = {"response": [{"id": 0, "score": 0.5}]}
     assert body_of({"input": "x"}, ranked, BGE, url="/v1/embeddings") == ranked
 
@@ -145,7 +145,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("code", FAILURES)
-def test_a_record_that_was_refused_has_a_response_with_an_error(code):
+def test_record_that_was_refused_has_response_with_error(code):
     message = "Line 18: body.n: it is 2"
     line = line_of(record({"messages": HELLO}), code=code, message=message)
     status, kind, param = FAILURES[code]
@@ -165,14 +165,14 @@ def test_a_record_that_was_refused_has_a_response_with_an_error(code):
         ("invalid_json", "invalid_json"),
     ],
 )
-def test_a_record_without_an_answer_has_an_error_alone(code, told):
+def test_record_without_answer_has_error_alone(code, told):
     written = b'{"custom_id":"a",' if code == "invalid_json" else record({"messages": HELLO})
     line = line_of(written, code=code, message="why")
     assert (line["response"], line["error"]) == (None, {"code": told, "message": "why"})
     assert line["custom_id"] == (None if code == "invalid_json" else "a")
 
 
-def test_a_message_that_names_no_member_has_no_param():
+def test_message_that_names_no_member_has_no_param():
     assert member_of("The record has 12 bytes: shorten it.") is None
     assert member_of("body.messages[3].content[0]: It must be a string.") == "body.messages[3].content[0]"
 
@@ -201,7 +201,7 @@ def parse(url, body):
 
 @pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
 @pytest.mark.parametrize("name", CHAT_RESULTS)
-def test_the_sdk_parses_each_text_answer(url, name):
+def test_sdk_parses_each_text_answer(url, name):
     parsed = parse(url, body_of(REQUESTS[url], CHAT_RESULTS[name], GPT_OSS, url=url))
     text = {
         "/v1/chat/completions": lambda: parsed.choices[0].message.content,
@@ -211,13 +211,13 @@ def test_the_sdk_parses_each_text_answer(url, name):
     assert text == "Hi"
 
 
-def test_the_sdk_parses_tool_calls():
+def test_sdk_parses_tool_calls():
     body = body_of({"messages": HELLO}, {"response": None, "tool_calls": [{"name": "f", "arguments": {"x": 1}}]})
     (call,) = parse("/v1/chat/completions", body).choices[0].message.tool_calls
     assert (call.function.name, call.function.arguments) == ("f", '{"x":1}')
 
 
-def test_the_sdk_parses_embeddings():
+def test_sdk_parses_embeddings():
     body = body_of({"input": "x"}, {"data": [[1, 2.5]]}, BGE, url="/v1/embeddings")
     assert parse("/v1/embeddings", body).data[0].embedding == [1, 2.5]
 
@@ -251,7 +251,7 @@ json_values = st.recursive(
 
 
 @given(url=st.sampled_from(sorted(REQUESTS)), result=json_values.filter(lambda one: one is not None))
-def test_any_answer_gives_one_line_that_the_sdk_parses_if_it_is_text(url, result):
+def test_any_answer_gives_one_line_that_sdk_parses_if_it_is_text(url, result):
     body = body_of(REQUESTS[url], result, LLAMA if url != "/v1/embeddings" else BGE, url=url)
     if url in {"/v1/chat/completions", "/v1/completions"}:
         parse(url, body)

@@ -87,7 +87,7 @@ def write(record, style):
 
 @pytest.mark.parametrize("format_", sorted(lines))
 @given(data=st.data(), model=st.sampled_from(MODELS), style=written, result=values)
-def test_any_record_has_a_request_or_a_fault_and_one_line(format_, data, model, style, result):
+def test_any_record_has_request_or_fault_and_one_line(format_, data, model, style, result):
     form, target = Form(format_), target_of(model, defaults={"seed": b"1"})
     records = data.draw(st.lists(lines[format_].map(lambda record: write(record, style)), max_size=4))
     converted = reader_of(form, target).convert(records)
@@ -109,7 +109,7 @@ def test_any_record_has_a_request_or_a_fault_and_one_line(format_, data, model, 
 
 
 @given(records=st.lists(st.binary(max_size=12).filter(lambda one: b"\n" not in one), max_size=5))
-def test_any_bytes_are_a_line_of_text_or_no_text(records):
+def test_any_bytes_are_line_of_text_or_no_text(records):
     converted = reader_of(Form("text"), target_of(MODELS[0], "<{text}>")).convert(records)
     for record, one in zip(records, converted, strict=True):
         try:
@@ -121,7 +121,7 @@ def test_any_bytes_are_a_line_of_text_or_no_text(records):
 
 
 @given(result=st.binary(max_size=30), format_=st.sampled_from(["openai", "anthropic", "gemini", "bedrock", "csv"]))
-def test_a_result_that_is_not_json_still_gives_one_line(result, format_):
+def test_result_that_is_not_json_still_gives_one_line(result, format_):
     form = Form(format_, b"text" if format_ == "csv" else b"")
     record = {
         "openai": b'{"custom_id":"a","body":{"messages":[]}}',

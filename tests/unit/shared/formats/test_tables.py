@@ -49,7 +49,7 @@ def error_of(function, *arguments):
 
 
 @pytest.mark.parametrize("header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"])
-def test_the_input_is_the_only_column_or_one_of_the_known_names(header):
+def test_input_is_only_column_or_one_of_known_names(header):
     row = b",".join(b"x-" + name for name in header.split(b","))
     assert sent(header, row)["text"] == ("x-text" if b"text" in header else f"x-{known(header)}")
 
@@ -70,23 +70,23 @@ def known(header):
         (b"\xff\tx", b"null"),
     ],
 )
-def test_a_row_that_cannot_be_read_keeps_its_reference(row, reference):
+def test_row_that_cannot_be_read_keeps_its_reference(row, reference):
     (fault,) = convert(b"id\ttext", [row], kind="tsv")
     assert (bytes(fault.reference), "\t" in fault.message) == (reference, False)
 
 
-def test_a_table_that_does_not_say_its_input_is_refused_with_its_columns():
+def test_table_that_does_not_say_its_input_is_refused_with_its_columns():
     error = error_of(convert, b"body,title", [])
     assert error.code == "bad_options"
     assert "'body', 'title'" in error.message
 
 
 @pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
-def test_a_header_that_cannot_be_read_is_refused(header):
+def test_header_that_cannot_be_read_is_refused(header):
     assert error_of(Columns, header, b",").code == "unknown_format"
 
 
-def test_the_bom_is_not_part_of_the_first_name():
+def test_bom_is_not_part_of_first_name():
     assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
     columns = Columns(b"\xef\xbb\xbftext,b", b",")
     assert columns.added_header() == b"\xef\xbb\xbftext,b,answer,error_code,error_message\n"
@@ -104,12 +104,12 @@ def test_the_bom_is_not_part_of_the_first_name():
         (b"id,text|x\n", [",", "|"]),
     ],
 )
-def test_the_delimiter_is_what_the_header_has_outside_quotes(header, found):
+def test_delimiter_is_what_header_has_outside_quotes(header, found):
     assert delimiters_in(first_row(header)) == found
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
-def test_a_table_is_written_with_its_own_delimiter(delimiter):
+def test_table_is_written_with_its_own_delimiter(delimiter):
     form = Form("csv", f"id{delimiter}text".encode(), delimiter)
     row = f"1{delimiter}x".encode()
     (converted,) = reader_of(form, target_of(BGE)).convert([row])
@@ -125,24 +125,24 @@ def test_names_of_columns_match_in_any_case_if_only_one_does():
     assert error_of(convert, b"TEXT,Text,b", []).code == "bad_options"
 
 
-def test_a_column_without_a_name_is_not_counted():
+def test_column_without_name_is_not_counted():
     assert sent(b",review", b"0,x") == {"text": "x"}
     assert sent(b",review,", b"0,x,") == {"text": "x"}
 
 
-def test_a_row_ends_with_any_number_of_carriage_returns():
+def test_row_ends_with_any_number_of_carriage_returns():
     data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
     assert [row for window in read_rows([data], b",") for row in window.rows] == [b"id,text", b"1,hello", b"2,bye"]
 
 
 @pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
-def test_quotes_that_would_be_lost_make_the_row_bad(row):
+def test_quotes_that_would_be_lost_make_row_bad(row):
     (fault,) = convert(b"id\ttext", [row], kind="tsv")
     assert (fault.code, "double the quotes" in fault.message) == ("bad_record", True)
     assert line_of(b"id\ttext", row, code="bad_record", message="m", kind="tsv").startswith(row)
 
 
-def test_what_is_whole_at_a_rows_beginning_can_be_kept():
+def test_what_is_whole_at_rows_beginning_can_be_kept():
     assert whole_fields(b'7,"a,b",ccc', b",") == b'7,"a,b"'
     assert whole_fields(b'7,"a,b', b",") == b"7"
     assert whole_fields(b"xxx", b",") == b""
@@ -157,18 +157,18 @@ def test_what_is_whole_at_a_rows_beginning_can_be_kept():
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "text"])
-def test_a_system_prompt_goes_before_each_row_and_line(model, request_, kind):
+def test_system_prompt_goes_before_each_row_and_line(model, request_, kind):
     target = target_of(model, system='Be "brief".')
     (converted,) = reader_of(Form(kind, b"text" if kind == "csv" else b""), target).convert([b"x"])
     assert json.loads(converted.request) == request_
 
 
-def test_a_model_without_a_chat_takes_no_system_prompt():
+def test_model_without_chat_takes_no_system_prompt():
     error = error_of(reader_of, Form("text"), target_of(BGE, system="Be brief."))
     assert (error.code, error.message.startswith("system: ")) == ("bad_options", True)
 
 
-def test_a_name_that_is_there_twice_gets_a_number():
+def test_name_that_is_there_twice_gets_number():
     columns = Columns(b'text,answer,text,"a,b"', b",")
     assert columns.names == ["text", "answer", "text_2", "a,b"]
     assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'
@@ -177,16 +177,16 @@ def test_a_name_that_is_there_twice_gets_a_number():
 @pytest.mark.parametrize(
     ("model", "member"), [(LLAMA, "prompt"), (GPT_OSS, "input"), (BGE, "text"), ("@cf/a/unknown", "prompt")]
 )
-def test_the_input_goes_where_the_models_task_takes_it(model, member):
+def test_input_goes_where_models_task_takes_it(model, member):
     assert sent(b"text", b"x", model) == {member: "x"}
 
 
-def test_a_chat_model_gets_a_message():
+def test_chat_model_gets_message():
     assert sent(b"text", b"x", KIMI) == {"messages": [{"role": "user", "content": "x"}]}
 
 
 @pytest.mark.parametrize("name", ["external_reference", "custom_id", "recordId", "id"])
-def test_a_column_is_the_reference(name):
+def test_column_is_reference(name):
     assert sent(f"text,{name}".encode(), b"x,7") == {"text": "x", "external_reference": "7"}
     assert sent(f"text,{name}".encode(), b"x,") == {"text": "x"}
 
@@ -201,7 +201,7 @@ def test_defaults_are_added():
 # ── templates ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_template_is_filled_from_a_row():
+def test_template_is_filled_from_row():
     assert sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
 
 
@@ -210,7 +210,7 @@ def test_values_are_not_looked_into_for_braces():
 
 
 @pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
-def test_a_template_that_cannot_be_filled_is_refused(template):
+def test_template_that_cannot_be_filled_is_refused(template):
     error = error_of(Template, template, ["a", "b"])
     assert error.code == "bad_options"
     assert error.message.startswith("template: ")
@@ -219,28 +219,28 @@ def test_a_template_that_cannot_be_filled_is_refused(template):
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ragged_row_fails_alone():
+def test_ragged_row_fails_alone():
     converted = convert(b"id,text", [b"1,x", b"2", b"3,y,z", b"4,w"])
     assert [type(one) for one in converted] == [Converted, RecordFault, RecordFault, Converted]
     assert [one.code for one in converted[1:3]] == ["bad_record"] * 2
     assert bytes(converted[2].reference) == b'"3"'
 
 
-def test_a_row_that_cannot_be_read_fails_alone():
+def test_row_that_cannot_be_read_fails_alone():
     converted = convert(b"text,b", [b"x,y", b"\xff,y", b"a\rb,c", b'"q"",",r'])
     assert [getattr(one, "code", "") for one in converted] == ["", "invalid_utf8", "bad_record", ""]
 
 
-def test_a_field_may_be_longer_than_pythons_csv_accepts_by_default():
+def test_field_may_be_longer_than_pythons_csv_accepts_by_default():
     assert len(sent(b"text", b"x" * 200_000)["text"]) == 200_000
 
 
-def test_an_answer_follows_the_row_as_it_came():
+def test_answer_follows_row_as_it_came():
     row = b'  1 ,"x ""y""\r\nz",5" pipe'
     assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,\n"
 
 
-def test_an_answer_that_needs_quotes_has_them():
+def test_answer_that_needs_quotes_has_them():
     assert line_of(b"text", b"x", {"response": 'a,"b"\n\rc'}) == b'x,"a,""b""\n\rc",,\n'
     assert line_of(b"text", b"x", {"response": "a,b\tc"}, kind="tsv") == b'x\t"a,b\tc"\t\t\n'
 
@@ -257,12 +257,12 @@ def test_an_answer_that_needs_quotes_has_them():
         ({"response": ""}, ""),
     ],
 )
-def test_the_answer_is_its_text_or_compact_json(result, answer):
+def test_answer_is_its_text_or_compact_json(result, answer):
     line = line_of(b"text", b"x", result).decode()
     assert next(csv.reader([line])) == ["x", answer, "", ""]
 
 
-def test_a_failed_row_has_its_code_and_message_and_no_answer():
+def test_failed_row_has_its_code_and_message_and_no_answer():
     assert line_of(b"text", b"x", code="rejected", message="Too odd, it said.") == b'x,,rejected,"Too odd, it said."\n'
 
 
@@ -280,11 +280,11 @@ def test_a_failed_row_has_its_code_and_message_and_no_answer():
         (b"1,\xc3\xa9,3", b"1,\xc3\xa9,3"),
     ],
 )
-def test_a_row_is_padded_or_cut_to_the_header(row, fitted):
+def test_row_is_padded_or_cut_to_header(row, fitted):
     assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,bad_record,m\n"
 
 
-def test_a_row_is_an_object_of_its_columns_in_the_errors():
+def test_row_is_object_of_its_columns_in_errors():
     describe = describer_of(Form("csv", b"a,b"))
     assert json.loads(describe(b'1,"x\ny"')) == {"a": "1", "b": "x\ny"}
     assert json.loads(describe(b"1")) == {"a": "1"}
@@ -311,7 +311,7 @@ SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 
         {"json_schema": {"schema": SCHEMA}},
     ],
 )
-def test_a_schema_gives_each_member_of_the_answer_a_column(format_):
+def test_schema_gives_each_member_of_answer_column(format_):
     names = answer_columns({"response_format": json.dumps(format_).encode()})
     form = Form("csv", b"id,mood", ",", tuple(names))
     opening = file_names(form, "inbox/a.csv").output_opening
@@ -325,7 +325,7 @@ def test_a_schema_gives_each_member_of_the_answer_a_column(format_):
     assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "rejected", "no"]
 
 
-def test_without_a_schema_there_is_one_column():
+def test_without_schema_there_is_one_column():
     for format_ in (b"null", b'{"type":"json_object"}', b'{"json_schema":{"type":"string"}}', b"5"):
         assert answer_columns({"response_format": format_}) == []
     assert answer_columns({}) == []
@@ -334,21 +334,21 @@ def test_without_a_schema_there_is_one_column():
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_line_of_text_is_the_input():
+def test_line_of_text_is_input():
     assert sent(b"", b"  x {y} ", LLAMA, kind="text") == {"prompt": "  x {y} "}
     assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {"prompt": "Say x in {Spanish}."}
 
 
-def test_a_line_that_is_not_text_fails_alone():
+def test_line_that_is_not_text_fails_alone():
     first, second = convert(b"", [b"\xff", b"x"], kind="text")
     assert (first.code, type(second)) == ("invalid_utf8", Converted)
 
 
-def test_a_template_for_text_knows_one_column():
+def test_template_for_text_knows_one_column():
     assert error_of(convert, b"", [], BGE, "{line}", None, "text").code == "bad_options"
 
 
-def test_text_is_answered_as_the_native_format():
+def test_text_is_answered_as_native_format():
     form = Form("text")
     assert writer_of(form, target_of(BGE)) is None
     assert (file_names(form, "inbox/a.txt").output, file_names(form, "inbox/a.txt").retry) == (

@@ -114,13 +114,13 @@ def test_every_file_is_expected():
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
-def test_a_files_records_become_what_is_expected(path):
+def test_files_records_become_what_is_expected(path):
     wanted = expected()[path.name]
     assert made_of(path, wanted["model"]) == wanted
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
-def test_each_request_fits_the_published_schema(path):
+def test_each_request_fits_published_schema(path):
     wanted = expected()[path.name]
     for record in wanted["records"]:
         if "request" in record:

@@ -32,7 +32,7 @@ def bodies():
     return [body for body in answered if "object" in body]
 
 
-def test_the_openai_package_reads_each_body():
+def test_openai_package_reads_each_body():
     types = {
         "chat.completion": ChatCompletion,
         "response": Response,
@@ -44,7 +44,7 @@ def test_the_openai_package_reads_each_body():
 
 
 @pytest.mark.slow
-def test_the_vendors_types_and_litellm_take_requests_and_answers():
+def test_vendors_types_and_litellm_take_requests_and_answers():
     read = run("vendors", "vendors_types.py", FILES, FILES / "wild/expected.json")
 
     requests = Counter(
@@ -66,7 +66,7 @@ def test_the_vendors_types_and_litellm_take_requests_and_answers():
 
 
 @pytest.mark.slow
-def test_curator_reads_the_answers_to_requests_that_it_makes():
+def test_curator_reads_answers_to_requests_that_it_makes():
     read = run("curator", "curator_reads.py", FILES / "wild/expected.json")
 
     objects = Counter(body["object"] for body in bodies())

@@ -42,7 +42,7 @@ def moved(budget):
         (240, 120, 60, 108, 278),
     ],
 )
-def test_a_rate_has_a_burst_for_each_kind_of_call_and_a_time_between_tokens(calls, burst, submits, polls, interval):
+def test_rate_has_burst_for_each_kind_of_call_and_time_between_tokens(calls, burst, submits, polls, interval):
     budget = GivenBudget(calls)
     assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
 
@@ -60,7 +60,7 @@ def test_a_rate_has_a_burst_for_each_kind_of_call_and_a_time_between_tokens(call
         (101 * INTERVAL, 0, 0, 0),
     ],
 )
-def test_tokens_flow_back_one_by_one_until_the_bucket_is_full(filled_after, first, submits, polls):
+def test_tokens_flow_back_one_by_one_until_bucket_is_full(filled_after, first, submits, polls):
     rate = module.Rate(int(NOW * 1_000) + filled_after)
     assert GivenBudget(rate=rate).free(NOW) == Free(first, submits, polls)
 
@@ -68,7 +68,7 @@ def test_tokens_flow_back_one_by_one_until_the_bucket_is_full(filled_after, firs
 @pytest.mark.parametrize(
     ("already", "first", "permitted"), [(49, False, True), (50, False, False), (99, True, True), (100, True, False)]
 )
-def test_a_submit_takes_the_last_token_of_its_share_and_none_beyond(already, first, permitted):
+def test_submit_takes_last_token_of_its_share_and_none_beyond(already, first, permitted):
     budget = GivenBudget(rate=taken(already))
     permit = budget.permit_submit(MODEL, NOW, first=first)
     assert permit == (Permit() if permitted else Denied(NOW + 5, paused=False))
@@ -76,13 +76,13 @@ def test_a_submit_takes_the_last_token_of_its_share_and_none_beyond(already, fir
 
 
 @pytest.mark.parametrize(("before", "seconds"), [(module.Rate(), 0.3), (taken(10), 3.3)])
-def test_a_token_moves_the_time_at_which_the_bucket_is_full(before, seconds):
+def test_token_moves_time_at_which_bucket_is_full(before, seconds):
     budget = GivenBudget(rate=before)
     budget.permit_submit(MODEL, NOW)
     assert moved(budget) == pytest.approx(seconds, abs=1e-4)
 
 
-def test_what_is_left_after_a_call_is_counted(monkeypatch):
+def test_what_is_left_after_call_is_counted(monkeypatch):
     counted = []
     monkeypatch.setattr(module, "count", lambda *told: counted.append(told))
     GivenBudget(rate=taken(10)).permit_polls(5, NOW)
@@ -94,7 +94,7 @@ def test_what_is_left_after_a_call_is_counted(monkeypatch):
     [(taken(49), Permit()), (taken(50), Denied(NOW + 5, paused=False)), (None, Permit())],
     ids=["a token is left", "none is left", "the item is gone"],
 )
-def test_a_submit_that_lost_a_race_looks_again(meanwhile, permit):
+def test_submit_that_lost_race_looks_again(meanwhile, permit):
     assert GivenBudget(loses=1, meanwhile=meanwhile).permit_submit(MODEL, NOW) == permit
 
 
@@ -125,7 +125,7 @@ def test_no_poll_is_granted_where_none_is_free(already):
 
 
 @pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
-def test_a_hold_ends_at_its_time_for_every_call(until, held):
+def test_hold_ends_at_its_time_for_every_call(until, held):
     budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
     denied = Denied(until + 5, paused=True)
 
@@ -139,14 +139,14 @@ def test_a_hold_ends_at_its_time_for_every_call(until, held):
 @pytest.mark.parametrize(
     ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)]
 )
-def test_a_hold_is_as_long_as_cloudflare_says_up_to_a_quarter_of_an_hour(said, seconds):
+def test_hold_is_as_long_as_cloudflare_says_up_to_quarter_of_hour(said, seconds):
     budget = GivenBudget()
     assert budget.hold(NOW, said) == NOW + seconds
     (written,) = budget.written
     assert plain(written["ExpressionAttributeValues"][":until"]) == NOW + seconds
 
 
-def test_a_hold_says_its_time_even_if_a_longer_one_is_in_force():
+def test_hold_says_its_time_even_if_longer_one_is_in_force():
     assert GivenBudget(loses=1).hold(NOW, 17) == NOW + 17
 
 
@@ -161,7 +161,7 @@ def test_a_hold_says_its_time_even_if_a_longer_one_is_in_force():
         (NOW - 301, NOW - 500, NOW),
     ],
 )
-def test_a_hold_soon_after_another_continues_it(until, held_since, since):
+def test_hold_soon_after_another_continues_it(until, held_since, since):
     budget = GivenBudget(rate=module.Rate(0, until, held_since))
     budget.hold(NOW, 17)
     (written,) = budget.written
@@ -171,13 +171,13 @@ def test_a_hold_soon_after_another_continues_it(until, held_since, since):
 # ── models, the stack, and pauses ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_submit_of_a_full_model_looks_again_after_a_minute():
+def test_submit_of_full_model_looks_again_after_minute():
     budget = GivenBudget(full=(MODEL,))
     assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 60, paused=True)
     assert budget.permit_submit(OTHER, NOW) == Permit()
 
 
-def test_a_paused_stack_lets_no_submit_through_and_all_polls():
+def test_paused_stack_lets_no_submit_through_and_all_polls():
     budget = GivenBudget(held_since=NOW - 10)
     assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 65, paused=True)
     assert budget.free(NOW) == Free(polls=90, paused=True, look_at=NOW + 60)
@@ -189,7 +189,7 @@ def test_a_paused_stack_lets_no_submit_through_and_all_polls():
     [{"rate": taken(50)}, {"rate": taken(0, NOW + 1)}, {"held_since": NOW - 10}, {"full": (MODEL,)}],
     ids=["an empty bucket", "a hold", "a paused stack", "a full model"],
 )
-def test_a_submit_that_may_not_call_claims_no_probe(held):
+def test_submit_that_may_not_call_claims_no_probe(held):
     budget = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW), **held)
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.written == []
@@ -198,7 +198,7 @@ def test_a_submit_that_may_not_call_claims_no_probe(held):
 @pytest.mark.parametrize(
     "waiting", [{"pause": pause_of(TOKEN)}, {"wait": wait_of(NOW + 1)}], ids=["a pause", "the model's wait"]
 )
-def test_a_submit_that_has_to_wait_takes_no_token(waiting):
+def test_submit_that_has_to_wait_takes_no_token(waiting):
     budget = GivenBudget(**waiting)
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.written == []
@@ -211,12 +211,12 @@ def test_polls_that_have_to_wait_take_no_token():
     assert budget.written == []
 
 
-def test_of_many_polls_one_is_the_probe():
+def test_of_many_polls_one_is_probe():
     granted, permit = GivenBudget(pause=pause_of(TOKEN, next_probe=NOW)).permit_polls(3, NOW)
     assert (granted, permit.pause.next_probe) == (1, NOW + 60)
 
 
-def test_a_submit_may_probe_a_pause_and_its_model_in_one_call():
+def test_submit_may_probe_pause_and_its_model_in_one_call():
     permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(MODEL, NOW)
     assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
 
@@ -231,7 +231,7 @@ def test_a_submit_may_probe_a_pause_and_its_model_in_one_call():
         (pause_of(QUOTA, until=NOW - 1), False),
     ],
 )
-def test_what_is_free_is_paused_until_the_pause_is_over(pause, is_paused):
+def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
     free = GivenBudget(pause=pause).free(NOW)
     assert (free.paused, free.first, free.submits, free.polls) == (
         (True, 0, 0, 90) if is_paused else (False, 100, 50, 90)
@@ -242,7 +242,7 @@ def test_what_is_free_is_paused_until_the_pause_is_over(pause, is_paused):
     ("next_probe", "already", "first", "submits"),
     [(NOW + 0.5, 0, 0, 0), (NOW, 0, 1, 1), (NOW - 1, 49, 1, 1), (NOW, 50, 1, 0), (NOW, 99, 1, 0), (NOW, 100, 0, 0)],
 )
-def test_one_submit_is_free_in_a_pause_whose_probe_is_due_if_there_is_a_token(next_probe, already, first, submits):
+def test_one_submit_is_free_in_pause_whose_probe_is_due_if_there_is_token(next_probe, already, first, submits):
     free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
     assert (free.first, free.submits) == (first, submits)
 
@@ -261,7 +261,7 @@ def test_one_submit_is_free_in_a_pause_whose_probe_is_due_if_there_is_a_token(ne
         (NOW + 1_800, NOW + 2_000, 300),
     ],
 )
-def test_a_batch_in_a_pause_is_looked_at_at_the_next_probe_or_the_end_or_after_five_minutes(next_probe, until, after):
+def test_batch_in_pause_is_looked_at_at_next_probe_or_end_or_after_five_minutes(next_probe, until, after):
     assert GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at == NOW + after
 
 
@@ -276,7 +276,7 @@ def test_a_batch_in_a_pause_is_looked_at_at_the_next_probe_or_the_end_or_after_f
         ({"full": (OTHER,)}, ModelRoom(None, NOW)),
     ],
 )
-def test_a_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, room):
+def test_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, room):
     assert GivenBudget(**given).model_room(MODEL, NOW) == room
 
 
@@ -297,7 +297,7 @@ def test_a_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, r
         ({"rate": taken(100)}, True),
     ],
 )
-def test_a_submit_would_find_a_permit_unless_something_lasting_is_in_its_way(given, can):
+def test_submit_would_find_permit_unless_something_lasting_is_in_its_way(given, can):
     assert GivenBudget(**given).can_submit(MODEL, NOW) is can
 
 
@@ -311,13 +311,13 @@ def test_a_submit_would_find_a_permit_unless_something_lasting_is_in_its_way(giv
         ({"rate": taken(100)}, False),
     ],
 )
-def test_a_free_call_needs_a_token_and_no_pause_is_in_its_way(given, may):
+def test_free_call_needs_token_and_no_pause_is_in_its_way(given, may):
     budget = GivenBudget(**given)
     assert budget.permit_check(NOW) is may
     assert len(budget.written) == may
 
 
-def test_a_free_call_without_a_token_after_a_race_is_not_made():
+def test_free_call_without_token_after_race_is_not_made():
     assert not GivenBudget(loses=1, meanwhile=taken(100)).permit_check(NOW)
 
 
@@ -338,12 +338,12 @@ def test_a_free_call_without_a_token_after_a_race_is_not_made():
         (2, 9_000, True),
     ],
 )
-def test_a_model_is_full_at_the_most_less_half_of_what_others_have_but_two_it_may_always_have(batches, others, is_full):
+def test_model_is_full_at_most_less_half_of_what_others_have_but_two_it_may_always_have(batches, others, is_full):
     full = GivenBudget().full_models({MODEL: batches}, batches + others)
     assert full == ([MODEL] if is_full else [])
 
 
-def test_the_models_with_the_most_outstanding_are_named_first_and_twenty_at_most():
+def test_models_with_most_outstanding_are_named_first_and_twenty_at_most():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]

@@ -52,7 +52,7 @@ def written(items):
 @pytest.mark.parametrize(
     "old", [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)], ids=["none", "ends now", "ended"]
 )
-def test_a_pause_begins_where_none_is_left(reason, step, until, old):
+def test_pause_begins_where_none_is_left(reason, step, until, old):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", Permit())
     begun = {"reason": reason, "since": NOW, "next_probe": NOW + step, "step": step, "code": "words", "account": ""}
@@ -63,7 +63,7 @@ def test_a_pause_begins_where_none_is_left(reason, step, until, old):
     ("now", "until"),
     [(MIDNIGHT - 1, MIDNIGHT), (MIDNIGHT, MIDNIGHT + 86_400), (MIDNIGHT + 1, MIDNIGHT + 86_400)],
 )
-def test_a_spent_quota_pauses_until_the_next_midnight(now, until):
+def test_spent_quota_pauses_until_next_midnight(now, until):
     items = GivenBudget()
     items.pause(QUOTA, now, "3036", Permit())
     assert written(items)["until"] == until
@@ -81,7 +81,7 @@ def test_a_spent_quota_pauses_until_the_next_midnight(now, until):
         (pause_of(OUTAGE), OUTAGE, Permit()),
     ],
 )
-def test_a_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit):
+def test_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", permit)
     assert items.written == []
@@ -96,7 +96,7 @@ def test_a_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit)
         (pause_of(QUOTA, until=NOW + 1), QUOTA, NOW - 100, 1_800),
     ],
 )
-def test_a_pause_that_says_more_covers_the_one_there_is(old, reason, since, step):
+def test_pause_that_says_more_covers_one_there_is(old, reason, since, step):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", Permit())
     new = written(items)
@@ -104,7 +104,7 @@ def test_a_pause_that_says_more_covers_the_one_there_is(old, reason, since, step
 
 
 @pytest.mark.parametrize(("before", "after"), [(15, 30), (149, 298), (150, 300), (151, 300), (300, 300)])
-def test_an_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_minutes(before, after):
+def test_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_minutes(before, after):
     items = GivenBudget(pause=pause_of(OUTAGE, step=before))
     items.pause(OUTAGE, NOW, "words", PROBE)
     new = written(items)
@@ -129,13 +129,13 @@ def test_an_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_m
         (wait_of(NOW, step=451), MODEL_PROBE, 900, NOW - 100),
     ],
 )
-def test_a_model_waits_first_a_quarter_of_a_minute_and_after_each_failed_probe_twice_as_long(old, permit, step, since):
+def test_model_waits_first_quarter_of_minute_and_after_each_failed_probe_twice_as_long(old, permit, step, since):
     items = GivenBudget(wait=old)
     assert items.delay_model(MODEL, NOW, "3040", permit) == NOW + step
     assert written(items) == {"until": NOW + step, "step": step, "code": "3040", "since": since}
 
 
-def test_a_model_that_waits_already_waits_no_longer():
+def test_model_that_waits_already_waits_no_longer():
     items = GivenBudget(wait=wait_of(NOW + 1))
     assert items.delay_model(MODEL, NOW, "3040", Permit()) == NOW + 1
     assert items.written == []
@@ -144,7 +144,7 @@ def test_a_model_that_waits_already_waits_no_longer():
 @pytest.mark.parametrize(
     ("step", "place", "seconds"), [(450, 0, 720), (450, 1, 900), (60, 0, 96), (60, 1, 144)], ids=str
 )
-def test_a_models_wait_is_spread_by_a_fifth_up_to_a_quarter_of_an_hour(spread, step, place, seconds):
+def test_models_wait_is_spread_by_fifth_up_to_quarter_of_hour(spread, step, place, seconds):
     spread(place)
     items = GivenBudget(wait=wait_of(NOW, step=step))
     assert items.delay_model(MODEL, NOW, "3040", MODEL_PROBE) == pytest.approx(NOW + seconds, abs=1e-3)
@@ -165,7 +165,7 @@ def test_a_models_wait_is_spread_by_a_fifth_up_to_a_quarter_of_an_hour(spread, s
         (pause_of(OUTAGE), POLL),
     ],
 )
-def test_a_call_that_a_pause_does_not_concern_is_not_a_probe(pause, kind):
+def test_call_that_pause_does_not_concern_is_not_probe(pause, kind):
     items = GivenBudget(pause=pause)
     assert items.pass_pause(pause, kind, NOW) is None
     assert items.written == []
@@ -184,7 +184,7 @@ def test_a_call_that_a_pause_does_not_concern_is_not_a_probe(pause, kind):
         (NOW + 100, NOW + 200, 100),
     ],
 )
-def test_who_is_paused_looks_again_behind_the_next_probe_or_the_end_or_after_five_minutes(next_probe, until, after):
+def test_who_is_paused_looks_again_behind_next_probe_or_end_or_after_five_minutes(next_probe, until, after):
     pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
     items = GivenBudget(pause=pause)
     assert items.pass_pause(pause, SUBMIT, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
@@ -209,7 +209,7 @@ def test_paused_work_resumes_spread_over_nine_seconds(spread, place, after):
     ],
 )
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
-def test_the_call_that_probes_a_pause_sets_the_time_of_the_next_probe(reason, kind, since, step, next_probe):
+def test_call_that_probes_pause_sets_time_of_next_probe(reason, kind, since, step, next_probe):
     pause = pause_of(reason, since=since, next_probe=next_probe)
     items = GivenBudget()
     probing = items.pass_pause(pause, kind, NOW)
@@ -218,19 +218,19 @@ def test_the_call_that_probes_a_pause_sets_the_time_of_the_next_probe(reason, ki
 
 
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
-def test_who_comes_second_to_a_probe_looks_again_soon(next_probe):
+def test_who_comes_second_to_probe_looks_again_soon(next_probe):
     items = GivenBudget(loses=1)
     assert items.pass_pause(pause_of(TOKEN, next_probe=next_probe), POLL, NOW) == Denied(NOW + 2 + 4.5, paused=True)
 
 
-def test_a_model_that_does_not_wait_is_not_probed():
+def test_model_that_does_not_wait_is_not_probed():
     items = GivenBudget()
     assert items.pass_model(MODEL, None, NOW) is None
     assert items.written == []
 
 
 @pytest.mark.parametrize("until", [NOW, NOW - 50])
-def test_one_batch_tries_a_model_whose_wait_is_over_and_the_next_may_in_a_minute_and_a_half(until):
+def test_one_batch_tries_model_whose_wait_is_over_and_next_may_in_minute_and_half(until):
     items = GivenBudget()
     assert items.pass_model(MODEL, wait_of(until), NOW) == ModelWait(NOW + 90, 15.0, "nonce", "code", NOW - 100)
     assert written(items)["until"] == NOW + 90
@@ -239,13 +239,13 @@ def test_one_batch_tries_a_model_whose_wait_is_over_and_the_next_may_in_a_minute
 @pytest.mark.parametrize(
     ("until", "loses", "after"), [(NOW + 1, 0, 1), (NOW + 90, 0, 90), (NOW, 1, 0), (NOW - 50, 1, 0)], ids=str
 )
-def test_the_other_batches_of_a_model_that_waits_look_again_behind_its_probe(until, loses, after):
+def test_other_batches_of_model_that_waits_look_again_behind_its_probe(until, loses, after):
     items = GivenBudget(loses=loses)
     assert items.pass_model(MODEL, wait_of(until), NOW) == Denied(NOW + after + 1 + 7, paused=False)
     assert items.written == []
 
 
-def test_a_good_answer_to_no_probe_lifts_nothing():
+def test_good_answer_to_no_probe_lifts_nothing():
     items = GivenBudget(pause=pause_of(), wait=wait_of(NOW))
     items.lift(Permit(), MODEL)
     assert items.written == []
@@ -259,7 +259,7 @@ def test_a_good_answer_to_no_probe_lifts_nothing():
         (Permit(PROBE.pause, MODEL_PROBE.model_wait), ["PAUSE", f"RATE#MODEL#{MODEL}"]),
     ],
 )
-def test_a_good_probe_lifts_what_it_probed(permit, lifted):
+def test_good_probe_lifts_what_it_probed(permit, lifted):
     items = GivenBudget()
     items.lift(permit, MODEL)
     assert [one["Key"]["sk"]["S"] for one in items.written] == lifted

@@ -40,7 +40,7 @@ from tests.support.api_client import (
 )
 
 
-def test_a_submit_is_one_post_of_the_very_body():
+def test_submit_is_one_post_of_very_body():
     api = Api(httpx.Response(200, json=enveloped({"status": "queued", "request_id": "id-1", "model": MODEL})))
     assert submit(api) == Accepted("id-1")
     (request,) = api.requests
@@ -57,7 +57,7 @@ def reset(_request):
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(200, json={"request_id": "r"}), reset])
-def test_a_body_that_was_sent_is_not_held_on_to(answer):
+def test_body_that_was_sent_is_not_held_on_to(answer):
     """Else a warm function that submits one batch of 10 MB after another grows by each."""
     body = BODY * 100_000
     gc.collect()
@@ -71,7 +71,7 @@ def test_a_body_that_was_sent_is_not_held_on_to(answer):
         gc.enable()
 
 
-def test_a_poll_names_the_request_id_and_nothing_else():
+def test_poll_names_request_id_and_nothing_else():
     api = Api(httpx.Response(200, json=enveloped({"status": "running"})))
     assert ask(api) == Pending("running")
     (request,) = api.requests
@@ -79,7 +79,7 @@ def test_a_poll_names_the_request_id_and_nothing_else():
     assert str(request.url).endswith("?queueRequest=true")
 
 
-def test_nothing_is_taken_from_the_environment(monkeypatch):
+def test_nothing_is_taken_from_environment(monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert http_client()._mounts == {}
@@ -103,7 +103,7 @@ def test_every_exception_of_httpx_is_known_here():
 
 
 @pytest.mark.parametrize("kind", by_name(NOT_SENT))
-def test_without_a_connection_nothing_was_done(kind):
+def test_without_connection_nothing_was_done(kind):
     api = Api(made(kind))
     assert submit(api) == Rejected(0, None, f"no connection: {kind.__name__}")
     assert len(api.requests) == 1
@@ -131,14 +131,14 @@ class Stream(httpx.SyncByteStream):
 
 
 @pytest.mark.parametrize("kind", [httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError])
-def test_a_body_that_breaks_off_is_lost(kind):
+def test_body_that_breaks_off_is_lost(kind):
     pieces = [b'{"result":{"request_id":"id-1"}', kind("words")]
     api = Api(httpx.Response(200, stream=Stream(pieces)))
     assert submit(api) == OutcomeUnknown(kind.__name__)
     assert len(api.requests) == 1
 
 
-def test_a_body_that_dribbles_ends_at_the_deadline(monkeypatch):
+def test_body_that_dribbles_ends_at_deadline(monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     given_out = []
@@ -152,7 +152,7 @@ def test_a_body_that_dribbles_ends_at_the_deadline(monkeypatch):
     assert len(given_out) == 9  # of 60 seconds
 
 
-def test_the_deadline_is_the_longest_wait_for_an_answer():
+def test_deadline_is_longest_wait_for_answer():
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     with client(api).submit(MODEL, BODY, 42):
         pass
@@ -161,13 +161,13 @@ def test_the_deadline_is_the_longest_wait_for_an_answer():
     assert timeout["connect"] == module.CONNECT_SECONDS
 
 
-def test_a_body_in_an_unasked_encoding_that_is_broken_is_lost():
+def test_body_in_unasked_encoding_that_is_broken_is_lost():
     api = Api(httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"])))
     assert submit(api) == OutcomeUnknown("DecodingError")
 
 
 @pytest.mark.parametrize("size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY])
-def test_a_large_answer_is_kept_on_disk_byte_for_byte(size):
+def test_large_answer_is_kept_on_disk_byte_for_byte(size):
     body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
     pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
     with client(Api(httpx.Response(200, stream=Stream(pieces)))).poll(MODEL, "id-1", 60) as reply:
@@ -180,7 +180,7 @@ def test_a_large_answer_is_kept_on_disk_byte_for_byte(size):
 
 
 @pytest.mark.parametrize("submitting", [True, False])
-def test_an_answer_beyond_what_can_be_held_is_a_failed_batch_and_is_not_read_on(monkeypatch, submitting):
+def test_answer_beyond_what_can_be_held_is_failed_batch_and_is_not_read_on(monkeypatch, submitting):
     monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
     taken = []
 
@@ -195,7 +195,7 @@ def test_an_answer_beyond_what_can_be_held_is_a_failed_batch_and_is_not_read_on(
     assert len(taken) == 4
 
 
-def test_a_large_answer_may_be_let_go_while_views_of_it_live():
+def test_large_answer_may_be_let_go_while_views_of_it_live():
     body = json.dumps({"responses": ["x" * 2 * MAX_BYTES_IN_MEMORY]}).encode()
     with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()

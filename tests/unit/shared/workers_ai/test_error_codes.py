@@ -47,19 +47,19 @@ def reply(status, code, message="words"):
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-def test_on_a_submit_the_code_decides_whatever_the_status(code, verdict):
+def test_on_submit_code_decides_whatever_status(code, verdict):
     statuses = (400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302)
     assert {status: classify_submit_error(reply(status, code)) for status in statuses} == dict.fromkeys(
         statuses, verdict
     )
 
 
-def test_no_other_code_has_a_verdict():
+def test_no_other_code_has_verdict():
     assert {**dict(EVERY), **OBSERVED_ONLY} == verdicts._CODES
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-def test_on_a_poll_the_code_decides_likewise(code, verdict):
+def test_on_poll_code_decides_likewise(code, verdict):
     for status in (200, 400, 401, 403, 404, 410, 500):
         assert classify_poll_error(reply(status, code)) is verdict, status
 
@@ -91,7 +91,7 @@ FORMS = ((None, True), (123456, True), (None, False))
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("form", range(3), ids=["without-code", "unknown-code", "page"])
-def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a_poll(status, form):
+def test_without_known_code_status_decides_and_page_decides_nothing_on_poll(status, form):
     code, enveloped = FORMS[form]
     said = [classify(Rejected(status, code, "", enveloped=enveloped)).value for classify in CLASSIFY]
     assert " ".join(said) == STATUSES[status][form]
@@ -109,7 +109,7 @@ def test_without_a_known_code_the_status_decides_and_a_page_decides_nothing_on_a
         (404, 7000, False, ErrorClass.TRY_LATER, ErrorClass.TRY_LATER),
     ],
 )
-def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
+def test_what_token_decides_once_it_is_good(status, code, enveloped, submitting, polling):
     for on_poll, wanted in ((False, submitting), (True, polling)):
         assert classify_with_valid_token(Rejected(status, code, "", enveloped=enveloped), polling=on_poll) is wanted
 
@@ -117,11 +117,11 @@ def test_what_the_token_decides_once_it_is_good(status, code, enveloped, submitt
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
 @pytest.mark.parametrize("classify", CLASSIFY)
 @pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
-def test_a_model_without_a_queue_is_the_models_fault_in_any_case_of_letters(code, classify, words):
+def test_model_without_queue_is_models_fault_in_any_case_of_letters(code, classify, words):
     assert classify(reply(400, code, f"AiError: Model {words}.")) is ErrorClass.MODEL
 
 
-def test_a_page_is_not_believed_of_a_model_without_a_queue():
+def test_page_is_not_believed_of_model_without_queue():
     page = Rejected(500, None, "does not support request queuing")
     assert classify_poll_error(page) is ErrorClass.TRY_LATER
 
@@ -129,7 +129,7 @@ def test_a_page_is_not_believed_of_a_model_without_a_queue():
 @pytest.mark.parametrize(
     ("code", "words"), [(5016, "terms"), (5035, "Workers Paid"), (3041, "access"), (5018, "access"), (5007, "Batch")]
 )
-def test_the_message_of_a_rejected_model_says_what_to_do(code, words):
+def test_message_of_rejected_model_says_what_to_do(code, words):
     told = model_error_message("@cf/a/b", code)
     assert "@cf/a/b" in told
     assert str(code) in told

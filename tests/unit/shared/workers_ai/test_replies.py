@@ -40,13 +40,13 @@ DONE = [
 @pytest.mark.parametrize("content", DONE)
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("status", [200, 201, 202])
-def test_results_of_either_shape_with_or_without_envelope_are_an_answer(content, indent, status):
+def test_results_of_either_shape_with_or_without_envelope_are_answer(content, indent, status):
     body = json.dumps(content, indent=indent).encode()
     assert ask(Api(httpx.Response(status, content=body))) == body
 
 
 @pytest.mark.parametrize("content", DONE)
-def test_immediate_results_are_the_answer_of_a_submit(content):
+def test_immediate_results_are_answer_of_submit(content):
     assert isinstance(submit(Api(httpx.Response(200, json=content))), Answer)
 
 
@@ -68,24 +68,24 @@ def test_immediate_results_are_the_answer_of_a_submit(content):
         ({"status": "a word nobody knows", "results": []}, "a word nobody knows"),
     ],
 )
-def test_a_poll_without_results_is_pending_under_the_apis_own_word(content, word):
+def test_poll_without_results_is_pending_under_apis_own_word(content, word):
     assert ask(Api(httpx.Response(200, json=content))) == Pending(word)
 
 
 @pytest.mark.parametrize("number", [1, 12_345, 2**63 - 1])
-def test_an_integer_request_id_is_taken_as_text(number):
+def test_integer_request_id_is_taken_as_text(number):
     content = enveloped({"status": "queued", "request_id": number})
     assert submit(Api(httpx.Response(200, json=content))) == Accepted(str(number))
 
 
 @pytest.mark.parametrize("more", [{}, {"responses": None}, {"results": {}}, {"request_id": "id-1"}])
 @pytest.mark.parametrize("word", ["completed", "Done"])
-def test_a_completed_batch_without_an_array_is_doubtful(word, more):
+def test_completed_batch_without_array_is_doubtful(word, more):
     assert ask(Api(httpx.Response(200, json=enveloped({"status": word, **more})))) == NoAnswers()
 
 
 @pytest.mark.parametrize(("word", "reply"), [("completed", NoAnswers()), ("done", Pending("done"))])
-def test_without_the_envelope_only_the_apis_own_word_is_a_completed_batch(word, reply):
+def test_without_envelope_only_apis_own_word_is_completed_batch(word, reply):
     assert ask(Api(httpx.Response(200, json={"status": word}))) == reply
 
 
@@ -101,12 +101,12 @@ def test_without_the_envelope_only_the_apis_own_word_is_a_completed_batch(word, 
         enveloped([{"status": "queued", "request_id": "id-1"}]),
     ],
 )
-def test_a_request_id_accepts_a_submit(status, content):
+def test_request_id_accepts_submit(status, content):
     assert submit(Api(httpx.Response(status, json=content))) == Accepted("id-1")
 
 
 @pytest.mark.parametrize("word", ["failed", "FAILED", "error", "errored", "cancelled", "canceled"])
-def test_a_failed_batch_has_its_code_and_message(word):
+def test_failed_batch_has_its_code_and_message(word):
     inner = {"status": word, "errors": [{"code": 3030, "message": "batch failed"}]}
     assert ask(Api(httpx.Response(200, json=enveloped(inner)))) == Failed(3030, "batch failed")
     named = {"status": word, "request_id": "id-1"}
@@ -114,7 +114,7 @@ def test_a_failed_batch_has_its_code_and_message(word):
 
 
 @pytest.mark.parametrize("word", ["failed", "error"])
-def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
+def test_failure_that_does_not_name_batch_may_be_any_programs(word):
     answer = httpx.Response(200, json={"status": word, "message": "upstream"})
     assert ask(Api(answer)) == Failed(None, "upstream", enveloped=False)
     assert isinstance(submit(Api(answer)), OutcomeUnknown)
@@ -141,13 +141,13 @@ def test_a_failure_that_does_not_name_the_batch_may_be_any_programs(word):
     ],
 )
 @pytest.mark.parametrize("submitting", [True, False])
-def test_a_4xx_is_a_refusal_with_code_and_words_wherever_they_stand(content, code, words, submitting):
+def test_4xx_is_refusal_with_code_and_words_wherever_they_stand(content, code, words, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(400, json=content)))
     assert reply == Rejected(400, code, words, None, enveloped=True)
 
 
 @pytest.mark.parametrize("status", [200, 500, 503])
-def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(status):
+def test_apis_own_envelope_of_error_is_refusal_whatever_status(status):
     assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
 
 
@@ -156,7 +156,7 @@ def test_the_apis_own_envelope_of_an_error_is_a_refusal_whatever_the_status(stat
     [b"", b"<html>no</html>", b"{", b"\xff", b"{}", b'{"message":"Forbidden"}', b'{"error":"no"}', b'{"errors":{}}'],
 )
 @pytest.mark.parametrize("submitting", [True, False])
-def test_any_3xx_or_4xx_page_is_a_refusal(content, submitting):
+def test_any_3xx_or_4xx_page_is_refusal(content, submitting):
     for status in (300, 301, 302, 307, 308, 400, 401, 403, 404, 405, 408, 410, 413, 422, 429):
         reply = (submit if submitting else ask)(Api(httpx.Response(status, content=content)))
         assert isinstance(reply, Rejected), status
@@ -178,7 +178,7 @@ def test_any_3xx_or_4xx_page_is_a_refusal(content, submitting):
         ),
     ],
 )
-def test_what_is_not_the_apis_is_lost(status, content, submitting):
+def test_what_is_not_apis_is_lost(status, content, submitting):
     assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), OutcomeUnknown)
 
 
@@ -201,7 +201,7 @@ def test_what_is_not_the_apis_is_lost(status, content, submitting):
         {},
     ],
 )
-def test_a_good_submit_without_id_or_results_is_lost(content):
+def test_good_submit_without_id_or_results_is_lost(content):
     assert isinstance(submit(Api(httpx.Response(200, json=content))), OutcomeUnknown)
 
 
@@ -220,7 +220,7 @@ def test_a_good_submit_without_id_or_results_is_lost(content):
     ],
 )
 @time_machine.travel("2026-11-21T09:30:00Z", tick=False)
-def test_retry_after_is_a_bounded_number_of_seconds_or_says_nothing(header, seconds):
+def test_retry_after_is_bounded_number_of_seconds_or_says_nothing(header, seconds):
     reply = parse_reply(429, header, b"", submitting=True)
     assert reply.retry_after == seconds
 
@@ -242,7 +242,7 @@ def test_any_retry_after_is_bounded(header):
         (b"\\\\ud83d \\ud83d", b"\\\\ud83d \\ufffd"),
     ],
 )
-def test_half_a_surrogate_pair_does_not_lose_the_answer(written, kept):
+def test_half_surrogate_pair_does_not_lose_answer(written, kept):
     template = b'{"result":{"responses":[{"id":0,"success":true,"result":{"response":"%b"}}]},"success":true}'
     assert ask(Api(httpx.Response(200, content=template % written))) == template % kept
 
@@ -284,7 +284,7 @@ def test_any_bytes_are_classified(content, status, submitting):
     status=st.sampled_from([200, 302, 400, 500]),
     submitting=st.booleans(),
 )
-def test_any_json_of_the_apis_members_is_classified(content, status, submitting):
+def test_any_json_of_apis_members_is_classified(content, status, submitting):
     reply = parse_reply(status, None, json.dumps(content).encode(), submitting=submitting)
     if isinstance(reply, Accepted):
         assert submitting

@@ -26,7 +26,7 @@ def on_disk(content):
 
 @pytest.mark.parametrize("kept", [bytes, on_disk])
 @given(text=written.map(b"".join))
-def test_the_text_is_the_one_that_python_reads_with_each_half_replaced(kept, text):
+def test_text_is_one_that_python_reads_with_each_half_replaced(kept, text):
     content = b'["' + text + b'"]'
     expected = [json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")]
 
@@ -36,14 +36,14 @@ def test_the_text_is_the_one_that_python_reads_with_each_half_replaced(kept, tex
 
 
 @given(text=written.map(b"".join), size=st.integers(1, 20))
-def test_the_size_of_the_pieces_does_not_matter(text, size):
+def test_size_of_pieces_does_not_matter(text, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK_BYTES", size)
         in_pieces = without_lone_surrogates(text)
     assert in_pieces == without_lone_surrogates(text)
 
 
-def test_a_large_reply_takes_a_pieces_worth_of_memory():
+def test_large_reply_takes_pieces_worth_of_memory():
     content = on_disk(b'["' + b"a" * (32 << 20) + rb"\ud83d" + b'"]')
     tracemalloc.start()
     try:

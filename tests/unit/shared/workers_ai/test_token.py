@@ -29,33 +29,33 @@ from tests.support.api_client import (
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_not_followed_and_the_token_not_sent_on(status):
+def test_redirect_is_not_followed_and_token_not_sent_on(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
     assert isinstance(submit(api), Rejected)
     assert [request.url.host for request in api.requests] == ["api.cloudflare.com"]
 
 
-def test_a_redirect_of_the_tokens_check_is_not_followed():
+def test_redirect_of_tokens_check_is_not_followed():
     api = Api(httpx.Response(302, headers={"location": "https://evil.example/"}))
     assert client(api).check_token() is TokenState.REFUSED
     assert len(api.requests) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_read_again_and_a_changed_one_tried_once(status):
+def test_refused_token_is_read_again_and_changed_one_tried_once(status):
     api = Api(httpx.Response(status, json=refusal(10000)), httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret("old", "new")) == Accepted("id-1")
     assert [request.headers["authorization"] for request in api.requests] == ["Bearer old", "Bearer new"]
     assert [request.content for request in api.requests] == [BODY, BODY]
 
 
-def test_a_changed_token_that_is_refused_too_is_not_tried_a_third_time():
+def test_changed_token_that_is_refused_too_is_not_tried_third_time():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api, Secret("old", "new", "newer")) == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 2
 
 
-def test_an_unchanged_token_is_not_tried_again():
+def test_unchanged_token_is_not_tried_again():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api) == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 1
@@ -70,33 +70,33 @@ def test_an_unchanged_token_is_not_tried_again():
         *map(made, by_name(NOT_SENT | UNKNOWABLE)),
     ],
 )
-def test_no_other_reply_to_a_submit_is_followed_by_a_second_post(answer):
+def test_no_other_reply_to_submit_is_followed_by_second_post(answer):
     api = Api(answer)
     submit(api, Secret("old", "new"))
     assert len(api.requests) == 1
 
 
-def test_a_lost_second_post_is_lost():
+def test_lost_second_post_is_lost():
     api = Api(httpx.Response(401, json=refusal(10000)), made(httpx.ReadTimeout))
     assert submit(api, Secret("old", "new")) == OutcomeUnknown("ReadTimeout")
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "zero\u200bwidth", "tökén"])
-def test_a_secret_that_holds_no_token_is_a_refused_token_and_no_lost_post(token):
+def test_secret_that_holds_no_token_is_refused_token_and_no_lost_post(token):
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret(token)) == Rejected(401, None, "The secret holds no token.")
     assert client(api, Secret(token)).check_token() is TokenState.REFUSED
     assert api.requests == []
 
 
-def test_a_secret_that_cannot_be_read_sends_nothing():
+def test_secret_that_cannot_be_read_sends_nothing():
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     reply = submit(api, Secret(StorageError("Secrets Manager: throttled")))
     assert reply == Rejected(0, None, "no token: Secrets Manager: throttled")
     assert api.requests == []
 
 
-def test_a_refused_token_stays_refused_when_the_secret_cannot_be_read_again():
+def test_refused_token_stays_refused_when_secret_cannot_be_read_again():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api, Secret("old", StorageError("down"))) == Rejected(401, 10000, "words", enveloped=True)
 
@@ -120,7 +120,7 @@ def test_a_refused_token_stays_refused_when_the_secret_cannot_be_read_again():
         (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
 )
-def test_a_token_is_valid_or_refused_only_by_a_reply_of_the_api_itself(answer, state):
+def test_token_is_valid_or_refused_only_by_reply_of_api_itself(answer, state):
     api = Api(answer)
     assert client(api).check_token() is state
     (request,) = api.requests
@@ -128,19 +128,19 @@ def test_a_token_is_valid_or_refused_only_by_a_reply_of_the_api_itself(answer, s
     assert request.url.path == f"/client/v4/accounts/{ACCOUNT}/ai/models/search"
 
 
-def test_a_refused_token_is_unknown_when_the_secret_holds_another_by_now():
+def test_refused_token_is_unknown_when_secret_holds_another_by_now():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert client(api, Secret("old", "new")).check_token() is TokenState.UNKNOWN
     assert client(api, Secret(StorageError("down"))).check_token() is TokenState.UNKNOWN
     assert len(api.requests) == 1
 
 
-def test_a_token_never_shows_in_a_reply():
+def test_token_never_shows_in_reply():
     replies = [submit(Api(answer)) for answer in (httpx.Response(401), made(httpx.ReadError), made(httpx.ConnectError))]
     assert TOKEN not in repr(replies)
 
 
-def test_an_error_of_the_caller_is_the_callers():
+def test_error_of_caller_is_callers():
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     with pytest.raises(ZeroDivisionError), client(api).submit(MODEL, BODY, 60):
         raise ZeroDivisionError

@@ -72,7 +72,7 @@ def call(ai, *, poll=False):
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 @pytest.mark.parametrize("poll", [False, True])
-def test_submits_and_polls_go_to_the_transports_own_address(name, poll):
+def test_submits_and_polls_go_to_transports_own_address(name, poll):
     api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
     call(client(name, api), poll=poll)
     (request,) = api.requests
@@ -82,14 +82,14 @@ def test_submits_and_polls_go_to_the_transports_own_address(name, poll):
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
-def test_a_batch_is_accepted_with_and_without_the_envelope(name):
+def test_batch_is_accepted_with_and_without_envelope(name):
     bare = Api(lambda request: httpx.Response(200, json=ACCEPTED))
     enveloped = Api(lambda request: httpx.Response(200, json={"result": ACCEPTED, "success": True, "errors": []}))
     assert call(client(name, bare)) == call(client(name, enveloped)) == Accepted("id-1")
 
 
 @pytest.mark.parametrize("poll", [False, True])
-def test_a_gateway_neither_answers_from_its_cache_nor_sends_a_call_twice(poll):
+def test_gateway_neither_answers_from_its_cache_nor_sends_call_twice(poll):
     api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
     call(client("gateway", api), poll=poll)
     (request,) = api.requests
@@ -98,7 +98,7 @@ def test_a_gateway_neither_answers_from_its_cache_nor_sends_a_call_twice(poll):
     assert "cf-aig-authorization" not in request.headers
 
 
-def test_only_the_gateway_gets_the_gateways_token():
+def test_only_gateway_gets_gateways_token():
     api = Api(lambda request: httpx.Response(200, json={"success": True}))
     ai = client("gateway", api, Credentials("secret", "gateway-secret"))
     call(ai)
@@ -110,7 +110,7 @@ def test_only_the_gateway_gets_the_gateways_token():
 
 
 @pytest.mark.parametrize("name", ["rest", "gateway"])
-def test_another_account_is_in_every_address_instead_of_the_stacks(name):
+def test_another_account_is_in_every_address_instead_of_stacks(name):
     settings = settings_of(name)
     own, other = transport_of(settings), transport_of(settings, OTHER)
     assert own == TRANSPORTS[name]
@@ -120,7 +120,7 @@ def test_another_account_is_in_every_address_instead_of_the_stacks(name):
     assert ACCOUNT not in other.run_url + other.check_url
 
 
-def test_a_worker_is_sent_nothing_for_another_account():
+def test_worker_is_sent_nothing_for_another_account():
     settings = settings_of("worker")
     assert transport_of(settings, ACCOUNT) == TRANSPORTS["worker"]
     api = Api(lambda request: httpx.Response(200, json={"success": True}))
@@ -148,7 +148,7 @@ def test_a_worker_is_sent_nothing_for_another_account():
         (httpx.Response(404, text="There is nothing here yet"), TokenState.UNKNOWN),
     ],
 )
-def test_the_free_call_says_whether_the_secret_is_good(name, url, answer, state):
+def test_free_call_says_whether_secret_is_good(name, url, answer, state):
     api = Api(lambda request: answer)
     assert client(name, api).check_token() is state
     (request,) = api.requests
@@ -163,13 +163,13 @@ def test_the_free_call_says_whether_the_secret_is_good(name, url, answer, state)
         (429, 2003, "Rate limited"),
     ],
 )
-def test_an_error_in_the_gateways_own_form_is_read(status, code, message):
+def test_error_in_gateways_own_form_is_read(status, code, message):
     body = {"success": False, "result": [], "messages": [], "error": [{"code": code, "message": message}]}
     api = Api(lambda request: httpx.Response(status, json=body))
     assert call(client("gateway", api)) == Rejected(status, code, message, enveloped=True)
 
 
-def test_a_changed_gateway_token_is_read_again_and_the_call_repeated_once():
+def test_changed_gateway_token_is_read_again_and_call_repeated_once():
     def answer(request):
         good = request.headers["cf-aig-authorization"] == "Bearer new"
         refused = {"success": False, "error": [{"code": 2009, "message": "Unauthorized"}]}
@@ -181,7 +181,7 @@ def test_a_changed_gateway_token_is_read_again_and_the_call_repeated_once():
 
 
 @pytest.mark.parametrize("credentials", [Credentials(""), Credentials("a b"), Credentials("good", "bad\n")])
-def test_a_secret_that_no_header_can_hold_is_never_sent(credentials):
+def test_secret_that_no_header_can_hold_is_never_sent(credentials):
     api = Api(lambda request: pytest.fail("it was sent"))
     with contextlib.suppress(StorageError):
         assert call(client("gateway", api, credentials)).status == 401

@@ -32,7 +32,7 @@ def array_of(*sizes, separator=b","):
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("data", [lines_of(20), lines_of(20, 20)])
-def test_a_cut_ends_with_the_upload(data):
+def test_cut_ends_with_upload(data):
     assert len(cuts_of(plan_of((10, LIMIT)), data)) == 1
 
 
@@ -48,7 +48,7 @@ def test_a_cut_ends_with_the_upload(data):
         ((20, 20, 20, 20, 20), -22, [3, 2]),
     ],
 )
-def test_a_batch_holds_records_up_to_the_last_byte_of_its_limit(block, sizes, spare, records):
+def test_batch_holds_records_up_to_last_byte_of_its_limit(block, sizes, spare, records):
     whole = WRAPPING + sum(sizes) + len(sizes) - 1
     cuts = cuts_of(plan_of((10, whole + spare)), lines_of(*sizes), block)
     assert [len(one.rows) for one in cuts] == records
@@ -60,7 +60,7 @@ def test_a_batch_holds_records_up_to_the_last_byte_of_its_limit(block, sizes, sp
     [((60,), [1]), ((60, 20), [1, 1]), ((20, 60), [1, 1]), ((20, 60, 20, 20), [1, 1, 2]), ((60, 60), [1, 1])],
 )
 @pytest.mark.parametrize("limit", [59, 58, 40])
-def test_a_record_larger_than_a_batch_travels_alone(block, sizes, records, limit):
+def test_record_larger_than_batch_travels_alone(block, sizes, records, limit):
     cuts = cuts_of(plan_of((10, WRAPPING + limit)), lines_of(*sizes), block)
     assert [len(one.rows) for one in cuts] == ([1] * len(sizes) if limit == 40 else records)
     assert sum(one.sendable for one in cuts) == len(sizes)
@@ -68,11 +68,11 @@ def test_a_record_larger_than_a_batch_travels_alone(block, sizes, records, limit
 
 @pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
 @pytest.mark.parametrize(("most", "records"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
-def test_a_batch_holds_as_many_records_as_it_may(block, most, records):
+def test_batch_holds_as_many_records_as_it_may(block, most, records):
     assert [len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)] == records
 
 
-def test_records_before_a_documents_fault_are_cut_before_it_is_reported():
+def test_records_before_documents_fault_are_cut_before_it_is_reported():
     cuts = cut(plan_of((10, LIMIT), "array"), Checkpoint(offset=0), 0, [record_of(20) + b"," + record_of(20) + b"}"])
     assert len(next(cuts).rows) == 2
     with pytest.raises(UploadError) as told:
@@ -93,14 +93,14 @@ def test_records_before_a_documents_fault_are_cut_before_it_is_reported():
         (b" " + array_of(20, 30), "array"),
     ],
 )
-def test_a_records_length_is_that_of_its_place_in_the_body(data, form):
+def test_records_length_is_that_of_its_place_in_body(data, form):
     (one,) = cuts_of(plan_of((10, LIMIT), form), data)
     assert one.rows.lengths == [20, 30]
     assert len(one.body) == WRAPPING + 51
 
 
 @pytest.mark.parametrize("separator", [b",", b" ,\n  "])
-def test_white_space_of_a_document_takes_no_room_in_a_batch(separator):
+def test_white_space_of_document_takes_no_room_in_batch(separator):
     cuts = cuts_of(plan_of((10, WRAPPING + 62), "array"), array_of(20, 20, 20, separator=separator))
     assert [len(one.rows) for one in cuts] == [3]
 
@@ -119,13 +119,13 @@ def test_each_record_has_its_line(data, rows):
     assert [(row.line, row.code) for row in one.rows] == rows
 
 
-def test_elements_of_a_document_have_no_line():
+def test_elements_of_document_have_no_line():
     (one,) = cuts_of(plan_of((10, LIMIT), "array"), b"{},1,{}]")
     assert [(row.line, row.code) for row in one.rows] == [(None, ""), (None, "not_an_object"), (None, "")]
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
-def test_a_fault_in_a_run_of_any_length_is_found_and_the_others_are_sent(records):
+def test_fault_in_run_of_any_length_is_found_and_others_are_sent(records):
     sound = [b"{}"] * (records - 1)
     for place in range(records):
         data = b"\n".join([*sound[:place], b"wrong", *sound[place:]])
@@ -135,14 +135,14 @@ def test_a_fault_in_a_run_of_any_length_is_found_and_the_others_are_sent(records
 
 @pytest.mark.parametrize("ending", [b"", b"\r"])
 @pytest.mark.parametrize(("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)])
-def test_a_record_is_sent_as_long_as_its_body_stays_under_the_apis_limit(size, is_sent, ending):
+def test_record_is_sent_as_long_as_its_body_stays_under_apis_limit(size, is_sent, ending):
     judged = validate_record(record_of(size) + ending, 1)
     assert getattr(judged, "code", "") == ("" if is_sent else "too_large")
     ((row,),) = [one.rows for one in cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")]
     assert row.code == ("" if is_sent else "too_large")
 
 
-def test_the_beginning_of_a_record_too_large_for_memory_is_reported():
+def test_beginning_of_record_too_large_for_memory_is_reported():
     judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
     assert judged.message == "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
     assert msgspec.json.decode(judged.request) == '{"text":'
@@ -168,19 +168,19 @@ FILLING = b"x" * 3 * LIMIT
         (b"[%b]", b"null"),
     ],
 )
-def test_a_record_too_large_keeps_a_reference_that_is_whole_in_its_beginning(record, reference, form, block):
+def test_record_too_large_keeps_reference_that_is_whole_in_its_beginning(record, reference, form, block):
     records = [b'{"text":"a"}', record % FILLING, b'{"external_reference":"b"}']
     data = b"\n".join(records) if form == "jsonl" else b",\n".join(records) + b"]"
     rows = [row for one in cuts_of(plan_of((10, LIMIT - 1), form), data, block) for row in one.rows]
     assert [(row.code, bytes(row.reference)) for row in rows] == [("", b"null"), ("too_large", reference), ("", b'"b"')]
 
 
-def test_a_line_of_white_space_is_not_a_record_however_long():
+def test_line_of_white_space_is_not_record_however_long():
     assert validate_record(OverlongRecord(b"", 7 * LIMIT), 3) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT])
-def test_a_blank_line_is_not_a_record(raw):
+def test_blank_line_is_not_record(raw):
     assert validate_record(raw, 1) is None
 
 
@@ -215,24 +215,24 @@ def test_what_cannot_be_sent_is_reported_with_its_line_and_beginning(raw, code, 
         (b"[1, 2]", b"[1, 2]"),
     ],
 )
-def test_a_reference_is_kept_on_one_line_a_text_in_its_shortest_form_and_all_else_as_written(written, kept):
+def test_reference_is_kept_on_one_line_text_in_its_shortest_form_and_all_else_as_written(written, kept):
     judged = validate_record(b'{"external_reference":%b}' % written, None)
     assert bytes(judged.reference) == kept
 
 
 @pytest.mark.parametrize("raw", [b"{}", b'{"external_reference":null}'])
-def test_records_without_a_reference_have_none_in_the_index(raw):
+def test_records_without_reference_have_none_in_index(raw):
     assert validate_record(raw, 1).reference is NO_REFERENCE
     (one,) = cuts_of(plan_of((10, LIMIT)), raw + b"\nwrong\n" + raw)
     assert one.rows.references == []
 
 
-def test_a_reference_among_records_without_one_stands_at_its_place():
+def test_reference_among_records_without_one_stands_at_its_place():
     (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
     assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
 
 
-def test_a_run_with_a_fault_is_divided_until_few_records_are_left(monkeypatch):
+def test_run_with_fault_is_divided_until_few_records_are_left(monkeypatch):
     judged = []
     true_validate = module.validate_record
     monkeypatch.setattr(module, "validate_record", lambda raw, line: judged.append(line) or true_validate(raw, line))

@@ -130,9 +130,7 @@ def test_every_element_becomes_one_row_in_order_and_every_sound_one_is_sent_byte
 
 
 @given(document=documents(), limits=limits, size=blocks_of)
-def test_where_documents_are_cut_does_not_depend_on_the_blocks_and_every_end_can_be_gone_on_from(
-    document, limits, size
-):
+def test_where_documents_are_cut_does_not_depend_on_blocks_and_every_end_can_be_gone_on_from(document, limits, size):
     data, _, form = document
     plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
     cuts = cuts_of(plan, data)
@@ -187,7 +185,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("form", DOCUMENTS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_a_document_cut_short_anywhere_is_broken_behind_the_records_before(form, size):
+def test_document_cut_short_anywhere_is_broken_behind_records_before(form, size):
     data = DOCUMENTS[form]
     start = start_of(data, form)
     plan = plan_of((2, 390), form, start)
@@ -220,7 +218,7 @@ def test_a_document_cut_short_anywhere_is_broken_behind_the_records_before(form,
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
-def test_a_broken_document_is_reported_with_its_position_after_the_records_before_it(data, before, size):
+def test_broken_document_is_reported_with_its_position_after_records_before_it(data, before, size):
     plan = plan_of((10, 390), "array", 1)
     rows, problem = told(plan, data, size)
     assert len(rows) == before
@@ -236,7 +234,7 @@ def test_a_broken_document_is_reported_with_its_position_after_the_records_befor
     junk=st.sampled_from([b"", b",", b"]", b"}", b'"', b"{", b"\\", b"x"]),
     size=blocks_of,
 )
-def test_damage_anywhere_ends_and_never_depends_on_the_blocks(document, at, junk, size):
+def test_damage_anywhere_ends_and_never_depends_on_blocks(document, at, junk, size):
     data, _, form = document
     start = data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1
     place = start + int(at * (len(data) - start))

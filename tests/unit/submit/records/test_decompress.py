@@ -29,7 +29,7 @@ def unpack(packing, data, size=1 << 20):
 
 @pytest.mark.parametrize("packing", PACK)
 @given(content=st.one_of(st.binary(max_size=200), st.just(TEXT)), size=st.integers(1, 300))
-def test_what_was_packed_comes_out_whatever_the_blocks(packing, content, size):
+def test_what_was_packed_comes_out_whatever_blocks(packing, content, size):
     stored = PACK[packing](content)
     assert unpack(packing, stored, size) == content
     if packing != "plain":
@@ -59,7 +59,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_work_grows_with_the_archive_and_not_with_its_square(packing, monkeypatch):
+def test_work_grows_with_archive_and_not_with_its_square(packing, monkeypatch):
     """A decompressor copies what it does not use: 8 MB of one member for each record took half a minute."""
     begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
     monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
@@ -94,16 +94,16 @@ def test_time_is_checked_although_nothing_comes_out(packing):
         list(decompress(packing, in_blocks(stored, 1 << 20), no_time))
 
 
-def test_zero_bytes_behind_the_last_gzip_member_are_padding():
+def test_zero_bytes_behind_last_gzip_member_are_padding():
     assert unpack("gzip", gzip.compress(TEXT) + bytes(513), 7) == TEXT
 
 
-def test_a_skippable_zstd_frame_is_skipped():
+def test_skippable_zstd_frame_is_skipped():
     skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
     assert unpack("zstd", zstd.compress(TEXT) + skippable + zstd.compress(TEXT), 11) == 2 * TEXT
 
 
-def test_a_large_window_is_tolerated():
+def test_large_window_is_tolerated():
     options = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.enable_long_distance_matching: 1}
     compressor = zstd.ZstdCompressor(options=options)
     stored = compressor.compress(TEXT) + compressor.flush()
@@ -112,7 +112,7 @@ def test_a_large_window_is_tolerated():
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 @pytest.mark.parametrize("size", [1, 1 << 20])
-def test_an_archive_cut_short_anywhere_is_broken(packing, size):
+def test_archive_cut_short_anywhere_is_broken(packing, size):
     stored = PACK[packing](TEXT[:200])
     for end in range(4, len(stored)):
         with pytest.raises(UploadError) as caught:
@@ -130,7 +130,7 @@ def test_junk_is_broken_and_reported_with_how_far_it_was_good(packing, damage):
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 @given(at=st.integers(4, 60), byte=st.integers(0, 255), size=st.integers(1, 99))
-def test_damage_ends_and_is_an_upload_fault_or_the_right_text(packing, at, byte, size):
+def test_damage_ends_and_is_upload_fault_or_right_text(packing, at, byte, size):
     options = {zstd.CompressionParameter.checksum_flag: 1}
     stored = bytearray(zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0))
     stored[at] = byte
@@ -142,7 +142,7 @@ def test_damage_ends_and_is_an_upload_fault_or_the_right_text(packing, at, byte,
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_a_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
+def test_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
     monkeypatch.setattr(module, "MAX_RATIO", 50)
     monkeypatch.setattr(module, "RATIO_FROM_BYTES", 1 << 20)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)
@@ -155,7 +155,7 @@ def test_a_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
     assert sum(blocks) <= (1 << 20) + 50 * len(bomb)
 
 
-def test_zero_bytes_of_a_well_packed_upload_are_not_a_bomb():
+def test_zero_bytes_of_well_packed_upload_are_not_bomb():
     assert sum(map(len, decompress("gzip", in_blocks(gzip.compress(bytes(80 << 20)), 1 << 20)))) == 80 << 20
 
 
@@ -189,7 +189,7 @@ def _zip():
         (b"\x00\x01\x02", "JSON Lines"),
     ],
 )
-def test_a_foreign_format_is_refused_with_the_way_to_fix_it(content, fix):
+def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
     assert detect_compression(content) == "plain"
     with pytest.raises(UploadError, match=fix) as caught:
         reject_foreign_format(content[:16])

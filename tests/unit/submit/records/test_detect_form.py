@@ -27,7 +27,7 @@ BOM = b"\xef\xbb\xbf"
         b'{"requests":[{"text":"cut short"},',
     ],
 )
-def test_an_object_with_a_requests_array_as_the_only_value_is_a_document(text):
+def test_object_with_requests_array_as_only_value_is_document(text):
     form, start = detect_form(text, complete=True)
     assert form == "object"
     assert text[:start].rstrip().endswith(b"[")
@@ -45,7 +45,7 @@ def test_an_object_with_a_requests_array_as_the_only_value_is_a_document(text):
         b'[{"cut":"short"}',
     ],
 )
-def test_a_lone_array_of_objects_is_a_document_without_its_wrapper(text):
+def test_lone_array_of_objects_is_document_without_its_wrapper(text):
     form, start = detect_form(text, complete=True)
     assert (form, start) == ("array", text.index(b"[") + 1)
 
@@ -80,11 +80,11 @@ def test_a_lone_array_of_objects_is_a_document_without_its_wrapper(text):
         b'{"a":[1,2}\n{"a":1}',
     ],
 )
-def test_everything_else_is_json_lines_from_the_beginning_on(text):
+def test_everything_else_is_json_lines_from_beginning_on(text):
     assert detect_form(text, complete=True) == ("jsonl", 0)
 
 
-def test_json_lines_begin_behind_a_byte_order_mark():
+def test_json_lines_begin_behind_byte_order_mark():
     assert detect_form(BOM + b'{"text":"a"}\n', complete=True) == ("jsonl", len(BOM))
 
 
@@ -100,15 +100,15 @@ def test_json_lines_begin_behind_a_byte_order_mark():
         (b'[{"a":1}]\n[{"a"', "jsonl"),
     ],
 )
-def test_the_form_of_a_large_upload_is_detected_from_its_head(head, form):
+def test_form_of_large_upload_is_detected_from_its_head(head, form):
     assert detect_form(head, complete=False)[0] == form
 
 
-def test_the_head_holds_more_than_the_largest_record():
+def test_head_holds_more_than_largest_record():
     assert HEAD_BYTES > 10_000_000
 
 
-def test_a_nest_too_deep_to_read_is_json_lines_and_no_crash():
+def test_nest_too_deep_to_read_is_json_lines_and_no_crash():
     assert detect_form(b'{"a":' + b"[" * 100_000, complete=True) == ("jsonl", 0)
 
 
@@ -127,24 +127,24 @@ values = st.recursive(
     behind=st.sampled_from([b",", b"]", b" ", b"}"]),
     strict=st.booleans(),
 )
-def test_a_value_ends_where_a_json_reader_says(value, indent, behind, strict):
+def test_value_ends_where_json_reader_says(value, indent, behind, strict):
     text = json.dumps(value, indent=indent).encode()
     assert end_of_value(b" " + text + behind + b'{"a":1}', 1, strict=strict) == 1 + len(text)
 
 
 @given(value=st.one_of(st.lists(values, max_size=3), st.text(max_size=9)), part=st.floats(0, 1, exclude_max=True))
-def test_a_value_cut_short_has_no_end(value, part):
+def test_value_cut_short_has_no_end(value, part):
     text = json.dumps(value).encode()
     assert end_of_value(text[: max(1, int(part * len(text)))], 0) is None
 
 
-def test_a_raw_line_feed_in_a_string_ends_it_only_when_not_strict():
+def test_raw_line_feed_in_string_ends_it_only_when_not_strict():
     assert end_of_value(b'{"a":"\n"},', 0) is None
     assert end_of_value(b'{"a":"\n"},', 0, strict=False) == 9
 
 
 @given(head=st.binary(max_size=40), complete=st.booleans())
-def test_any_bytes_have_a_form(head, complete):
+def test_any_bytes_have_form(head, complete):
     form, start = detect_form(head, complete=complete)
     assert form in {"jsonl", "object", "array"}
     assert 0 <= start <= len(head)

@@ -57,13 +57,13 @@ def unchecked(*, skipping):
 
 @pytest.mark.parametrize("packing", PACK)
 @given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
-def test_reading_resumes_at_any_offset_in_the_unpacked_bytes(packing, start):
+def test_reading_resumes_at_any_offset_in_unpacked_bytes(packing, start):
     store = Stored(PACK[packing](TEXT))
     assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_time_is_checked_while_an_archive_is_passed_over_and_while_it_is_read(packing):
+def test_time_is_checked_while_archive_is_passed_over_and_while_it_is_read(packing):
     content = (
         PACK[packing](TEXT[:1_000]) + 50 * PACK[packing](b"") + PACK[packing](TEXT[1_000:]) + 9 * PACK[packing](TEXT)
     )
@@ -78,7 +78,7 @@ def test_time_is_checked_while_an_archive_is_passed_over_and_while_it_is_read(pa
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_looking_at_an_archive_checks_the_time_although_nothing_comes_out(packing):
+def test_looking_at_archive_checks_time_although_nothing_comes_out(packing):
     store, checks = Stored(PACK[packing](b"") * 500), []
 
     read_beginning(store, upload_of(store), lambda: checks.append(1))
@@ -86,13 +86,13 @@ def test_looking_at_an_archive_checks_the_time_although_nothing_comes_out(packin
     assert len(checks) >= 500
 
 
-def test_of_a_plain_upload_nothing_before_the_place_is_read():
+def test_of_plain_upload_nothing_before_place_is_read():
     store = Stored(TEXT)
     list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, unchecked))
     assert min(start for start, _ in store.asked) == 5_000
 
 
-def test_no_range_goes_beyond_the_upload_or_is_read_twice():
+def test_no_range_goes_beyond_upload_or_is_read_twice():
     store = Stored(TEXT)
     list(read_decompressed(store, upload_of(store), plan_of("plain"), 0, unchecked))
     assert sum(length for _, length in store.asked) == len(TEXT)
@@ -111,20 +111,20 @@ def test_no_range_goes_beyond_the_upload_or_is_read_twice():
         (b'{"requests":[' + b'{"a":1},' * 1_000 + b"{}]}", ("object", 13)),
     ],
 )
-def test_the_first_bytes_tell_packing_form_and_place(packing, content, found):
+def test_first_bytes_tell_packing_form_and_place(packing, content, found):
     store = Stored(PACK[packing](content))
     beginning = read_beginning(store, upload_of(store))
     assert (beginning.packing, *detect_form(beginning.head, complete=beginning.complete)) == (packing, *found)
 
 
-def test_looking_at_a_large_upload_reads_only_its_head():
+def test_looking_at_large_upload_reads_only_its_head():
     store = Stored(TEXT)
     read_beginning(store, upload_of(store))
     assert sum(length for _, length in store.asked) <= 2_000 + RANGE
 
 
 @pytest.mark.parametrize("packing", PACK)
-def test_a_foreign_format_is_detected_through_its_compression(packing):
+def test_foreign_format_is_detected_through_its_compression(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
     with pytest.raises(UploadError, match="Parquet"):
         read_beginning(store, upload_of(store))
@@ -144,16 +144,16 @@ def test_a_foreign_format_is_detected_through_its_compression(packing):
         ("inbox/@other/baai/bge-m3/july.jsonl", None),
     ],
 )
-def test_a_path_may_begin_with_a_model_id(key, model):
+def test_path_may_begin_with_model_id(key, model):
     assert path_options(key).get("model") == model
 
 
 @pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
-def test_a_path_that_only_begins_like_a_model_id_names_a_bad_model(key):
+def test_path_that_only_begins_like_model_id_names_bad_model(key):
     assert not is_model(path_options(key)["model"])
 
 
 @given(model=st.text(max_size=30))
-def test_a_model_id_has_the_documented_form(model):
+def test_model_id_has_documented_form(model):
     documented = re.match(r"^@(cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z", model)
     assert is_model(model) == (bool(documented) and not {".", ".."} & set(model.split("/")))
