@@ -30,8 +30,7 @@ PAUSED_LOOK_SECONDS = 300.0
 FIRST_MODEL_WAIT_SECONDS, MAX_MODEL_WAIT_SECONDS = 15.0, 900.0
 MODEL_PROBE_SECONDS = 90.0
 FIRST_OUTAGE_WAIT_SECONDS, MAX_OUTAGE_WAIT_SECONDS = 15.0, 300.0
-TOKEN_PROBE_SECONDS, TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 60.0, 300.0, 600.0
-QUOTA_PROBE_SECONDS = 1_800.0
+TOKEN_PROBE_LATER_SECONDS, TOKEN_PROBE_SOON_FOR = 300.0, 600.0
 
 
 class CallKind(StrEnum):
@@ -48,6 +47,21 @@ class PauseReason(StrEnum):
     QUOTA_SPENT = "quota_spent"
     OUTAGE = "outage"
 
+
+FIRST_PROBE_SECONDS = {
+    PauseReason.TOKEN_REFUSED: 60.0,
+    PauseReason.QUOTA_SPENT: 1_800.0,
+    PauseReason.OUTAGE: FIRST_OUTAGE_WAIT_SECONDS,
+}
+"""Seconds from the beginning of a pause to its first probe."""
+
+REPLACED = {
+    PauseReason.TOKEN_REFUSED: {PauseReason.QUOTA_SPENT, PauseReason.OUTAGE},
+    PauseReason.QUOTA_SPENT: {PauseReason.QUOTA_SPENT, PauseReason.OUTAGE},
+    PauseReason.OUTAGE: set[PauseReason](),
+}
+"""By the reason of a new pause, the pauses in force that it replaces: a refused token pauses more than a spent quota,
+and that more than an outage. A failed probe of an outage makes that pause longer."""
 
 PAUSE_MESSAGES = {
     PauseReason.TOKEN_REFUSED: "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
@@ -206,22 +220,13 @@ class ControlItems(Table):
             account: another account than the stack's that answered; empty: the stack's.
         """
         old = self.controls(account=account).pause
-        if old and old.is_over(now):
-            same, other = None, None
-        else:
-            same, other = (old, None) if old and old.reason is reason else (None, old)
-        if reason is PauseReason.TOKEN_REFUSED:
-            if same:
-                return
-            step, until = TOKEN_PROBE_SECONDS, None
-        elif other and other.reason is PauseReason.TOKEN_REFUSED:
-            return  # a refused token pauses more than any other reason; its probe detects the others
-        elif reason is PauseReason.QUOTA_SPENT:
-            step, until = QUOTA_PROBE_SECONDS, _next_midnight(now)
-        else:
-            if other or (same and not permit.pause):
-                return
-            step, until = (min(2 * same.step, MAX_OUTAGE_WAIT_SECONDS) if same else FIRST_OUTAGE_WAIT_SECONDS), None
+        in_force = old if old and not old.is_over(now) else None
+        same = in_force if in_force and in_force.reason is reason else None
+        is_longer_outage = same and reason is PauseReason.OUTAGE and permit.pause
+        if in_force and in_force.reason not in REPLACED[reason] and not is_longer_outage:
+            return
+        step = min(2 * same.step, MAX_OUTAGE_WAIT_SECONDS) if same and is_longer_outage else FIRST_PROBE_SECONDS[reason]
+        until = _next_midnight(now) if reason is PauseReason.QUOTA_SPENT else None
         since = same.since if same else now
         new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code, account)
         self._write(new.sk, old, new)
