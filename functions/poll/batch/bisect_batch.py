@@ -18,7 +18,7 @@ Before the decision, the job item grants the submits that the pieces will cost, 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shared import s3_keys as keys
@@ -65,6 +65,25 @@ LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
 """Seconds until a batch that waits for a scout looks again: for a piece of the same batch, and for any other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The batch is split now. `finding`: what the job item then holds for its cause, as the module's text lists."""
+
+    finding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """No batch of its cause is split any more: every record of the job has the fault."""
+
+    finding: str = UNIFORM
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The batch waits for a scout's pieces."""
+
+
 def isolate(services: Services, batch: Batch) -> Batch | None:
     """Decide what to do with a claimed batch that is to be isolated, or carry out an earlier decision.
 
@@ -104,16 +123,16 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
             return services.ledger.decide_split(batch, wanted)
         if why := _why_untried(job, known, batch, wanted, now):
             return services.ledger.end_without_answer(batch, _not_tried(batch, why), now)
-        status = _status_if_split(services, known, batch, now)
+        step = _next_step(services, known, batch, now)
         granted = _still_granted(services, job, known)
-        if status is None or len(granted) >= MAX_GRANTED:
+        if isinstance(step, Wait) or len(granted) >= MAX_GRANTED:
             _wait(services, known, batch, now)
             return None
         if batch.cause in known.causes or len(known.causes) < MAX_CAUSES:
-            known = replace(known, causes={**known.causes, batch.cause: status})
-        if status == UNIFORM:
+            known = replace(known, causes={**known.causes, batch.cause: step.finding})
+        if isinstance(step, Conclude):
             services.ledger.note_isolation(job, known)
-            continue
+            continue  # The job, read again, now says why the batch is not tried.
         known = replace(known, submits=known.submits + wanted, granted=(*granted, batch.number))
         if services.ledger.note_isolation(job, known):
             return services.ledger.decide_split(batch, wanted)
@@ -152,27 +171,27 @@ def _not_tried(batch: Batch, why: str) -> ErrorDetail:
     return ErrorDetail("rejected", f"Not tried alone, {why}: {reason.message}", reason.said)
 
 
-def _status_if_split(services: Services, known: Isolation, batch: Batch, now: float) -> str | None:
-    """What is known about the batch's cause if it is split now; None if it has to wait for a scout's pieces."""
-    status = known.causes.get(batch.cause, PROVEN)
-    if status == PROVEN:
-        return batch.number if batch.sendable >= MIN_SCOUT else PROVEN
-    if status == MIXED:
-        return MIXED
-    scout = services.ledger.batch(batch.job_id, status)
+def _next_step(services: Services, known: Isolation, batch: Batch, now: float) -> Split | Conclude | Wait:
+    """What is done with a batch that may be tried, from what the job knows about its cause."""
+    finding = known.causes.get(batch.cause, PROVEN)
+    if finding == PROVEN:
+        return Split(batch.number if batch.sendable >= MIN_SCOUT else PROVEN)
+    if finding == MIXED:
+        return Split(MIXED)
+    scout = services.ledger.batch(batch.job_id, finding)
     pieces = [
         one
-        for one in services.ledger.batches(batch.job_id, prefix=f"{status}.")
-        if one.number.count(".") == status.count(".") + 1
+        for one in services.ledger.batches(batch.job_id, prefix=f"{finding}.")
+        if one.number.count(".") == finding.count(".") + 1
     ]
     alike = all_failed_alike(scout, pieces, now)
     if alike is None:
-        return None
+        return Wait()
     if not alike:
-        return MIXED
+        return Split(MIXED)
     if all(one.sendable == 1 for one in pieces):
-        return UNIFORM
-    return batch.number if batch.number.rpartition(".")[0] == status else None
+        return Conclude()
+    return Split(batch.number) if batch.number.rpartition(".")[0] == finding else Wait()
 
 
 def all_failed_alike(scout: Batch | None, pieces: Sequence[Batch], now: float) -> bool | None:
