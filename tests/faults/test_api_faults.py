@@ -218,7 +218,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_job_is_complete_and_billed_as_its_manifest_says(start, api, name):
+def test_job_is_complete_and_billed_as_reported(start, api, name):
     case = CASES[name]
     world = start(MAX_REQUESTS_PER_BATCH=BATCH, **case.settings)
     if case.begin_at:

@@ -59,7 +59,7 @@ def finished(stack, path, seconds):
     ("fault", "rate"),
     [pytest.param(fault, rate, id=f"{fault}-{rate}") for fault in FAULTS for rate in FAULTS[fault][1]],
 )
-def test_job_is_complete_and_billed_once_while_aws_calls_fail(stack, fault, rate):
+def test_job_is_complete_and_billed_once(stack, fault, rate):
     records = requests(2_000, fault)
     path = f"{MODEL}/{fault.replace(' ', '-')}-{rate}.jsonl"
     paid, (calls, broken) = len(stack.bill()), stack.broken_calls()

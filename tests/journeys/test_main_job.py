@@ -26,7 +26,7 @@ def folders(world):
     return {manifest["source"]["key"].removeprefix("inbox/"): folder for folder, manifest in found}
 
 
-def test_every_record_gets_its_own_answer_in_input_order(start):
+def test_records_get_their_answers_in_input_order(start):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     records = texts(205)
     world.upload_records("reviews/july.jsonl", records, model=BGE)
@@ -39,7 +39,7 @@ def test_every_record_gets_its_own_answer_in_input_order(start):
     assert all(line["result"] == expected_result(BGE, record) for line, record in zip(lines, records, strict=True))
 
 
-def test_each_batch_is_submitted_once_and_named_in_manifest(start, api):
+def test_batch_is_submitted_once_and_listed(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     world.upload_records("a.jsonl", texts(205), model=BGE)
 
@@ -73,7 +73,7 @@ def test_manifest_agrees_with_files(world):
         assert content.count(b"\n") == file["lines"]
 
 
-def test_status_is_there_from_first_seconds_and_follows_manifest(world):
+def test_status_is_there_first_and_follows_manifest(world):
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue", most=2)
 
@@ -95,7 +95,7 @@ def test_status_is_there_from_first_seconds_and_follows_manifest(world):
         ("a.jsonl", {}, M2M),
     ],
 )
-def test_model_is_taken_from_metadata_then_path_then_stacks_default(start, path, metadata, default):
+def test_model_is_from_metadata_path_or_default(start, path, metadata, default):
     world = start(DEFAULT_MODEL=default)
     world.upload_records(path, greetings(1), **metadata)
 
@@ -137,7 +137,7 @@ def test_markers_and_hidden_keys_are_not_uploads(world, key):
     assert world.refused == []
 
 
-def test_same_event_three_times_is_one_job_and_one_submit_batch(start, api):
+def test_repeated_event_is_one_job(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
     for queue in ("UploadQueue", "SubmitQueue"):
@@ -162,7 +162,7 @@ def test_multipart_upload_announced_twice_is_one_job(world, api):
     assert len(world.manifests()) == len(api.accepted) == 1
 
 
-def test_overwritten_upload_is_two_jobs_each_with_its_own_answers(world):
+def test_overwritten_upload_is_two_jobs(world):
     world.upload_records("a.jsonl", [{"text": "first", "target_lang": "es"}], model=M2M)
     world.upload_records("a.jsonl", [{"text": "second", "target_lang": "es"}], model=M2M)
 
@@ -201,7 +201,7 @@ def test_apis_own_document_is_taken(world):
         assert [line["result"] for line in world.lines(folder=folder)] == wanted
 
 
-def test_empty_upload_is_completed_with_no_records_and_needs_no_model(world):
+def test_empty_upload_is_completed_without_model(world):
     bodies = [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", b'{"requests":[]}', gzip.compress(b"", mtime=0)]
     for number, body in enumerate(bodies):
         world.upload(f"{number}.jsonl", body)
@@ -232,7 +232,7 @@ BAD = [
 ]
 
 
-def test_bad_record_fails_alone_with_its_code_and_its_line(world):
+def test_bad_record_fails_alone_with_its_line(world):
     uploaded = [GOOD]
     for bad, _ in BAD:
         uploaded += [bad, b"", GOOD]
@@ -249,7 +249,7 @@ def test_bad_record_fails_alone_with_its_code_and_its_line(world):
     assert f"{world.only_folder()}/retry.jsonl" not in world.objects()
 
 
-def test_request_api_refuses_fails_alone_and_can_be_tried_again(start, api):
+def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(8)
     records[5] = {"text": "é bad", "target_lang": 7, "external_reference": {"a": [1]}}
@@ -284,7 +284,7 @@ FAULTS = {
 """Upload and metadata by key, and the code of the manifest."""
 
 
-def test_fault_of_whole_upload_is_in_manifest_of_failed_job(world):
+def test_fault_of_upload_is_in_failed_manifest(world):
     for key, (body, metadata, _) in FAULTS.items():
         world.upload(key, body, **metadata)
 
@@ -310,7 +310,7 @@ def test_records_read_before_fault_keep_their_lines(start):
     assert world.manifest()["counts"]["total"] == 5
 
 
-def test_path_too_long_for_results_is_reported_under_short_one(world):
+def test_too_long_path_is_reported_under_short_one(world):
     world.upload("x" * 950 + ".jsonl", GOOD, model=M2M)
 
     world.settle()
@@ -319,7 +319,7 @@ def test_path_too_long_for_results_is_reported_under_short_one(world):
     assert world.manifest()["error"]["code"] == "path_too_long"
 
 
-def test_unknown_model_is_submitted_once_and_fails_no_other_job(start, api):
+def test_unknown_model_is_submitted_once(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(6), model="@cf/nobody/nothing")
     world.upload_records("b.jsonl", greetings(2), model=M2M)
@@ -341,7 +341,7 @@ def test_nothing_is_left_open_and_no_message_is_lost(world):
     assert world.refused == []
 
 
-def test_finished_upload_is_not_run_again_when_its_items_are_gone(world, api):
+def test_finished_upload_does_not_run_again(world, api):
     version = world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle()
     for item in world.items():
@@ -356,7 +356,7 @@ def test_finished_upload_is_not_run_again_when_its_items_are_gone(world, api):
     assert [item for item in world.items() if item["pk"]["S"].startswith("JOB#")] == []
 
 
-def test_s3s_test_event_is_taken_and_foreign_message_is_not(world):
+def test_test_event_of_s3_is_taken(world):
     world.deliver("UploadQueue")
     assert world.refused == []
 

@@ -70,7 +70,7 @@ def test_metrics_add_up_to_what_happened(start, log):
     assert sums["TokensUsed"] == (world.manifest()["usage"]["total_tokens"] or 0)
 
 
-def test_what_api_has_against_calls_is_counted(start, api, log):
+def test_api_rejections_are_counted(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="3040", times=2))
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -82,7 +82,7 @@ def test_what_api_has_against_calls_is_counted(start, api, log):
     assert sums["JobsCompleted"] == 1
 
 
-def test_age_of_what_is_pending_and_budget_left_are_metrics(start, api, log):
+def test_age_and_budget_are_metrics(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="stuck", contains="hello 1", seconds=1_200, times=1))
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -96,7 +96,7 @@ def test_age_of_what_is_pending_and_budget_left_are_metrics(start, api, log):
     assert values["BatchesOutstanding"][-1] == 1
 
 
-def test_refused_token_is_counted_by_each_tick_until_it_is_good(start, api, log):
+def test_refused_token_is_counted_by_each_tick(start, api, log):
     world = start()
     api.switch(tokens=["another"])
     world.upload_records("a.jsonl", greetings(1), model=M2M)
@@ -116,7 +116,7 @@ def test_refused_token_is_counted_by_each_tick_until_it_is_good(start, api, log)
     assert log.sums()["JobsCompleted"] == 1
 
 
-def test_every_line_about_accepted_batch_names_its_request_id(start, api, log):
+def test_lines_about_accepted_batch_have_request_id(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="3040", times=1), Fault(kind="missing", items=(1,), first=1))
     world.upload_records("a.jsonl", greetings(4), model=M2M)
@@ -138,7 +138,7 @@ def test_every_line_about_accepted_batch_names_its_request_id(start, api, log):
     assert not any("hello" in json.dumps(line) for line in log.lines())
 
 
-def test_message_that_fails_is_logged_and_counted_and_comes_again(world, log):
+def test_failing_message_is_logged_and_counted(world, log):
     body = '{"do":"dance","job_id":"20261121T043000Z-5f3a9c1e"}'
     world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=body)
     world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody='{"key":"inbox/secret.jsonl"}')
@@ -152,7 +152,7 @@ def test_message_that_fails_is_logged_and_counted_and_comes_again(world, log):
     assert log.sums()["Errors"] == len(world.refused) == 2
 
 
-def test_failed_records_are_counted_by_whose_fault_it_is(start, api, log):
+def test_failed_records_are_counted_by_fault(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, times=1))
     world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M)

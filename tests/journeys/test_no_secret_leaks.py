@@ -72,7 +72,7 @@ EVERY_DAY = ("token", "good", "refused", "failed-later", "poll-5xx", "item-fails
 
 
 @pytest.mark.parametrize("kinds", [EVERY_DAY, pytest.param(tuple(KINDS), marks=pytest.mark.slow)], ids=["few", "all"])
-def test_what_is_private_is_in_bodies_of_s3_objects_alone(start, api, capfd, caplog, kinds):
+def test_private_text_is_only_in_object_bodies(start, api, capfd, caplog, kinds):
     logger.setLevel("DEBUG")
     world = start()
     calls: list[str] = []
@@ -117,7 +117,7 @@ def test_what_is_private_is_in_bodies_of_s3_objects_alone(start, api, capfd, cap
 
 
 @pytest.mark.parametrize("name", ["httpx", "httpcore", "botocore", "boto3", "urllib3"])
-def test_log_level_applies_to_dropbatch_and_not_to_its_libraries(name):
+def test_log_level_applies_only_to_dropbatch(name):
     """They would print whole bodies at DEBUG; the parameter LogLevel must not reach them."""
     logger.setLevel("DEBUG")
     try:

@@ -92,7 +92,7 @@ def test_job_in_flight_stays_with_its_account(start, api):
     assert pauses(world) == {}
 
 
-def test_account_that_token_may_not_use_makes_only_its_jobs_wait(start, api):
+def test_account_closed_to_token_holds_only_its_jobs(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(latency=60.0, retention=0.0)
     world.upload_records("a.jsonl", greetings(8), model=M2M)
@@ -147,7 +147,7 @@ def test_job_goes_on_when_parameter_is_set_back(start, api):
     assert accounts(api) == [ACCOUNT]
 
 
-def test_unknown_id_is_not_believed_while_token_may_not_use_account(start, api):
+def test_unknown_id_of_closed_account_is_not_believed(start, api):
     """As if the API looked for the id before it looked at the token's accounts."""
     world = start()
     api.switch(latency=300.0)
@@ -166,7 +166,7 @@ def test_unknown_id_is_not_believed_while_token_may_not_use_account(start, api):
     assert len(api.accepted) == 1
 
 
-def test_id_that_its_own_account_lost_is_submitted_again_there(start, api):
+def test_lost_id_is_resubmitted_in_its_account(start, api):
     world = start()
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
@@ -199,7 +199,7 @@ def test_quota_of_another_account_pauses_nothing_else(start, api):
     assert accounts(api) == [SECOND] * 2 + [ACCOUNT] * 3
 
 
-def test_refused_token_of_stacks_account_is_not_probed_by_job_of_another(start, api):
+def test_other_accounts_job_probes_no_stack_token(start, api):
     """Its answers come from another account: they would lift the pause, and the next call would begin it again."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.switch(latency=900.0)
@@ -220,7 +220,8 @@ def test_refused_token_of_stacks_account_is_not_probed_by_job_of_another(start, 
 
 
 @pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 400)], ids=["to be polled", "to be submitted"])
-def test_refused_token_of_stacks_account_is_checked_while_only_other_accounts_jobs_wait(start, api, rate, records):
+def test_refused_token_is_checked_for_other_accounts(start, api, rate, records):
+    """The stack's own token is checked while only jobs of other accounts wait."""
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=rate)
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
     world.upload_records("a.jsonl", greetings(records), model=M2M)
@@ -264,7 +265,7 @@ def test_worker_is_never_asked_for_another_account(start, api):
     assert len(api.accepted) == 1
 
 
-def test_wait_of_account_does_not_count_towards_deadline(start, api):
+def test_wait_of_account_extends_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=2)
     api.switch(latency=5.5 * HOUR, retention=0.0)
     world.upload_records("a.jsonl", greetings(2), model=M2M)

@@ -89,7 +89,7 @@ def in_progress(world: World) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_grant_is_idle_and_none_is_doubled(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
+def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR0915 - one world, all that happens
     world = start(MAX_REQUESTS_PER_BATCH=4)
 
     # A large job with a bad record that is isolated; its output is there already when it would be written.
@@ -199,7 +199,7 @@ def as_poll(world):
 
 @pytest.mark.parametrize("call", ["head_object", "get_object"])
 @pytest.mark.parametrize("key", ["staging/job/00000000/raw-1-1", "results/a.jsonl/job/manifest.json"])
-def test_poll_gets_not_found_for_key_that_does_not_exist(as_poll, call, key):
+def test_poll_gets_not_found_for_missing_key(as_poll, call, key):
     with pytest.raises(ClientError) as caught:
         getattr(as_poll.s3, call)(Bucket=BUCKET, Key=key)
 
@@ -207,7 +207,7 @@ def test_poll_gets_not_found_for_key_that_does_not_exist(as_poll, call, key):
 
 
 @pytest.mark.parametrize("asked", [{"Prefix": ""}, {"Prefix": "inbox/"}, {"Prefix": "inbox/a"}, {"Prefix": "i"}])
-def test_poll_cannot_list_what_users_uploaded_by_its_prefix(as_poll, asked):
+def test_poll_cannot_list_uploads(as_poll, asked):
     with pytest.raises(ClientError) as caught:
         as_poll.s3.list_objects_v2(Bucket=BUCKET, **asked)
 

@@ -27,7 +27,7 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
 
 
 @pytest.mark.parametrize(("name", "records"), [("gateway", 5_000), ("worker", 500)])
-def test_worker_gets_batches_whose_replies_fit_in_its_memory(start, name, records):
+def test_worker_batches_fit_its_memory(start, name, records):
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", [{"text": "hello"}], model="@cf/baai/bge-m3")
     world.deliver("UploadQueue")
@@ -49,7 +49,7 @@ def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
     assert len(api.accepted) == 1
 
 
-def test_gateway_that_caches_and_retries_changes_nothing(start, api):
+def test_caching_gateway_changes_nothing(start, api):
     api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
     api.inject(Fault(kind="accept_then_json_500"))
     world = start(**WAYS["gateway"])
@@ -62,7 +62,7 @@ def test_gateway_that_caches_and_retries_changes_nothing(start, api):
 
 
 @pytest.mark.parametrize("name", ["gateway", "worker"])
-def test_refused_secret_pauses_everything_until_it_is_changed(start, api, name):
+def test_refused_secret_pauses_everything(start, api, name):
     api.switch(**({"gateway_token": "new"} if name == "gateway" else {"tokens": ("new",)}))
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -77,7 +77,7 @@ def test_refused_secret_pauses_everything_until_it_is_changed(start, api, name):
     assert len(api.accepted) == 1
 
 
-def test_worker_without_raw_responses_gets_batch_with_large_reply_in_pieces(start, api, monkeypatch):
+def test_old_worker_gets_large_replies_in_pieces(start, api, monkeypatch):
     api.switch(raw_response=False)
     monkeypatch.setattr("local.workers_ai.worker.MAX_REPLY_CHARACTERS", 900)
     world = start(**WAYS["worker"])
@@ -88,7 +88,7 @@ def test_worker_without_raw_responses_gets_batch_with_large_reply_in_pieces(star
     assert all_good(world, 16)
 
 
-def test_secret_without_value_is_waited_for_and_nothing_is_sent(start, api, monkeypatch):
+def test_empty_secret_is_waited_for(start, api, monkeypatch):
     """The stack creates its secret empty; the token is put in it later."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     with mock_aws():

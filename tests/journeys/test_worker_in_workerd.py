@@ -112,7 +112,7 @@ def test_job_is_answered_and_billed_once(world_over, bill):
     assert [one["count"] for one in bill()] == [3, 3, 1]
 
 
-def test_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
+def test_wrong_secret_pauses_everything(world_over, bill):
     world = world_over(secret="wrong")
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
@@ -124,7 +124,7 @@ def test_wrong_secret_pauses_everything_until_it_is_changed(world_over, bill):
     assert answered(world, 2)
 
 
-def test_while_worker_is_down_nothing_is_lost_or_billed(world_over, workerd, bill):
+def test_nothing_is_lost_while_worker_is_down(world_over, workerd, bill):
     world = world_over()
     workerd.service.stop()
     world.upload_records("a.jsonl", greetings(2), model=M2M)
@@ -137,7 +137,7 @@ def test_while_worker_is_down_nothing_is_lost_or_billed(world_over, workerd, bil
     assert len(bill()) == 1
 
 
-def test_only_binding_without_raw_responses_gets_large_batch_in_pieces(world_over, workerd, upstream, bill):
+def test_only_old_binding_gets_pieces(world_over, workerd, upstream, bill):
     world = world_over()
     upstream.inject(kind="giant", factor=800_000)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
@@ -147,7 +147,7 @@ def test_only_binding_without_raw_responses_gets_large_batch_in_pieces(world_ove
 
 
 @pytest.mark.parametrize("kind", ["html", "bare", "reset", "accept_then_html", "accept_then_reset"])
-def test_what_carries_no_code_out_of_binding_is_submit_of_unknown_outcome(world_over, workerd, upstream, bill, kind):
+def test_codeless_error_is_unknown_outcome(world_over, workerd, upstream, bill, kind):
     world = world_over()
     upstream.inject(kind=kind, on="submit")
     world.upload_records("a.jsonl", greetings(2), model=M2M)

@@ -30,7 +30,7 @@ def seconds_of(seed, sizes, apart):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_small_drops_are_over_soon_after_their_first_poll(seed):
+def test_small_drops_are_over_soon(seed):
     _, invocations, violations = seconds_of(seed, [2] * 100, 17.0)
 
     assert violations == []

@@ -82,7 +82,7 @@ def unclaimed(monkeypatch):
 
 
 @pytest.mark.usefixtures("unclaimed")
-def test_write_without_its_condition_is_found_and_made_small():
+def test_unconditional_write_is_found_and_shrunk():
     law = "the bill is what the ledger tells"
     seed = next(seed for seed in range(1, 100) if law in {one.law for one in random_world(seed).violations})
 

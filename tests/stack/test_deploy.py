@@ -88,7 +88,7 @@ def test_person_answers_questions_and_sees_job_end(environment, tmp_path):
     assert "smoke job:" not in shown
 
 
-def test_sam_alone_deploys_with_enter_at_every_optional_question(environment, tmp_path):
+def test_sam_deploys_with_defaults(environment, tmp_path):
     """Only the account's id is typed; the token is put in the secret afterwards."""
     aws.build()
     config = tmp_path / "samconfig.toml"  # SAM saves the answers in it.

@@ -107,7 +107,7 @@ def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
     stack.local("behaviour", "PUT", {"latency": 2.0})
 
 
-def test_changed_token_is_used_immediately_without_deploy(operator, stack):
+def test_changed_token_needs_no_deploy(operator, stack):
     stack.drop(f"{MODEL}/old-token.jsonl", as_lines(requests(10, "old")))
     stack.wait(f"{MODEL}/old-token.jsonl")  # Both functions have read the old one by now.
     secret = operator.resources()["ApiToken"]
@@ -122,7 +122,7 @@ def test_changed_token_is_used_immediately_without_deploy(operator, stack):
     assert pause.get("reason") != {"S": "token_refused"}
 
 
-def test_dead_letter_that_is_sent_back_becomes_its_job(stack):
+def test_redriven_dead_letter_becomes_its_job(stack):
     """The notification of the upload was never processed and is in the dead-letter queue."""
     notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
     notifications.pop("ResponseMetadata")

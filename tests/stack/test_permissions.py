@@ -161,7 +161,7 @@ def deployed():
 
 
 @pytest.mark.parametrize("role", sorted(POLICIES))
-def test_each_action_is_allowed_with_its_grant_and_refused_without(deployed, role):
+def test_action_needs_its_grant(deployed, role):
     document = deployed.policy(role)
     wrong, seen = [], 0
     for statement in document["Statement"]:

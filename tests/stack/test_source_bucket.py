@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 SOURCE = "team-exports"
 
 
-def test_object_of_source_bucket_is_answered_in_stacks_own(tmp_path):
+def test_source_object_is_answered_in_stacks_bucket(tmp_path):
     parameters = f"SourceBucketName={SOURCE} SourcePrefix=exports/ MaxRequestsPerBatch=20"
     with running_stack(aws.Home(ROOT / ".local/test-source"), parameters) as stack:
         stack.s3.create_bucket(Bucket=SOURCE)

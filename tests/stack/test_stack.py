@@ -33,7 +33,7 @@ def stack():
         yield made
 
 
-def test_every_line_of_thousands_answers_its_own_request(stack):
+def test_thousands_of_lines_answer_their_requests(stack):
     records = requests(2_000, "day")
     before = len(stack.bill())
     stack.drop("everyday/day.jsonl.gz", gzip.compress(as_lines(records)), model=MODEL)
@@ -51,7 +51,7 @@ def test_every_line_of_thousands_answers_its_own_request(stack):
     ("name", "body", "code"),
     [("a.csv", b"a,b\n1,2\n", "bad_options"), ("a.gz", b"\x1f\x8b\x08" + b"\xff" * 100, "broken_archive")],
 )
-def test_upload_that_fails_at_once_is_over_within_five_seconds(stack, name, body, code):
+def test_failing_upload_is_over_in_five_seconds(stack, name, body, code):
     """Warm: another upload of the same kind has just failed."""
     for path in (f"at once/warm-{name}", f"at once/{name}"):
         began = time.monotonic()
@@ -94,7 +94,7 @@ def test_odd_key_and_bad_lines_among_good_ones(stack):
     assert "retry.jsonl" not in stack.names(folder)
 
 
-def test_upload_announced_three_times_is_one_job_and_billed_once(stack):
+def test_upload_announced_three_times_is_one_job(stack):
     records = requests(1_200, "thrice")
     before = len(stack.bill())
     path = f"{MODEL}/thrice.jsonl"
@@ -117,7 +117,7 @@ def test_upload_announced_three_times_is_one_job_and_billed_once(stack):
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="function processes are found in /proc")
-def test_functions_killed_at_random_lose_and_repeat_nothing(stack):
+def test_killed_functions_lose_and_repeat_nothing(stack):
     records = requests(10_000, "kill")
     path = f"{MODEL}/kill.jsonl"
     before = len(stack.bill())
@@ -169,7 +169,7 @@ def test_command_line_uploads_waits_and_downloads(stack, tmp_path):
     assert "ok    dead letters" in run("doctor").stdout
 
 
-def test_stack_is_paused_and_resumed_and_job_cancelled_by_objects(stack):
+def test_stack_pauses_and_job_is_cancelled(stack):
     def put(name, word):
         stack.s3.put_object(Bucket=stack.bucket, Key=f"control/{name}", Body=word)
 

@@ -165,7 +165,7 @@ def test_function_imports_no_other_function():
     assert breaches(rule) == {}
 
 
-def test_rooms_of_poll_function_import_only_those_below():
+def test_poll_rooms_import_only_those_below():
     above = {"batch": ("results", "schedule"), "results": ("schedule",)}
 
     def rule(name, path):

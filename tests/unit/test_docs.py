@@ -122,14 +122,14 @@ def test_every_file_that_page_names_exists(page):
 
 
 @each_page
-def test_every_function_that_page_places_in_file_is_there(page):
+def test_functions_named_in_files_exist(page):
     for path, names in re.findall(r"`([\w./-]+\.py)`:((?:,? `\w+`)+)", page.read_text("utf-8")):
         named = set(re.findall(r"`(\w+)`", names))
         assert named <= names_in(ROOT / path), path
 
 
 @each_page
-def test_every_module_that_page_names_by_its_import_path_is_there(page):
+def test_modules_named_by_import_path_exist(page):
     for name in re.findall(r"`((?:functions|shared|local|bench|tests)(?:\.\w+)+)`", page.read_text("utf-8")):
         parts = name.split(".")
         module = next((n for n in range(len(parts), 1, -1) if ROOT.joinpath(*parts[:n]).with_suffix(".py").exists()), 0)
@@ -152,7 +152,7 @@ def test_page_says_first_what_it_is_for(page):
     assert re.match(r"[A-Z`]", first), f"after its title {page.name} begins with {first[:40]!r}"
 
 
-def test_page_of_parameters_has_those_of_template_with_their_defaults():
+def test_parameters_page_matches_template():
     parameters = template()["Parameters"]
     rows = table(ROOT / "docs" / "configuration.md", "parameters")
 
@@ -180,7 +180,7 @@ def test_cost_of_idle_stack_counts_alarms_of_template():
     assert STANDING[f"{len(alarms)} alarms"] == pytest.approx(len(alarms) * 0.1)
 
 
-def test_costs_shown_before_deployment_are_those_that_were_counted():
+def test_shown_costs_are_those_counted():
     counted = (ROOT / "bench" / "cost.md").read_text()
     idle, job = dollars()
     assert f"| **{idle[1:]}** |" in counted
@@ -198,13 +198,13 @@ def test_page_of_options_has_those_of_code():
     assert all(row[1].strip("`") == f"x-amz-meta-{row[0].strip('`').replace('_', '-')}" for row in rows)
 
 
-def test_every_code_that_users_can_see_is_documented_and_no_other():
+def test_codes_are_documented_and_no_others():
     documented = {*codes_in("records"), *codes_in("uploads")}
     assert codes_in_code() <= documented
     assert documented <= words_in_code()
 
 
-def test_every_reason_to_wait_is_documented_and_no_other():
+def test_reasons_to_wait_are_documented():
     documented = set(codes_in("waiting"))
     assert {reason.value for reason in PauseReason} <= documented
     assert documented <= words_in_code()
@@ -215,7 +215,7 @@ def test_every_reason_to_wait_is_documented_and_no_other():
     } <= documented
 
 
-def test_every_log_line_that_documents_name_is_written_somewhere():
+def test_documented_log_lines_exist():
     text = (ROOT / "docs/operations.md").read_text()
     looked_for = set(re.findall(r"""(?:grep|-e|_LOGS) "([a-z][^"]+)""", text)) - {"Ticks"}
     code = "".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))

@@ -62,7 +62,7 @@ def test_batch_travels_over_socket(server):
         ({"kind": "hang"}, httpx.ReadTimeout, 0),
     ],
 )
-def test_connections_break_as_they_do_behind_mock_transport(server, fault, error, accepted):
+def test_connections_break_as_in_mock_transport(server, fault, error, accepted):
     _, client = server
     client.timeout = httpx.Timeout(5, read=0.5)
     client.post("/_local/faults", json=fault)
@@ -80,7 +80,7 @@ def test_slow_body_arrives_whole(server):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_it_in_good_order_even_while_client_hangs(server, number):
+def test_signal_stops_it_while_client_hangs(server, number):
     process, client = server
     client.post("/_local/faults", json={"kind": "hang"})
     with pytest.raises(httpx.ReadTimeout):

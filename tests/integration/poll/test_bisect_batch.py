@@ -109,12 +109,12 @@ def scout_of(*pieces, **changes):
 
 
 @pytest.mark.parametrize(("sendable", "pieces"), [(2, 2), (MAX_PIECES, 16), (MAX_PIECES + 1, 16), (100, 16)])
-def test_batch_is_split_into_as_many_pieces_as_it_has_requests_up_to_sixteen(services, sendable, pieces):
+def test_batch_is_split_into_at_most_16_pieces(services, sendable, pieces):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == pieces
     assert services.isolation.submits == pieces
 
 
-def test_batch_that_was_granted_its_pieces_is_split_without_counting_them_again(services):
+def test_granted_pieces_are_not_counted_again(services):
     assert services.decided(SMALL, submits=MAX_SUBMITS, granted=(NUMBER,)).pieces == 3
     assert services.isolation == Isolation(submits=MAX_SUBMITS, granted=(NUMBER,))
 
@@ -132,12 +132,13 @@ def test_batch_without_job_breaks_law(services):
 @pytest.mark.parametrize(
     ("sendable", "status"), [(MIN_SCOUT - 1, PROVEN), (MIN_SCOUT, NUMBER)], ids=["too small for a scout", "a scout"]
 )
-def test_first_batch_of_cause_is_its_scout_if_it_is_large_enough(services, sendable, status):
+def test_first_large_batch_of_cause_is_scout(services, sendable, status):
     assert services.decided(replace(LARGE, sendable=sendable)).pieces == sendable
     assert services.isolation == Isolation(sendable, (NUMBER,), {CAUSE: status})
 
 
-def test_cause_that_some_records_do_not_have_is_split_without_look_at_other_batches(services):
+def test_mixed_causes_are_split_immediately(services):
+    """A cause that some records do not have is split without looking at other batches."""
     services.ledger.batches = None
 
     assert services.decided(LARGE, causes={CAUSE: MIXED}).pieces == 16
@@ -152,7 +153,7 @@ def test_job_keeps_so_many_causes_and_no_more(services, known):
     assert services.isolation.causes == {**others, **({CAUSE: NUMBER} if known < MAX_CAUSES else {})}
 
 
-def test_what_is_known_of_cause_changes_however_many_job_keeps(services):
+def test_known_cause_changes_however_many_are_kept(services):
     others = {f"other {number}": MIXED for number in range(MAX_CAUSES - 1)}
 
     services.decided(LARGE, causes={**others, CAUSE: PROVEN})
@@ -160,7 +161,7 @@ def test_what_is_known_of_cause_changes_however_many_job_keeps(services):
     assert services.isolation.causes == {**others, CAUSE: NUMBER}
 
 
-def test_batch_waits_while_pieces_of_scout_have_shown_nothing(services):
+def test_batch_waits_for_scout_without_result(services):
     waiting = replace(FAILED, cause="", halving=None)
 
     found = services.decided(LARGE, *scout_of(FAILED, waiting), causes={CAUSE: SCOUT})
@@ -169,7 +170,7 @@ def test_batch_waits_while_pieces_of_scout_have_shown_nothing(services):
     assert services.isolation == Isolation(causes={CAUSE: SCOUT})
 
 
-def test_piece_of_batch_that_scout_came_from_looks_again_sooner(services):
+def test_sibling_of_scout_rechecks_sooner(services):
     scout, waiting, piece = scout_of(replace(FAILED, cause="", halving=None), SMALL)
 
     found = services.decided(piece, scout, waiting, causes={CAUSE: SCOUT})
@@ -177,14 +178,14 @@ def test_piece_of_batch_that_scout_came_from_looks_again_sooner(services):
     assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
 
 
-def test_batch_is_split_once_piece_of_scout_was_answered(services):
+def test_batch_is_split_after_answer_to_scout(services):
     answered = replace(FAILED, cause="", halving=None, state=BatchState.DONE)
 
     assert services.decided(LARGE, *scout_of(FAILED, answered), causes={CAUSE: SCOUT}).pieces == 16
     assert services.isolation.causes == {CAUSE: MIXED}
 
 
-def test_batch_ends_if_every_record_of_scout_failed_alone_for_same_cause(services):
+def test_batch_ends_if_all_of_scout_failed_alike(services):
     found = services.decided(LARGE, *scout_of(FAILED, FAILED), causes={CAUSE: SCOUT})
 
     assert found.pieces == 0
@@ -194,7 +195,7 @@ def test_batch_ends_if_every_record_of_scout_failed_alone_for_same_cause(service
     assert services.isolation == Isolation(causes={CAUSE: UNIFORM})
 
 
-def test_pieces_of_scouts_piece_say_nothing_about_it(services):
+def test_grandchildren_of_scout_are_ignored(services):
     deeper = replace(FAILED, number=f"{SCOUT}.0.0", cause="5004")
 
     services.decided(LARGE, *scout_of(FAILED, FAILED), deeper, causes={CAUSE: SCOUT})
@@ -203,7 +204,7 @@ def test_pieces_of_scouts_piece_say_nothing_about_it(services):
 
 
 @pytest.mark.parametrize(("number", "is_next"), [(f"{SCOUT}.1", True), ("00000002", False)])
-def test_piece_of_scout_whose_pieces_all_failed_is_next_scout(services, number, is_next):
+def test_piece_of_failed_scout_is_next_scout(services, number, is_next):
     scout, first, second = scout_of(LARGE, LARGE)
     batch = replace(LARGE, number=number)
     others = [one for one in (scout, first, second) if one.number != number]
@@ -242,7 +243,7 @@ def granted(**changes):
     return [replace(held[0], **changes), *held[1:]]
 
 
-def test_batch_waits_while_as_many_as_job_lists_have_not_written_down_their_split(services, three_grants):
+def test_batch_waits_while_grant_list_is_full(services, three_grants):
     found = services.decided(SMALL, *granted(), granted=GRANTED)
 
     assert (found.pieces, found.due_at) == (0, T + LOOK_SECONDS)
@@ -250,19 +251,19 @@ def test_batch_waits_while_as_many_as_job_lists_have_not_written_down_their_spli
 
 
 @pytest.mark.parametrize("changes", [{"pieces": 2}, {"ending": REASON}, {"number": "2"}], ids=["split", "over", "gone"])
-def test_batches_that_need_their_grant_no_more_make_room_in_full_list(services, three_grants, changes):
+def test_recorded_splits_leave_grant_list(services, three_grants, changes):
     assert services.decided(SMALL, *granted(**changes), granted=GRANTED).pieces == 3
     assert services.isolation.granted == (*GRANTED[1:], NUMBER)
 
 
-def test_list_that_is_not_full_is_kept_without_look_at_its_batches(services, three_grants):
+def test_list_with_room_is_kept_unread(services, three_grants):
     services.decided(SMALL, *granted(pieces=2)[:-1], granted=GRANTED[:-1])
 
     assert services.isolation.granted == (*GRANTED[:-1], NUMBER)
 
 
 @pytest.mark.parametrize("lost", [TRIES - 1, TRIES])
-def test_lost_race_for_job_item_is_tried_again_five_times(services, lost):
+def test_lost_race_for_job_is_retried_five_times(services, lost):
     real, races = services.ledger.note_isolation, []
 
     def note(job, isolation):
@@ -313,7 +314,7 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
         ),
     ],
 )
-def test_records_end_untried_where_it_is_too_late_or_in_vain(services, job, batch, why):
+def test_records_end_untried_when_late_or_in_vain(services, job, batch, why):
     found = services.decided(replace(SMALL, **batch), job=replace(OPEN, **job))
 
     assert found.ending == (ErrorDetail("rejected", f"Not tried alone, {why}: the reason") if why else None)
@@ -324,7 +325,7 @@ def test_records_end_untried_where_it_is_too_late_or_in_vain(services, job, batc
     ("reason", "message", "said"),
     [(replace(REASON, said="a key"), "the reason", "a key"), (None, "Workers AI refused this request", "")],
 )
-def test_batch_that_ends_untried_is_handed_back_with_what_api_said(services, reason, message, said):
+def test_untried_batch_ends_with_api_message(services, reason, message, said):
     batch = replace(SMALL, halving=reason)
     services.hold(batch, job=replace(OPEN, error=REASON))
 

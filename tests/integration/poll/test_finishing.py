@@ -54,7 +54,7 @@ def loses_lease(visited, monkeypatch, name):
     ],
     ids=["no records", "no failures", "failures"],
 )
-def test_completed_job_has_its_output_and_other_files_if_they_hold_something(visited, batches, files):
+def test_completed_job_has_output_and_nonempty_files(visited, batches, files):
     visited.hold(*batches, total=sum(map(sum, batches)))
 
     assert visited.visit()
@@ -65,7 +65,7 @@ def test_completed_job_has_its_output_and_other_files_if_they_hold_something(vis
 
 
 @pytest.mark.parametrize(("batches", "files"), [([], {}), ([(1, 0)], {"output": 1})], ids=["nothing", "something"])
-def test_failed_job_has_output_only_if_that_holds_something(visited, batches, files):
+def test_failed_job_has_no_empty_output(visited, batches, files):
     visited.hold(*batches, total=len(batches), error=REASON)
 
     assert visited.visit()
@@ -75,7 +75,7 @@ def test_failed_job_has_output_only_if_that_holds_something(visited, batches, fi
 
 
 @pytest.mark.parametrize("batches", [2, 3])
-def test_manifest_lists_so_many_batches_itself_and_more_have_file(visited, monkeypatch, batches):
+def test_long_list_of_batches_has_own_file(visited, monkeypatch, batches):
     monkeypatch.setattr(module, "MANIFEST_BATCHES", 2)
     visited.hold(*[(1, 0)] * batches, total=batches)
 
@@ -89,7 +89,7 @@ def test_manifest_lists_so_many_batches_itself_and_more_have_file(visited, monke
 @pytest.mark.parametrize(
     ("changes", "is_there"), [({}, False), ({"plan": BEDROCK}, True), ({"plan": BEDROCK, "error": REASON}, False)]
 )
-def test_only_job_of_bedrocks_format_that_did_not_fail_has_bedrocks_manifest(visited, changes, is_there):
+def test_only_bedrock_job_has_bedrock_manifest(visited, changes, is_there):
     visited.hold((1, 0), total=1, **changes)
 
     visited.visit()
@@ -98,7 +98,7 @@ def test_only_job_of_bedrocks_format_that_did_not_fail_has_bedrocks_manifest(vis
     assert "manifest.json" in visited.files()
 
 
-def test_end_is_reported_with_time_at_which_it_was_first_written(visited):
+def test_end_is_reported_with_its_first_time(visited):
     visited.hold((1, 0), total=1, state=JobState.FINALIZING, ended_at=T - 100)
 
     visited.visit()
@@ -116,7 +116,7 @@ def test_end_is_reported_with_time_at_which_it_was_first_written(visited):
     ],
     ids=["more lines", "fewer counted", "more counted"],
 )
-def test_job_whose_files_hold_other_lines_than_it_has_records_does_not_end(visited, changes):
+def test_job_with_wrong_line_count_does_not_end(visited, changes):
     visited.hold((1, 0), **{"total": 1, "sums": JobTotals(1, succeeded=1), **changes})
 
     with pytest.raises(InvariantError, match="lines for 1 records"):
@@ -141,7 +141,7 @@ def test_last_step_is_made_if_there_is_time_for_one(visited, remaining):
 
 
 @pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
-def test_step_of_another_file_is_made_if_there_is_time_for_one(visited, remaining):
+def test_next_file_gets_step_if_time_allows(visited, remaining):
     visited.hold((0, 1), total=1)
     left = [600.0]
     real = visited.ledger.update_leased_job
@@ -162,7 +162,7 @@ def test_step_of_another_file_is_made_if_there_is_time_for_one(visited, remainin
 
 
 @pytest.mark.parametrize(("remaining", "is_over"), [(60.0, True), (59.9, False)])
-def test_manifest_is_begun_if_there_is_time_to_read_files_for_their_digests(visited, monkeypatch, remaining, is_over):
+def test_manifest_needs_time_to_read_digests(visited, monkeypatch, remaining, is_over):
     monkeypatch.setattr(module, "seconds_for_digests", lambda files: 60.0)
     visited.hold((1, 0), total=1)
 
@@ -183,7 +183,7 @@ def test_run_that_loses_its_lease_writes_no_manifest(visited, monkeypatch, name)
     assert visited.job.lease_until == T + 999
 
 
-def test_segment_of_earlier_run_that_holds_fewer_batches_counts_and_next_visit_continues(visited, monkeypatch):
+def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
     """The earlier run died after it had written the segment, and the last batch was not final then."""
     monkeypatch.setattr(result_files, "SEGMENT_BYTES", len(LINE))
     visited.hold((1, 0), (1, 0), (1, 0), total=3)
@@ -213,7 +213,7 @@ def stuck(visited, *batches, **changes) -> Job:
     return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "told_at": T, **changes})
 
 
-def test_job_that_is_given_up_fails_with_lines_up_to_fault(visited):
+def test_given_up_job_has_lines_up_to_fault(visited):
     stuck(visited, (1, 1), None, (1, 0))
 
     assert visited.visit()
@@ -225,7 +225,7 @@ def test_job_that_is_given_up_fails_with_lines_up_to_fault(visited):
     assert visited.read("output.jsonl") == 2 * LINE
 
 
-def test_job_that_is_given_up_without_line_has_no_file(visited):
+def test_given_up_job_without_lines_has_no_file(visited):
     stuck(visited, None)
 
     assert visited.visit()
@@ -234,7 +234,7 @@ def test_job_that_is_given_up_without_line_has_no_file(visited):
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_job_whose_manifest_is_written_ends_as_that_says(visited, failed):
+def test_job_ends_as_its_manifest_says(visited, failed):
     stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None)
     visited.store.put(keys.result(JOB.upload.key, visited.job_id, "manifest.json"), b"{}")
 
@@ -244,7 +244,7 @@ def test_job_whose_manifest_is_written_ends_as_that_says(visited, failed):
     assert visited.job.state is (JobState.FAILED if failed else JobState.COMPLETED)
 
 
-def test_job_is_not_given_up_by_run_that_loses_its_lease(visited, monkeypatch):
+def test_run_without_lease_does_not_give_up_job(visited, monkeypatch):
     stuck(visited, (1, 0), None)
     loses_lease(visited, monkeypatch, "error")
 
@@ -255,7 +255,7 @@ def test_job_is_not_given_up_by_run_that_loses_its_lease(visited, monkeypatch):
 
 
 @pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS, 0), (STEP_SECONDS + 0.1, 1)])
-def test_job_that_is_given_up_appends_lines_while_there_is_time_for_step(visited, remaining, lines):
+def test_given_up_job_appends_while_time_is_left(visited, remaining, lines):
     stuck(visited, (1, 0), None)
 
     assert visited.visit(remaining)
@@ -263,7 +263,7 @@ def test_job_that_is_given_up_appends_lines_while_there_is_time_for_step(visited
     assert visited.job.output.lines == lines
 
 
-def test_job_that_is_given_up_continues_later_with_file_that_took_too_long(visited):
+def test_given_up_job_continues_slow_file_later(visited):
     stuck(
         visited,
         (0, 1),

@@ -76,7 +76,7 @@ def splitting(table):
     return made
 
 
-def test_each_piece_stages_its_own_records_as_sent_and_as_written(splitting):
+def test_piece_stages_its_records_as_sent(splitting):
     isolate(splitting, BATCH)
 
     found = []
@@ -103,7 +103,7 @@ def test_pieces_are_batches_of_their_own(splitting):
     assert splitting.batch().state is BatchState.HALVED
 
 
-def test_each_piece_gets_message_at_its_turn_and_is_due_if_that_is_lost(splitting):
+def test_piece_has_message_and_due_time(splitting):
     isolate(splitting, BATCH)
 
     assert [one.due_at for one in splitting.pieces()] == [T + SUBMIT_GRACE_SECONDS, T + 1 + SUBMIT_GRACE_SECONDS]
@@ -112,7 +112,7 @@ def test_each_piece_gets_message_at_its_turn_and_is_due_if_that_is_lost(splittin
     assert delays == [0, 1]
 
 
-def test_split_that_was_carried_out_in_part_is_completed(splitting):
+def test_partly_carried_out_split_is_completed(splitting):
     isolate(splitting, BATCH)
     first, last = splitting.pieces()
     splitting.hold(BATCH, last)
@@ -132,7 +132,7 @@ def test_batch_that_could_not_be_split_ends(splitting):
     assert (found.state, found.pieces) == (BatchState.READY, 0)
 
 
-def test_batch_of_which_piece_exists_does_not_end_as_well(splitting):
+def test_batch_with_piece_does_not_end_too(splitting):
     splitting.hold(BATCH, replace(BATCH, number=f"{NUMBER}.1"))
 
     give_up(splitting, BATCH)

@@ -56,7 +56,8 @@ PENDING = Pending("running")
         ({"submissions": (AT_ONCE, LATEST)}, {}, True),
     ],
 )
-def test_batch_with_id_that_neither_ends_nor_is_split_is_polled(batch, job, needs):
+def test_accepted_batch_is_polled(batch, job, needs):
+    """By message if it is one of the first, else by a tick."""
     held = replace(BATCH, **{"submissions": (LATEST,)} | batch)
 
     assert needs_call(replace(JOB, **job), held, T) is needs
@@ -65,7 +66,7 @@ def test_batch_with_id_that_neither_ends_nor_is_split_is_polled(batch, job, need
 @pytest.mark.parametrize(
     ("left", "ending", "claims"), [(39.9, None, 0), (40, None, 1), (39.9, REASON, 1)], ids=["late", "in time", "none"]
 )
-def test_batch_is_claimed_if_there_is_time_for_call_that_it_needs(polled, left, ending, claims):
+def test_batch_is_claimed_if_call_has_time(polled, left, ending, claims):
     one = polled(ending=ending)
 
     assert one.polled(NO_ANSWER, left=left) is bool(ending)
@@ -74,7 +75,7 @@ def test_batch_is_claimed_if_there_is_time_for_call_that_it_needs(polled, left, 
 
 
 @pytest.mark.parametrize(("left", "seconds", "claimed"), [(900, 75, 110), (90, 65, 100), (40, 15, 50)])
-def test_claim_outlasts_its_call_which_leaves_time_to_store_answer(polled, left, seconds, claimed):
+def test_claim_leaves_time_to_store_answer(polled, left, seconds, claimed):
     one = polled()
 
     with pytest.raises(RuntimeError):
@@ -85,7 +86,7 @@ def test_claim_outlasts_its_call_which_leaves_time_to_store_answer(polled, left,
 
 
 @pytest.mark.parametrize(("claims", "wait"), [(0, 2), (3, 16), (19, 60), (20, 3_600)])
-def test_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
+def test_claim_of_failed_step_is_released_and_counts(polled, claims, wait):
     one = polled(claims=claims)
 
     with pytest.raises(StorageError):
@@ -94,7 +95,7 @@ def test_claim_whose_step_failed_is_released_and_counts(polled, claims, wait):
     assert (one.now.due_at, one.now.claims) == (T + wait, claims + 1)
 
 
-def test_batch_that_somebody_else_claimed_is_left_alone(polled):
+def test_batch_claimed_by_another_is_left_alone(polled):
     one = polled()
     one.differs()
 
@@ -111,7 +112,7 @@ def test_batch_that_ends_gets_its_lines(polled):
 
 
 @pytest.mark.parametrize("ending", [None, OTHER])
-def test_batch_to_be_isolated_that_is_not_tried_ends_without_poll(polled, ending):
+def test_untried_isolation_ends_without_poll(polled, ending):
     one = polled({"error": OTHER}, halving=REASON, ending=ending, state=BatchState.READY)
 
     assert one.polled()
@@ -163,7 +164,7 @@ def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
         ({"halving": REASON, "last_word": OTHER}, OTHER),
     ],
 )
-def test_after_last_claim_batch_ends_for_reason_that_is_known(polled, batch, ending):
+def test_last_claim_ends_batch_with_known_reason(polled, batch, ending):
     one = polled(claims=MAX_CLAIMS, **batch)
 
     assert one.polled(COMPLETE)
@@ -179,7 +180,7 @@ def test_last_claim_is_tried(polled):
     assert one.doubles.asked == [("id", 75)]
 
 
-def test_batch_whose_lines_could_never_be_written_is_done_without_them(polled):
+def test_batch_with_unwritable_lines_is_done(polled):
     one = polled(claims=MAX_CLAIMS, ending=REASON)
 
     assert one.polled()
@@ -196,7 +197,7 @@ def test_batch_that_could_never_be_split_is_to_end(polled):
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_answer_is_stored_under_ordinal_of_its_poll_and_becomes_batchs_lines(polled):
+def test_answer_is_stored_under_ordinal_of_poll(polled):
     one = polled(**TWO_IDS, polls=2, polls_settled=2)
 
     assert one.polled(COMPLETE)
@@ -204,7 +205,7 @@ def test_answer_is_stored_under_ordinal_of_its_poll_and_becomes_batchs_lines(pol
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-def test_answer_that_came_with_submit_is_taken_without_call(polled):
+def test_answer_to_submit_needs_no_call(polled):
     one = polled(submissions=(AT_ONCE,))
     one.store_reply(0)
 
@@ -217,9 +218,7 @@ def test_answer_that_came_with_submit_is_taken_without_call(polled):
     [(0, 0, []), (4, 4, []), (4, 2, ["2-4", "1-4", "2-3", "1-3"])],
     ids=["the first poll", "all are settled", "two are not"],
 )
-def test_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
-    polled, monkeypatch, polls, settled, looked_at
-):
+def test_stored_answer_is_looked_for_at_each_poll(polled, monkeypatch, polls, settled, looked_at):
     one = polled(**TWO_IDS, polls=polls, polls_settled=settled)
     real, found = type(one.services.store).head, []
 
@@ -235,7 +234,7 @@ def test_stored_answer_is_looked_for_under_each_poll_that_may_have_left_one(
     assert [key[-1] for key in found] == [key[-1] for key in looked_at], "the latest poll first"
 
 
-def test_answer_that_dead_poll_left_is_taken_without_call(polled):
+def test_answer_of_dead_poll_needs_no_call(polled):
     one = polled(**TWO_IDS, polls=4, polls_settled=2)
     one.store_reply(3, attempt=1)
 
@@ -254,7 +253,7 @@ def test_answer_that_dead_poll_left_is_taken_without_call(polled):
     ],
     ids=["never pending", "pending", "pending before it was accepted anew", "asked for again", "two ids"],
 )
-def test_how_long_batch_took_is_remembered_if_it_is_known(polled, batch, took):
+def test_known_duration_is_remembered(polled, batch, took):
     one = polled(**batch)
 
     one.polled(COMPLETE)
@@ -266,7 +265,7 @@ def test_how_long_batch_took_is_remembered_if_it_is_known(polled, batch, took):
 
 
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
-def test_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(polled, reply, status):
+def test_pending_reply_resets_counts(polled, reply, status):
     one = polled(claims=3, polls=1, misses=2, failures=2, vain_since=T - 50)
 
     assert not one.polled(reply)
@@ -277,7 +276,7 @@ def test_pending_batch_is_polled_again_and_all_that_was_counted_is_forgotten(pol
     assert one.doubles.ages == [100.0]
 
 
-def test_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polled):
+def test_pending_earlier_id_resets_only_its_count(polled):
     missed = replace(EARLIER, misses=3)
     one = polled(submissions=(missed, LATEST), polls=1, misses=2, failures=2)
 
@@ -298,16 +297,15 @@ def test_earlier_id_that_is_pending_starts_its_count_again_and_no_other(polled):
         (100, 101, NEXT_POLL),
     ],
 )
-def test_pending_batch_is_polled_when_it_becomes_overdue_or_its_jobs_deadline_comes(
-    polled, pending_for, deadline, due_in
-):
+def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, due_in):
+    """The next poll is no later than the time at which the batch is overdue or its job's deadline."""
     one = polled({"deadline_at": deadline and T + deadline}, submissions=(Submission("id", 1, T - pending_for),))
 
     assert not one.polled(PENDING)
     assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
 
 
-def test_overdue_batch_that_is_pending_is_submitted_again(polled):
+def test_overdue_pending_batch_is_resubmitted(polled):
     one = polled(submissions=(Submission("id", 1, T - DAY - 1),))
 
     assert not one.polled(PENDING)
@@ -351,7 +349,7 @@ FOLLOWED_AGE = FOLLOWED_SECONDS - SOON
         (5, 0, FOLLOWED_POLLS, False),
     ],
 )
-def test_pending_batch_is_polled_by_message_only_at_first(table, age, number, polls, followed):
+def test_pending_batch_is_followed_only_at_first(table, age, number, polls, followed):
     name = f"{number:08d}"
     batch = PolledBatch(table, number=name, polls=polls, submissions=(Submission("id", 1, T - age),))
 

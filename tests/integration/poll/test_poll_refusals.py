@@ -67,7 +67,7 @@ def test_doubted_reply_is_counted_by_its_code(polled, reply, code):
     ],
     ids=["the same", "another code", "none since"],
 )
-def test_only_consecutive_replies_with_same_meaning_are_counted_together(polled, before, failures, since):
+def test_only_equal_consecutive_replies_add_up(polled, before, failures, since):
     one = polled(failing_at=T - 500, **before)
 
     one.polled(REFUSED)
@@ -80,7 +80,7 @@ def test_only_consecutive_replies_with_same_meaning_are_counted_together(polled,
     [(REFUSED, 5006, 60), (NO_SUCH_MODEL, 5007, 60), (PERHAPS_FAILED, 3030, 60), (SERVER_ERROR, 3008, 30)],
 )
 @pytest.mark.parametrize(("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)])
-def test_doubted_reply_is_believed_fifth_time_over_long_enough(polled, reply, code, over, before, sooner, believed):
+def test_doubted_reply_is_confirmed_the_fifth_time(polled, reply, code, over, before, sooner, believed):
     one = polled(failures=before, failing_code=code, failing_at=T - over + sooner)
 
     one.polled(reply)
@@ -90,7 +90,7 @@ def test_doubted_reply_is_believed_fifth_time_over_long_enough(polled, reply, co
 
 
 @pytest.mark.parametrize("reply", [REFUSED, SERVER_ERROR, PERHAPS_FAILED])
-def test_batch_that_is_believed_to_have_failed_is_isolated(polled, reply):
+def test_confirmed_failure_is_isolated(polled, reply):
     one = polled(failures=4, failing_code=reply.code, failing_at=T - 60)
 
     assert not one.polled(reply)
@@ -98,7 +98,7 @@ def test_batch_that_is_believed_to_have_failed_is_isolated(polled, reply):
     assert one.now.halving.message == f"Workers AI accepted this request and then failed it ({reply.code})"
 
 
-def test_model_that_is_believed_to_be_none_fails_its_job(polled):
+def test_confirmed_unknown_model_fails_job(polled):
     one = polled(failures=4, failing_code=5007, failing_at=T - 60)
 
     assert one.polled(NO_SUCH_MODEL)
@@ -118,7 +118,7 @@ def test_model_that_is_believed_to_be_none_fails_its_job(polled):
         (NO_SUCH_MODEL, "5007", False),
     ],
 )
-def test_cause_that_its_job_knows_is_believed_immediately(polled, reply, cause, believed):
+def test_known_cause_is_believed_immediately(polled, reply, cause, believed):
     one = polled({"isolation": Isolation(causes={cause: ""})})
 
     one.polled(reply)
@@ -128,7 +128,7 @@ def test_cause_that_its_job_knows_is_believed_immediately(polled, reply, cause, 
 
 
 @pytest.mark.parametrize("reply", [FAILED, FAILED_AS_REJECTED])
-def test_reply_that_batch_failed_is_believed_immediately(polled, reply):
+def test_failed_batch_is_believed_immediately(polled, reply):
     one = polled()
 
     assert not one.polled(reply)
@@ -140,7 +140,7 @@ def test_reply_that_batch_failed_is_believed_immediately(polled, reply):
 
 @pytest.mark.parametrize("reply", [NO_ANSWER, PROXY, TIMED_OUT, SERVER_ERROR_WITHOUT_CODE])
 @pytest.mark.parametrize(("age", "wait"), [(100, 50), (4, 5), (1_000, 180)])
-def test_after_no_answer_batch_waits_half_as_long_as_it_did_and_its_claim_counts(polled, reply, age, wait):
+def test_no_answer_halves_wait_and_counts_claim(polled, reply, age, wait):
     one = polled(claims=1, submissions=(Submission("id", 1, T - age),))
 
     assert not one.polled(reply)
@@ -149,7 +149,7 @@ def test_after_no_answer_batch_waits_half_as_long_as_it_did_and_its_claim_counts
     assert (now.failures, now.misses) == (0, 0)
 
 
-def test_after_no_answer_for_earlier_id_next_poll_is_soon(polled):
+def test_unanswered_earlier_id_is_polled_soon(polled):
     one = polled(submissions=(EARLIER, LATEST), **EARLIER_IS_POLLED)
 
     one.polled(NO_ANSWER)
@@ -158,7 +158,7 @@ def test_after_no_answer_for_earlier_id_next_poll_is_soon(polled):
 
 
 @pytest.mark.parametrize(("reply", "code"), [(NO_ANSWER, 0), (PROXY, 503), (TIMED_OUT, 3008)])
-def test_calls_without_answer_for_long_are_noted_in_job(polled, reply, code):
+def test_long_unanswered_calls_are_noted_in_job(polled, reply, code):
     since = T - lasting_errors.NOTED_AFTER_SECONDS - 1
     one = polled(vain_since=since)
 
@@ -178,7 +178,7 @@ def test_calls_without_answer_for_long_are_noted_in_job(polled, reply, code):
     ],
     ids=["a timeout", "an error without a code", "not overdue", "not the API's", "no reply"],
 )
-def test_overdue_batch_is_submitted_again_if_api_itself_has_no_answer(polled, reply, accepted, again):
+def test_overdue_batch_is_resubmitted_without_answer(polled, reply, accepted, again):
     one = polled(submissions=(accepted,))
 
     assert not one.polled(reply)
@@ -186,7 +186,7 @@ def test_overdue_batch_is_submitted_again_if_api_itself_has_no_answer(polled, re
     assert one.now.state is (BatchState.READY if again else BatchState.QUEUED)
 
 
-def test_overdue_batch_that_is_not_to_be_submitted_again_ends_late(polled):
+def test_overdue_batch_not_resubmitted_ends_late(polled):
     one = polled(submissions=(LATE_SINCE,))
     one.doubles.ambiguous_submit = "fail"
 
@@ -208,7 +208,7 @@ def test_poll_that_must_not_know_id_is_counted(polled, misses, since):
 
 
 @pytest.mark.parametrize(("before", "since", "lost"), [(4, 60, True), (3, 60, False), (4, 59.5, False)])
-def test_id_that_is_not_known_five_times_in_minute_is_lost(polled, before, since, lost):
+def test_id_unknown_five_times_in_a_minute_is_lost(polled, before, since, lost):
     one = polled(misses=before, missed_at=T - since)
 
     assert not one.polled(UNKNOWN_ID)
@@ -216,7 +216,7 @@ def test_id_that_is_not_known_five_times_in_minute_is_lost(polled, before, since
     assert len(one.doubles.sent) == lost
 
 
-def test_lost_batch_that_cannot_be_submitted_now_keeps_its_count(polled):
+def test_lost_batch_that_cannot_be_sent_keeps_count(polled):
     one = polled(misses=4, missed_at=T - 60, failures=2)
     one.services.budget.hold(T, 60)
 
@@ -224,7 +224,7 @@ def test_lost_batch_that_cannot_be_submitted_now_keeps_its_count(polled):
     assert (one.now.state, one.now.misses, one.now.missed_at, one.now.failures) == (BatchState.QUEUED, 5, T - 60, 0)
 
 
-def test_lost_batch_that_is_not_submitted_again_ends_as_unknown(polled):
+def test_lost_batch_not_resubmitted_ends_unknown(polled):
     one = polled(misses=4, missed_at=T - 60)
     one.doubles.ambiguous_submit = "fail"
 
@@ -250,7 +250,7 @@ def test_earlier_id_is_given_up_by_its_own_count(polled, reply, misses, since, g
     assert (now.failures, now.misses) == (4, 4)
 
 
-def test_earlier_id_that_failed_is_given_up_immediately(polled):
+def test_failed_earlier_id_is_given_up(polled):
     one = polled(submissions=(EARLIER, LATEST), **EARLIER_IS_POLLED)
 
     assert not one.polled(FAILED)
@@ -261,7 +261,7 @@ def test_earlier_id_that_failed_is_given_up_immediately(polled):
 # ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_refused_token_pauses_all_calls_and_batchs_clock(polled):
+def test_refused_token_pauses_calls_and_clock(polled):
     one = polled(paused=5.0)
 
     assert not one.polled(BAD_TOKEN)
@@ -270,7 +270,7 @@ def test_refused_token_pauses_all_calls_and_batchs_clock(polled):
     assert (one.now.due_at, one.now.paused, one.now.claims) == (T + 60, 65.0, 0)
 
 
-def test_call_too_many_holds_all_calls_and_batchs_clock(polled):
+def test_too_many_calls_hold_calls_and_clock(polled):
     one = polled(paused=5.0)
 
     assert not one.polled(SLOW_DOWN)
@@ -292,7 +292,7 @@ def test_call_too_many_holds_all_calls_and_batchs_clock(polled):
         (SLOW_DOWN, False),
     ],
 )
-def test_pause_is_over_when_reply_to_its_probe_shows_it(polled, reply, is_over):
+def test_probe_reply_ends_pause(polled, reply, is_over):
     one = polled()
     one.services.budget.pause(PauseReason.TOKEN_REFUSED, T - 100, "10000", Permit())
     pause = one.services.budget.controls().pause
@@ -302,7 +302,7 @@ def test_pause_is_over_when_reply_to_its_probe_shows_it(polled, reply, is_over):
     assert one.services.budget.controls().pause == (None if is_over else pause)
 
 
-def test_reply_to_poll_that_is_not_probe_ends_no_pause(polled):
+def test_reply_without_probe_ends_no_pause(polled):
     one = polled()
     one.services.budget.pause(PauseReason.OUTAGE, T - 100, "", Permit())
 

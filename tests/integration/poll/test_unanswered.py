@@ -60,7 +60,7 @@ def stored(polled):
 
 
 @pytest.mark.parametrize(("paused", "hours", "at"), [(0, 24, 24 * HOUR), (50, 24, 24 * HOUR + 50), (0, 0.5, HOUR / 2)])
-def test_batch_is_overdue_after_stacks_deadline_pauses_apart(polled, paused, hours, at):
+def test_batch_is_overdue_after_deadline_less_pauses(polled, paused, hours, at):
     one = polled(paused=paused, submissions=ids(0, 0))
     one.doubles.batch_deadline_hours = hours
 
@@ -68,7 +68,7 @@ def test_batch_is_overdue_after_stacks_deadline_pauses_apart(polled, paused, hou
     assert [is_overdue(one.services, one.seen, ACCEPTED + at + more) for more in (-1, 0, 1)] == [False, False, True]
 
 
-def test_next_poll_is_chosen_by_age_since_last_acceptance(polled):
+def test_next_poll_follows_age_since_acceptance(polled):
     one = polled(submissions=ids(0, 0))
 
     assert next_poll(one.services, one.job, one.seen) == NEXT_POLL
@@ -83,7 +83,7 @@ def test_next_poll_is_chosen_by_age_since_last_acceptance(polled):
     [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}, {"submissions": ids(0, 0, 0, 1), "round": 1}],
     ids=["once", "twice", "one was unknowable", "others of an earlier round"],
 )
-def test_batch_of_less_than_three_submits_is_submitted_again(polled, batch):
+def test_batch_is_resubmitted_below_three_submits(polled, batch):
     one = polled(**batch)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
@@ -121,7 +121,7 @@ def test_batch_ends_if_stack_submits_none_twice(polled):
 
 
 @pytest.mark.parametrize("why", ["the job is paused", "no call is permitted"])
-def test_while_no_submit_could_be_sent_ids_are_polled_on(polled, why):
+def test_ids_are_polled_while_nothing_can_be_sent(polled, why):
     one = polled({"control": JobControl(held_since=T - 9)} if why == "the job is paused" else {})
     if why == "no call is permitted":
         one.services.budget.hold(T, 60)
@@ -132,7 +132,7 @@ def test_while_no_submit_could_be_sent_ids_are_polled_on(polled, why):
     assert one.doubles.sent == []
 
 
-def test_no_message_is_sent_for_batch_that_somebody_else_changed(polled):
+def test_changed_batch_gets_no_message(polled):
     one = polled()
     one.services.ledger.resubmit(one.seen, T)
 
@@ -140,7 +140,8 @@ def test_no_message_is_sent_for_batch_that_somebody_else_changed(polled):
     assert one.doubles.sent == []
 
 
-def test_of_partly_answered_batch_only_what_lacks_answer_is_submitted_again(stored):
+def test_only_unanswered_records_are_resubmitted(stored):
+    """Of a partly answered batch only the records without an answer are submitted again."""
     one = stored(**PARTLY_ANSWERED)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
@@ -155,7 +156,7 @@ def test_of_partly_answered_batch_only_what_lacks_answer_is_submitted_again(stor
     [{}, {"submissions": ids(0, 0)}, {"unknowable": 1}],
     ids=["once", "twice", "one was unknowable"],
 )
-def test_records_without_answer_are_tried_again_by_themselves(stored, batch):
+def test_unanswered_records_are_tried_alone(stored, batch):
     one = stored(**PARTLY_ANSWERED | batch)
 
     assert not end_missing(one.services, one.job, one.seen)
@@ -173,7 +174,7 @@ def test_records_without_answer_are_tried_again_by_themselves(stored, batch):
     ],
     ids=["three", "two and an unknowable", "last word", "cancelled", "nothing is missing"],
 )
-def test_records_without_answer_end_if_they_may_not_be_tried_again(stored, job, batch, failed, ending):
+def test_unanswered_records_end_if_not_retryable(stored, job, batch, failed, ending):
     one = stored(job, **PARTLY_ANSWERED | batch)
 
     assert end_missing(one.services, one.job, one.seen)
@@ -182,7 +183,7 @@ def test_records_without_answer_end_if_they_may_not_be_tried_again(stored, job, 
     assert (now.part.failed, now.part.succeeded) == (failed, 2 - failed)
 
 
-def test_records_without_answer_end_if_stack_submits_none_twice(stored):
+def test_unanswered_records_end_if_resubmit_is_off(stored):
     one = stored(**PARTLY_ANSWERED)
     one.doubles.ambiguous_submit = "fail"
 
@@ -200,7 +201,7 @@ def test_all_records_of_batch_end_for_one_reason(polled):
     assert (one.now.state, one.now.ending, one.now.part.failed) == (BatchState.DONE, REASON, 2)
 
 
-def test_batch_that_somebody_else_changed_does_not_end(polled):
+def test_changed_batch_does_not_end(polled):
     one = polled()
     one.differs()
 
@@ -228,7 +229,7 @@ def test_failed_batch_of_several_records_is_isolated(polled, code, cause, messag
 @pytest.mark.parametrize(
     "batch", [{"sendable": 1}, {"round": 1, "submissions": (ID, replace(ID, round=1))}], ids=["alone", "tried again"]
 )
-def test_what_was_tried_alone_or_again_and_failed_is_to_end(polled, batch):
+def test_retried_batch_that_fails_ends(polled, batch):
     one = polled(**batch)
 
     isolate_or_end(one.services, one.job, one.seen, 5006, "its words")
@@ -238,7 +239,7 @@ def test_what_was_tried_alone_or_again_and_failed_is_to_end(polled, batch):
     assert one.services.store.get(now.ending.said) == b"its words"
 
 
-def test_of_failed_batch_that_was_partly_answered_only_others_are_tried_again(stored):
+def test_failed_batch_retries_only_unanswered_records(stored):
     one = stored(**PARTLY_ANSWERED)
 
     isolate_or_end(one.services, one.job, one.seen, 5006, "")

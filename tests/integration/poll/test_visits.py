@@ -66,7 +66,7 @@ def test_job_that_another_run_holds_is_left_to_it(visited, state, until, answer,
     assert was_visited(visited.job) is is_visited
 
 
-def test_job_that_another_run_takes_meanwhile_is_left_to_it(visited):
+def test_job_taken_by_another_run_is_left_to_it(visited):
     real = visited.ledger.lease_job
 
     def lease(*arguments):
@@ -96,7 +96,7 @@ def test_job_that_another_run_takes_meanwhile_is_left_to_it(visited):
         ({"told_at": T - STATUS_SECONDS + 1}, False),
     ],
 )
-def test_job_is_visited_when_it_is_due_or_its_status_is_old(visited, changes, is_visited):
+def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):
     visited.hold((1, 0), None, **{"due_at": LATER, "told_at": T - 1, **changes})
 
     assert visited.visit()
@@ -104,7 +104,7 @@ def test_job_is_visited_when_it_is_due_or_its_status_is_old(visited, changes, is
     assert was_visited(visited.job) is is_visited
 
 
-def test_job_whose_last_part_was_written_is_visited_immediately(visited):
+def test_job_with_last_part_written_is_visited(visited):
     visited.hold((1, 0), total=1, due_at=LATER, told_at=T)
 
     assert visited.visit()
@@ -113,7 +113,7 @@ def test_job_whose_last_part_was_written_is_visited_immediately(visited):
 
 
 @pytest.mark.parametrize(("records", "is_visited"), [(1, False), (2, True)])
-def test_job_is_visited_immediately_if_step_can_be_made(visited, short_steps, records, is_visited):
+def test_job_with_possible_step_is_visited(visited, short_steps, records, is_visited):
     visited.hold((records, 0), None, due_at=LATER, told_at=T)
 
     assert visited.visit()
@@ -129,7 +129,7 @@ def test_job_is_visited_immediately_if_step_can_be_made(visited, short_steps, re
     [(0, 60, 70), (0, LEASE_SECONDS, LEASE_SECONDS), (QUIET_CLAIMS, 60, 3_600)],
     ids=["until its function's end", "a whole invocation", "after many claims"],
 )
-def test_job_is_held_and_not_due_before_anything_can_fail(visited, claims, remaining, seconds):
+def test_job_is_held_before_anything_can_fail(visited, claims, remaining, seconds):
     visited.hold(None, claims=claims)
 
     def dies(_key):
@@ -144,7 +144,7 @@ def test_job_is_held_and_not_due_before_anything_can_fail(visited, claims, remai
 
 
 @pytest.mark.parametrize(("claims", "seconds"), [(0, 2), (4, 32), (QUIET_CLAIMS, 3_600)])
-def test_job_whose_visit_service_fails_is_due_again_soon_and_its_claim_counts(visited, claims, seconds):
+def test_failed_visit_is_due_soon_and_counts_claim(visited, claims, seconds):
     visited.hold(None, claims=claims)
 
     def fails(_key):
@@ -167,7 +167,7 @@ def test_job_whose_visit_service_fails_is_due_again_soon_and_its_claim_counts(vi
         (MAX_CLAIMS, None, JobState.IN_PROGRESS),
     ],
 )
-def test_job_is_given_up_at_its_last_claim_once_its_upload_was_read(visited, claims, total, state):
+def test_job_is_given_up_at_last_claim(visited, claims, total, state):
     visited.hold((1, 0), None, claims=claims, total=total)
 
     assert visited.visit()
@@ -187,7 +187,7 @@ def test_visit_carries_out_command_for_job(visited):
     assert visited.job.cancelled == CANCEL
 
 
-def test_job_whose_files_are_being_finished_is_not_cancelled_any_more(visited):
+def test_finishing_job_is_not_cancelled(visited):
     visited.hold((1, 0), state=JobState.FINALIZING, total=1)
     visited.store.put(keys.job_control(visited.job_id), b"cancel")
 
@@ -196,7 +196,7 @@ def test_job_whose_files_are_being_finished_is_not_cancelled_any_more(visited):
     assert visited.job.state is JobState.COMPLETED
 
 
-def test_job_whose_item_is_gone_during_its_visit_stays_gone(visited, table):
+def test_job_deleted_during_visit_stays_deleted(visited, table):
     real = visited.ledger.lease_job
 
     def lease(*arguments):
@@ -217,7 +217,7 @@ def test_job_whose_item_is_gone_during_its_visit_stays_gone(visited, table):
     [(1, 600, ""), (2, 600, "00000000"), (2, STEP_SECONDS + 0.1, "00000000"), (2, STEP_SECONDS, "")],
     ids=["too little", "a step", "just enough time", "too little time"],
 )
-def test_visit_makes_step_if_there_is_enough_for_one_and_time(visited, short_steps, records, remaining, mark):
+def test_visit_takes_step_if_time_allows(visited, short_steps, records, remaining, mark):
     visited.hold((records, 0), None)
 
     visited.visit(remaining)
@@ -236,7 +236,7 @@ def test_last_step_writes_file_itself_and_no_segment(visited, monkeypatch):
 
 
 @pytest.mark.parametrize("state", [JobState.SPLITTING, JobState.IN_PROGRESS])
-def test_job_whose_upload_is_still_being_read_does_not_end_with_batches_there_are(visited, state):
+def test_job_being_read_does_not_end(visited, state):
     visited.hold((1, 0), state=state)
 
     assert visited.visit()
@@ -245,7 +245,7 @@ def test_job_whose_upload_is_still_being_read_does_not_end_with_batches_there_ar
 
 
 @pytest.mark.parametrize("total", [2, 4])
-def test_batches_that_hold_other_records_than_upload_break_law(visited, total):
+def test_batches_of_other_records_break_law(visited, total):
     visited.hold((3, 0), total=total)
 
     with pytest.raises(InvariantError, match=f"its batches hold 3 records, expected {total}"):
@@ -273,7 +273,7 @@ CANCELLED = JobControl(cancelled=CANCEL)
         ((1, 0), {"created_at": T - MAX_JOB_SECONDS - 1}, TOO_OLD_CODE.code),
     ],
 )
-def test_job_stops_when_too_many_records_failed_or_it_is_too_old(visited, batch, changes, code):
+def test_job_stops_with_too_many_failures_or_age(visited, batch, changes, code):
     visited.hold(batch, None, **changes)
 
     visited.visit()
@@ -324,7 +324,7 @@ def test_status_counts_what_was_answered(visited):
 
 
 @pytest.mark.parametrize(("quiet", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
-def test_next_visit_is_later_longer_nothing_has_changed(visited, quiet, wait):
+def test_next_visit_is_later_without_changes(visited, quiet, wait):
     visited.hold(None)
     visited.visit()
     assert (visited.job.quiet, visited.job.due_at) == (0, T + 10)  # The status was new.
@@ -340,7 +340,7 @@ def test_next_visit_is_later_longer_nothing_has_changed(visited, quiet, wait):
 @pytest.mark.parametrize(
     ("sweep_due", "due_at"), [(T + 3, T + 3), (T + 30, T + 10), (T - 30, T)], ids=["sooner", "later", "late already"]
 )
-def test_next_visit_is_no_later_than_next_page_of_sweep(visited, sweep_due, due_at):
+def test_next_visit_is_by_next_page_of_sweep(visited, sweep_due, due_at):
     visited.hold(None, sweep=replace(SWEPT, due=sweep_due), **HELD)
 
     visited.visit(25)  # Too short for a sweep.
@@ -349,7 +349,7 @@ def test_next_visit_is_no_later_than_next_page_of_sweep(visited, sweep_due, due_
 
 
 @pytest.mark.parametrize("records", [1, 2])
-def test_next_visit_moves_job_on_if_this_one_had_no_time_for_step(visited, short_steps, records):
+def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
     visited.hold((records, 0), None)
 
     visited.visit(STEP_SECONDS)
@@ -357,7 +357,7 @@ def test_next_visit_moves_job_on_if_this_one_had_no_time_for_step(visited, short
     assert (visited.job.due_at, visited.work) == ((T, "v1#work") if records == 2 else (T + 10, "v1#job"))
 
 
-def test_job_whose_files_find_no_time_is_visited_again_to_write_them(visited):
+def test_job_files_without_time_are_revisited(visited):
     visited.hold((1, 0), total=1)
 
     visited.visit(STEP_SECONDS - 1)

@@ -84,7 +84,7 @@ def submit(api, seconds=FAR):
         return reply
 
 
-def test_submit_never_goes_out_on_connection_that_may_be_dead(serving):
+def test_submit_never_reuses_old_connection(serving):
     """As after Lambda has frozen the process: the first call's connection is still open here, and gone over there."""
 
     def serve_once_then_drop(server, connection):
@@ -163,7 +163,7 @@ def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch
 
 
 @pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
-def test_post_ends_at_its_deadline_whatever_server_does(serving, serve, monkeypatch):
+def test_post_ends_at_its_deadline(serving, serve, monkeypatch):
     monkeypatch.setattr(module, "READ_SECONDS", FAR)
     api = serving(serve).client()
     began = time.monotonic()
@@ -173,7 +173,7 @@ def test_post_ends_at_its_deadline_whatever_server_does(serving, serve, monkeypa
     assert time.monotonic() - began < FAR / 2
 
 
-def test_server_that_takes_no_bytes_does_not_hold_post_beyond_its_deadline(serving):
+def test_server_that_reads_nothing_cannot_hold_post(serving):
     api = serving(lambda server, _: server.closing.wait(FAR)).client()
     began = time.monotonic()
 

@@ -109,7 +109,7 @@ def remaining():
     return lambda: ends - time.monotonic()
 
 
-def test_receipt_is_written_after_one_call_of_table_that_hangs(begin, black_hole, remaining):
+def test_receipt_is_written_while_table_hangs(begin, black_hole, remaining):
     services = dataclasses.replace(begin(), store=Kept())
     tried = []
     write = services.store.put_if_absent
@@ -123,7 +123,7 @@ def test_receipt_is_written_after_one_call_of_table_that_hangs(begin, black_hole
     assert tried == [TRIES]
 
 
-def test_table_that_recovers_takes_request_id_although_receipt_is_written(begin, remaining, monkeypatch):
+def test_recovered_table_gets_request_id(begin, remaining, monkeypatch):
     services = dataclasses.replace(begin(), store=Kept(), sleep=lambda seconds: None)
     outcomes = [StorageError("no answer"), StorageError("no answer"), BATCH]
     asked = []
@@ -142,7 +142,7 @@ def test_table_that_recovers_takes_request_id_although_receipt_is_written(begin,
     assert (outcomes, asked, len(services.store.objects)) == ([], ["soon"], 1)
 
 
-def test_log_names_request_id_when_object_store_hangs_too(begin, remaining, caplog):
+def test_request_id_is_logged_if_s3_hangs_too(begin, remaining, caplog):
     services = begin()
 
     send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
@@ -185,7 +185,7 @@ def answer_from(client, answers):
 
 
 @pytest.mark.parametrize("service", BUSY)
-def test_busy_service_is_tried_twice_as_often_as_one_that_hangs(begin, service):
+def test_busy_service_is_tried_more_than_hanging(begin, service):
     services = begin()
     client = services.ledger.client if service == "DynamoDB" else services.store.client
     good = (200, b'{"Item": {}}' if service == "DynamoDB" else b"")

@@ -50,7 +50,7 @@ def begin(table, monkeypatch):
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_batch_is_sent_under_lease_that_outlasts_its_function(begin):
+def test_batch_is_sent_under_outlasting_lease(begin):
     at = begin(replace(DUE, attempt=4, claims=2))
 
     at.run()
@@ -62,7 +62,7 @@ def test_batch_is_sent_under_lease_that_outlasts_its_function(begin):
     assert at.batch.state is BatchState.QUEUED
 
 
-def test_of_later_round_only_records_are_sent_that_are_tried_again(begin):
+def test_later_round_sends_only_retried_records(begin):
     at = begin(replace(DUE, round=1, round_size=5, submissions=ACCEPTED, ready_at=T - 10))
     at.objects[at.key("request-1")] = b"againthe index"
 
@@ -72,7 +72,7 @@ def test_of_later_round_only_records_are_sent_that_are_tried_again(begin):
 
 
 @pytest.mark.parametrize(("work", "first"), [(DueKind.FIRST, True), (DueKind.SUBMIT, False)])
-def test_only_first_batch_of_job_takes_tokens_kept_for_it(begin, work, first):
+def test_first_batch_of_job_takes_reserved_tokens(begin, work, first):
     at = begin(replace(DUE, work=work))
 
     at.run()
@@ -81,7 +81,7 @@ def test_only_first_batch_of_job_takes_tokens_kept_for_it(begin, work, first):
 
 
 @pytest.mark.parametrize(("left", "asks"), [(104.9, False), (105.0, False), (105.1, True)])
-def test_without_time_for_post_and_its_outcome_nothing_begins(begin, left, asks):
+def test_nothing_begins_without_time_for_outcome(begin, left, asks):
     at = begin()
     at.ends = T + left
 
@@ -102,7 +102,7 @@ def test_batch_whose_reading_took_too_long_stays_due(begin, left, sent):
     assert (at.batch == DUE) is not sent
 
 
-def test_post_that_begins_late_ends_early_enough_to_record_its_outcome(begin, monkeypatch):
+def test_late_post_ends_in_time_for_outcome(begin, monkeypatch):
     at = begin()
     at.ends = T + 110
     real = at.ledger.begin_submit
@@ -113,7 +113,7 @@ def test_post_that_begins_late_ends_early_enough_to_record_its_outcome(begin, mo
     assert [seconds for _, _, seconds in at.posts] == [110 - 20 - 45]
 
 
-def test_batch_that_another_function_took_meanwhile_is_not_sent(begin, monkeypatch):
+def test_batch_taken_by_another_is_not_sent(begin, monkeypatch):
     at = begin()
     monkeypatch.setattr(at.services.times, "first_poll", lambda *_: at.settle_elsewhere())
 
@@ -123,7 +123,7 @@ def test_batch_that_another_function_took_meanwhile_is_not_sent(begin, monkeypat
     assert at.batch.attempt == 9
 
 
-def test_batch_whose_old_lease_is_long_over_is_simply_sent(begin):
+def test_batch_with_expired_lease_is_sent(begin):
     at = begin(replace(DUE, fence=T - 60))
 
     at.run()
@@ -157,7 +157,7 @@ def test_message_for_what_is_not_there_is_ignored(begin, gone, caplog):
     ],
     ids=["polled", "being submitted", "being split", "ending", "over"],
 )
-def test_batch_that_waits_for_no_submit_is_left_alone_even_if_its_job_is_cancelled(begin, batch, told):
+def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
     """Only one that ends is told to the poll function, once more: the first message may be lost."""
     batch = replace(batch, due_at=batch.due_at and T + 5)  # a write would bring it forward
     at = begin(batch, control=OVER)
@@ -169,7 +169,7 @@ def test_batch_that_waits_for_no_submit_is_left_alone_even_if_its_job_is_cancell
     assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
 
 
-def test_batch_that_earlier_version_left_to_be_halved_is_split_in_two(begin):
+def test_batch_to_halve_of_old_version_is_split(begin):
     left = replace(SPLIT, work=DueKind.SUBMIT, due_at=T - 60)
     at = begin(left)
 
@@ -216,7 +216,7 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
         "paused meanwhile",
     ],
 )
-def test_batch_ends_unsent_for_reason_of_its_own_or_of_its_job(begin, job, batch, ending):
+def test_batch_ends_unsent_for_own_or_job_reason(begin, job, batch, ending):
     at = begin(batch, **job)
 
     at.run()
@@ -226,7 +226,7 @@ def test_batch_ends_unsent_for_reason_of_its_own_or_of_its_job(begin, job, batch
 
 
 @pytest.mark.parametrize(("number", "told"), [("00000049", True), ("00000050", False)])
-def test_poll_function_is_notified_when_one_of_first_batches_ends(begin, number, told):
+def test_end_of_first_batches_notifies_poll(begin, number, told):
     at = begin(replace(DUE, number=number), control=OVER)
 
     at.run()
@@ -235,7 +235,7 @@ def test_poll_function_is_notified_when_one_of_first_batches_ends(begin, number,
     assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 0)] if told else [])
 
 
-def test_batch_that_still_has_id_is_polled_on_instead_of_ended(begin):
+def test_batch_with_id_is_polled_instead_of_ended(begin):
     at = begin(ANEW, control=OVER)
 
     at.run()
@@ -281,7 +281,8 @@ QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
     ],
     ids=["for a token", "in a pause", "a later round", "anew", "anew for long", "anew, in a pause"],
 )
-def test_batch_without_permit_waits_and_one_with_id_is_polled_on_if_that_takes_long(begin, batch, paused, changes):
+def test_batch_without_permit_waits(begin, batch, paused, changes):
+    """A batch that has an id is polled instead if the wait is long."""
     at = begin(batch)
     at.permit = Denied(T + 40, paused)
 
@@ -297,7 +298,8 @@ def probe(reason, step=15.0):
 
 
 @pytest.mark.parametrize(("step", "wait"), [(15.0, 30.0), (149.0, 298.0), (151.0, 300.0)])
-def test_api_that_does_not_even_answer_free_call_is_sent_nothing_and_tried_ever_less(begin, step, wait):
+def test_silent_api_gets_no_submits(begin, step, wait):
+    """While even the free call gets no answer, nothing is sent, and it is tried less and less often."""
     at = begin()
     at.permit, at.token = probe(PauseReason.OUTAGE, step), TokenState.UNKNOWN
 

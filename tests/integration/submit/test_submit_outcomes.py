@@ -61,7 +61,7 @@ def sent(batch, **changes):
 
 
 @pytest.mark.parametrize(("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)])
-def test_accepted_batch_is_polled_by_message_if_it_is_one_of_first_else_by_tick(begin, number, due_in, by_message):
+def test_accepted_batch_is_polled(begin, number, due_in, by_message):
     """The tick leaves the message a grace of ten seconds."""
     batch = replace(DUE, number=number, round=2, round_size=5, refusals=3, vain_since=T - 60)
     at = begin(batch)
@@ -77,7 +77,7 @@ def test_accepted_batch_is_polled_by_message_if_it_is_one_of_first_else_by_tick(
     assert at.job.seen_accepted
 
 
-def test_immediate_answer_is_stored_and_collected_in_same_call(begin):
+def test_immediate_answer_is_collected_in_same_call(begin):
     at = begin(reply=Answer(b"the answer", [], msgspec.UNSET))
 
     at.run()
@@ -89,7 +89,8 @@ def test_immediate_answer_is_stored_and_collected_in_same_call(begin):
 
 
 @pytest.mark.parametrize("reply", [Accepted("id"), Failed(5006, "")])
-def test_probe_that_is_answered_lifts_what_it_probed_and_clears_lasting_error(begin, reply):
+def test_answered_probe_lifts_pause(begin, reply):
+    """It lifts what it probed and clears a lasting error."""
     at = begin(replace(DUE, vain_since=T - 60), reply, trouble=LastingError(500, T - 60, T - 9, polling=False))
     at.permit = PERMIT
 
@@ -119,9 +120,7 @@ def failing(monkeypatch):
 @pytest.mark.parametrize(
     ("table_fails", "receipt_fails", "puts"), [(0, 0, 0), (1, 0, 1), (2, 0, 1), (2, 1, 2), (3, 2, 3)]
 )
-def test_acceptance_that_table_does_not_take_is_written_to_receipt_once(
-    begin, failing, table_fails, receipt_fails, puts
-):
+def test_untaken_acceptance_is_written_to_receipt(begin, failing, table_fails, receipt_fails, puts):
     at = begin()
     failing(at, table_fails)
     at.put_fails = receipt_fails
@@ -133,7 +132,7 @@ def test_acceptance_that_table_does_not_take_is_written_to_receipt_once(
     assert at.messages == [(MESSAGE, 30.0)]
 
 
-def test_if_table_never_takes_it_receipt_is_what_is_left(begin, failing, caplog):
+def test_receipt_remains_if_table_never_recovers(begin, failing, caplog):
     at = begin()
     failing(at, 1_000)
 
@@ -145,7 +144,7 @@ def test_if_table_never_takes_it_receipt_is_what_is_left(begin, failing, caplog)
     assert "request_id not recorded" in caplog.text
 
 
-def test_acceptance_that_comes_after_batch_was_settled_leaves_only_receipt(begin, monkeypatch):
+def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
     at = begin()
     monkeypatch.setattr(at.services.ledger, "accept", lambda *_: None)
 
@@ -198,7 +197,7 @@ def test_rejection_is_counted_by_its_kind(begin, reply, metric):
     assert at.counted == ["SubmitCalls", metric]
 
 
-def test_error_that_has_lasted_for_quarter_of_hour_is_noted_in_job(begin):
+def test_error_of_15_minutes_is_noted_in_job(begin):
     at = begin(replace(DUE, vain_since=T - 901), Rejected(503, None, ""))
 
     at.run()
@@ -207,7 +206,7 @@ def test_error_that_has_lasted_for_quarter_of_hour_is_noted_in_job(begin):
 
 
 @pytest.mark.parametrize(("status", "code", "named"), [(400, 5007, 5007), (410, None, 410)])
-def test_model_that_cannot_be_used_fails_job_and_ends_batch(begin, status, code, named):
+def test_unusable_model_fails_job_and_batch(begin, status, code, named):
     at = begin(reply=told(status, code))
     words = f"Workers AI refuses the model {M2M} (code {named}). "
 
@@ -230,7 +229,7 @@ def test_model_that_cannot_be_used_fails_job_and_ends_batch(begin, status, code,
     ],
     ids=["several records", "one record", "tried by itself"],
 )
-def test_refused_content_is_isolated_and_bad_record_alone_ends(begin, batch, changes):
+def test_refused_content_is_isolated(begin, batch, changes):
     at = begin(batch, told(400, 5006))
     at.objects[at.key("request-1")] = b"again"
 
@@ -251,7 +250,7 @@ def test_refused_content_is_isolated_and_bad_record_alone_ends(begin, batch, cha
     ],
     ids=["by status", "a proxy's", "by code", "the firewall's", "failed", "failed with a code"],
 )
-def test_rejection_is_reported_with_its_code_and_message_of_its_source(begin, reply, cause, words, said):
+def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said):
     at = begin(reply=reply)
 
     at.run()
@@ -279,7 +278,7 @@ def test_rejection_is_reported_with_its_code_and_message_of_its_source(begin, re
         (QUOTA, 500, 3007, False),
     ],
 )
-def test_rejected_probe_ends_pause_if_it_shows_that_its_reason_is_over(begin, reason, status, code, is_over):
+def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
     at = begin(reply=told(status, code))
     pause = Pause(reason, "nonce", T - 60, T, 15.0)
     at.permit = Permit(pause)
@@ -302,7 +301,7 @@ def test_rejected_probe_ends_pause_if_it_shows_that_its_reason_is_over(begin, re
         ("fail", 0, {"ending": UNKNOWN, "work": DueKind.POLL, "due_at": T, "unknowable": 1}),
     ],
 )
-def test_submit_of_unknown_outcome_is_repeated_once_if_that_is_wanted(begin, reply, setting, before, changes):
+def test_unknown_outcome_is_resubmitted_once(begin, reply, setting, before, changes):
     batch = replace(DUE, unknowable=before)
     at = begin(batch, reply)
     at.services.settings.ambiguous_submit, at.permit = setting, PERMIT
@@ -314,7 +313,7 @@ def test_submit_of_unknown_outcome_is_repeated_once_if_that_is_wanted(begin, rep
     assert at.counted == ["SubmitCalls", "AmbiguousSubmits"]
 
 
-def test_batch_with_id_is_polled_on_after_its_last_submit_of_unknown_outcome(begin):
+def test_batch_with_id_is_polled_after_last_submit(begin):
     batch = replace(DUE, submissions=EARLIER, ready_at=T - 60, unknowable=1)
     at = begin(batch, OutcomeUnknown("broken off"))
 
@@ -346,7 +345,7 @@ def test_submit_counts_as_dead_once_its_lease_is_over(begin, fence, is_settled):
     ],
     ids=["a receipt", "an answer"],
 )
-def test_dead_submit_that_left_its_outcome_is_accepted_and_polled_now(begin, left, content, submission):
+def test_dead_submit_with_receipt_is_accepted(begin, left, content, submission):
     batch = replace(DIED, round=2)
     at = begin(batch)
     at.objects[at.key(left)] = content
@@ -360,7 +359,7 @@ def test_dead_submit_that_left_its_outcome_is_accepted_and_polled_now(begin, lef
     assert at.counted == at.posts == []
 
 
-def test_dead_submit_that_left_nothing_is_of_unknown_outcome_and_its_batch_is_next_probe(begin):
+def test_dead_submit_without_trace_is_unknown_outcome(begin):
     """The outage is taken to have begun when that submit would have ended."""
     at = begin(DIED)
 
@@ -371,7 +370,7 @@ def test_dead_submit_that_left_nothing_is_of_unknown_outcome_and_its_batch_is_ne
     assert at.counted == ["AmbiguousSubmits", "SubmitCalls", "BatchesAccepted"]
 
 
-def test_dead_submit_that_left_nothing_ends_its_batch_if_it_is_second(begin):
+def test_second_dead_submit_ends_batch(begin):
     at = begin(replace(DIED, unknowable=1))
 
     at.run()
@@ -381,7 +380,7 @@ def test_dead_submit_that_left_nothing_ends_its_batch_if_it_is_second(begin):
     assert at.messages == [(MESSAGE, 0)]
 
 
-def test_dead_submit_that_another_function_settles_meanwhile_is_left_to_it(begin, monkeypatch):
+def test_dead_submit_settled_by_another_is_left(begin, monkeypatch):
     at = begin(DIED)
     at.objects[at.key("raw-1-0")] = b"the answer"
     monkeypatch.setattr(at.services.store, "head", lambda _: at.settle_elsewhere() or b"")

@@ -24,7 +24,7 @@ def table():
         yield client
 
 
-def test_empty_table_is_deleted_in_spite_of_its_protection(table):
+def test_empty_protected_table_is_deleted(table):
     deploy._delete_empty_table(SAVED, TABLE)
 
     assert table.list_tables()["TableNames"] == []

@@ -6,7 +6,7 @@ from tests.support.resources import WAYS
 
 NOT_OVER_AN_OLDER_WORKER = (
     # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind such a binding.
-    "wait_as_long_as_retry_after_says",
+    "as_long_as_retry_after_says",
     "id_api_lost",
     "resumes_automatically[older worker-error-40",
     "resumes_automatically[older worker-redirect",

@@ -68,7 +68,7 @@ def test_items_missing_for_good_fail_alone(world, api):
 
 
 @pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])
-def test_answers_that_contradict_each_other_are_never_guessed_at(world, api, kind):
+def test_contradicting_answers_are_never_guessed(world, api, kind):
     api.inject(Fault(kind=kind, items=(1, 3)))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
 
@@ -92,7 +92,7 @@ def test_failed_item_fails_its_record_with_apis_words(world, api, form):
 
 
 @pytest.mark.parametrize("code", [3040, *only_slowly(3007, 3008, 3021, 971)])
-def test_records_service_was_short_for_are_tried_again_by_themselves(world, api, code):
+def test_capacity_failures_are_retried_alone(world, api, code):
     api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
 
@@ -104,7 +104,7 @@ def test_records_service_was_short_for_are_tried_again_by_themselves(world, api,
 
 
 @pytest.mark.slow
-def test_records_service_stays_short_for_fail_after_two_retries(world, api):
+def test_capacity_failures_end_after_two_retries(world, api):
     api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
 

@@ -26,7 +26,7 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
 
 
 @pytest.mark.slow
-def test_job_whose_every_lone_record_is_refused_stops_trying(start, api):
+def test_job_whose_records_all_fail_stops_trying(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=64)
     world.upload_records("a.jsonl", [{"text": "x", "target_lang": 7}] * 64, model=M2M)
 
@@ -39,7 +39,7 @@ def test_job_whose_every_lone_record_is_refused_stops_trying(start, api):
 
 
 @pytest.mark.faults
-def test_records_that_fail_only_together_are_answered_one_by_one(start, api):
+def test_records_failing_only_together_are_answered(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=128)
     api.inject(Fault(kind="batch_fails", contains="},{", times=0, code=3030))
     world.upload_records("a.jsonl", referenced(128), model=M2M)
@@ -50,7 +50,7 @@ def test_records_that_fail_only_together_are_answered_one_by_one(start, api):
     assert all_good(world, 128)
 
 
-def test_upload_is_read_on_while_its_last_batch_so_far_is_being_split(start, api, monkeypatch):
+def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
     monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     records = referenced(5)

@@ -20,7 +20,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
     ],
     ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
 )
-def test_refused_token_or_account_pauses_everything_and_resumes_automatically(world, api, fault):
+def test_credential_error_pauses_and_resumes_automatically(world, api, fault):
     api.inject(Fault(on="submit", times=3, **fault))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
@@ -56,7 +56,7 @@ def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
     assert submits(api) == 2
 
 
-def test_7000_is_believed_of_model_only_with_good_token(world, api):
+def test_7000_is_believed_only_with_good_token(world, api):
     api.switch(tokens=("new-token",))
     api.inject(Fault(kind="7000", on="submit", status=400))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -90,7 +90,7 @@ def test_refused_request_fails_alone_whatever_code(world, api, fault):
 
 
 @pytest.mark.parametrize("fault", [{"kind": "bare", "status": 429}, {"kind": "971", "retry_after": 0}], ids=str)
-def test_429_that_does_not_say_how_long_holds_for_minute_and_burns_nothing(world, api, fault):
+def test_429_without_retry_after_burns_nothing(world, api, fault):
     api.inject(Fault(on="submit", **fault))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -101,7 +101,7 @@ def test_429_that_does_not_say_how_long_holds_for_minute_and_burns_nothing(world
     assert world.manifest()["batches"][0]["attempts"] == 1
 
 
-def test_polls_continue_while_used_up_quota_pauses_submits(start, api):
+def test_polls_continue_while_quota_is_used_up(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="4006", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -111,7 +111,7 @@ def test_polls_continue_while_used_up_quota_pauses_submits(start, api):
     assert world.status()["waiting_for"]["code"] == "quota_spent"
 
 
-def test_pause_that_operator_deletes_is_over_within_five_minutes(world, api):
+def test_deleted_pause_is_over_within_five_minutes(world, api):
     api.inject(Fault(kind="3036", on="submit"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()

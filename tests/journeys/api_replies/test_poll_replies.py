@@ -13,7 +13,7 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
         *only_slowly("reset", "hang", "truncated_json", "slow_body", "refuse"),
     ],
 )
-def test_poll_without_answer_is_repeated_and_billed_once(world, api, kind):
+def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -24,7 +24,7 @@ def test_poll_without_answer_is_repeated_and_billed_once(world, api, kind):
 
 
 @pytest.mark.parametrize("failure", ["failed", *only_slowly("envelope", "error")])
-def test_batch_that_failed_after_acceptance_is_split_down_to_bad_record(start, api, failure):
+def test_batch_failed_after_acceptance_is_bisected(start, api, failure):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.switch(batch_failure=failure)
     api.inject(Fault(kind="batch_fails", contains="hello 5", times=0, code=3030))
@@ -35,7 +35,7 @@ def test_batch_that_failed_after_acceptance_is_split_down_to_bad_record(start, a
     assert codes(world) == [None] * 5 + ["rejected"] + [None] * 2
 
 
-def test_same_server_error_five_polls_running_is_failed_batch(world, api):
+def test_same_server_error_on_five_polls_is_failure(world, api):
     api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=500))
     world.upload_records("a.jsonl", referenced(2), model=M2M)
 
@@ -45,7 +45,7 @@ def test_same_server_error_five_polls_running_is_failed_batch(world, api):
 
 
 @pytest.mark.slow
-def test_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(start, api):
+def test_overdue_batch_is_sent_three_times_then_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -58,7 +58,8 @@ def test_batch_pending_past_its_deadline_is_submitted_three_times_and_expires(st
 
 
 @pytest.mark.slow
-def test_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_become(start, api):
+def test_batch_is_polled_right_after_deadline(start, api):
+    """However rare its polls have become."""
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(1), model=M2M)
@@ -70,7 +71,7 @@ def test_batch_is_polled_right_after_its_deadline_however_rare_its_polls_have_be
 
 
 @pytest.mark.slow
-def test_overdue_batch_is_not_submitted_again_where_nothing_may_be_sent_twice(start, api):
+def test_overdue_batch_is_not_resubmitted_if_off(start, api):
     world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -91,7 +92,7 @@ def test_id_api_lost_is_submitted_again(world, api):
     assert 1 <= len(api.accepted) <= 3
 
 
-def test_id_unknown_only_for_moment_is_not_submitted_again(world, api):
+def test_briefly_unknown_id_is_not_resubmitted(world, api):
     api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=3))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -115,7 +116,7 @@ def test_of_several_ids_first_complete_answer_wins(start, api):
 
 
 @pytest.mark.parametrize("polls", [4, *only_slowly(1)])
-def test_completed_batch_without_answers_is_polled_again(world, api, polls):
+def test_completed_batch_without_answers_is_polled(world, api, polls):
     api.inject(Fault(kind="no_answers", times=polls))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = world.now()
@@ -127,7 +128,7 @@ def test_completed_batch_without_answers_is_polled_again(world, api, polls):
     assert world.now() - began < 240
 
 
-def test_batch_that_never_has_answers_is_submitted_three_times(world, api):
+def test_batch_without_answers_is_sent_three_times(world, api):
     api.inject(Fault(kind="no_answers", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = world.now()
@@ -140,7 +141,7 @@ def test_batch_that_never_has_answers_is_submitted_three_times(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-def test_batch_without_answers_is_not_submitted_again_if_that_may_be_billed_twice(start, api):
+def test_batch_without_answers_is_not_sent_if_off(start, api):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="no_answers", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)

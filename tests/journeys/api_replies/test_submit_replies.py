@@ -12,7 +12,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 @pytest.mark.parametrize("kind", ["3040", pytest.param("3021", marks=pytest.mark.slow)])
-def test_model_without_capacity_waits_while_one_batch_of_it_tries(start, api, kind):
+def test_one_batch_of_full_model_tries(start, api, kind):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind=kind, on="submit", model=M2M, times=4))
     world.upload_records("a.jsonl", referenced(6), model=M2M)
@@ -25,7 +25,7 @@ def test_model_without_capacity_waits_while_one_batch_of_it_tries(start, api, ki
     assert submits(api) <= 7 + 4 + 4
 
 
-def test_too_many_calls_make_every_function_wait_as_long_as_retry_after_says(world, api):
+def test_429_waits_as_long_as_retry_after_says(world, api):
     api.inject(Fault(kind="971", on="submit", retry_after=120))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver_all()
@@ -42,7 +42,7 @@ def test_too_many_calls_make_every_function_wait_as_long_as_retry_after_says(wor
     assert len(api.accepted) == 2
 
 
-def test_used_up_quota_pauses_submits_until_midnight_and_is_reported(start, api):
+def test_used_up_quota_pauses_submits_and_is_reported(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.pass_time(86_400 - time.time() % 86_400 + 22 * 3600)  # 22:00 UTC
     api.inject(Fault(kind="3036", on="submit", nth=2, times=0))
@@ -63,7 +63,7 @@ def test_used_up_quota_pauses_submits_until_midnight_and_is_reported(start, api)
     assert all_good(world, 3)
 
 
-def test_refused_token_pauses_everything_until_secret_is_changed(world, api):
+def test_refused_token_pauses_all_until_secret_is_changed(world, api):
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     began = time.time()
@@ -80,7 +80,7 @@ def test_refused_token_pauses_everything_until_secret_is_changed(world, api):
     assert world.refused == []
 
 
-def test_secret_changed_in_mid_job_is_read_immediately(start, api):
+def test_secret_changed_in_mid_job_is_read(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", referenced(1), model=M2M)
     world.settle()
@@ -96,7 +96,7 @@ def test_secret_changed_in_mid_job_is_read_immediately(start, api):
 
 
 @pytest.mark.parametrize("kind", ["refuse", *only_slowly("json_500", "10013")])
-def test_submit_surely_not_taken_is_tried_again_and_billed_once(world, api, kind):
+def test_surely_rejected_submit_is_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="submit", times=3))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

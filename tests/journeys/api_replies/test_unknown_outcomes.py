@@ -39,7 +39,8 @@ def message_of_the_batch(world):
     return float(batch["fence"]["N"])
 
 
-def test_batch_is_submitted_again_by_first_message_after_its_fence_and_never_before(mortal, api):
+def test_batch_is_resubmitted_after_its_lease(mortal, api):
+    """By the first message after its submit lease, and never before."""
     world = mortal()
     die_after_the_submit(world)
     fence = message_of_the_batch(world)
@@ -60,7 +61,7 @@ def test_batch_is_submitted_again_by_first_message_after_its_fence_and_never_bef
     assert world.manifest()["batches"][0]["unknowable_submits"] == 1
 
 
-def test_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
+def test_death_before_post_costs_no_second_bill(mortal, api):
     world = mortal()
     die_after_the_submit(world, "before")
 
@@ -70,7 +71,7 @@ def test_function_that_died_before_its_post_costs_no_second_bill(mortal, api):
     assert len(api.accepted) == 1
 
 
-def test_request_id_that_table_refuses_is_found_in_its_receipt(world, api, monkeypatch):
+def test_request_id_is_found_in_receipt(world, api, monkeypatch):
     def refuses(*_):
         raise StorageError("the table is away")
 
@@ -89,7 +90,7 @@ def test_request_id_that_table_refuses_is_found_in_its_receipt(world, api, monke
     assert world.manifest()["batches"][0]["request_id"] == api.accepted[0]["request_id"]
 
 
-def test_immediate_answer_whose_function_died_is_found_and_used(world, api, monkeypatch):
+def test_immediate_answer_of_dead_function_is_used(world, api, monkeypatch):
     def refuses(*_):
         raise StorageError("the table is away")
 
@@ -119,7 +120,7 @@ def once_then_refuse(real):
     return put
 
 
-def test_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
+def test_large_immediate_answer_is_used(world, api):
     api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -136,7 +137,7 @@ def test_immediate_answer_larger_than_memory_should_hold_is_used(world, api):
         *only_slowly("accept_then_close", "accept_then_truncate", "accept_then_hang"),
     ],
 )
-def test_submit_nobody_can_know_of_is_tried_once_more_and_counted(world, api, kind):
+def test_unknown_outcome_is_retried_once_and_counted(world, api, kind):
     api.inject(Fault(kind=kind))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 
@@ -159,7 +160,7 @@ def test_second_unknowable_submit_ends_batch(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-def test_owner_can_choose_that_nothing_is_ever_sent_twice(start, api):
+def test_owner_can_forbid_second_submits(start, api):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="accept_then_reset"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -183,7 +184,8 @@ def test_outage_does_not_spend_everyones_second_try(start, api):
 
 
 @pytest.mark.faults
-def test_while_submits_are_unknowable_one_batch_at_time_is_tried_backing_off_to_five_minutes(start, api):
+def test_unknown_outcomes_try_one_batch_at_a_time(start, api):
+    """While outcomes of submits are unknown, one batch at a time is tried, backing off to five minutes."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="accept_then_reset", times=0))
     world.upload_records("a.jsonl", referenced(40), model=M2M)

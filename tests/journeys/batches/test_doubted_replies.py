@@ -59,7 +59,7 @@ SUBMIT_CODES = cases(
 
 
 @pytest.mark.parametrize("fault", PAGES)
-def test_page_on_poll_is_not_answer_however_often_it_comes(world, api, fault):
+def test_page_on_poll_is_never_an_answer(world, api, fault):
     api.inject(Fault(on="poll", times=7, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -84,7 +84,8 @@ def test_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
 
 @pytest.mark.parametrize("fault", cases([{"kind": "5006"}], [{"kind": "error", "code": 5099, "status": 400}]))
 @pytest.mark.parametrize("polls", [4, 7])
-def test_code_for_submits_is_believed_after_five_polls_over_minute_and_not_before(world, api, fault, polls):
+def test_submit_code_on_polls_is_confirmed_after_five(world, api, fault, polls):
+    """After five polls over a minute, and not before."""
     api.inject(Fault(on="poll", times=polls, **fault))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -94,7 +95,7 @@ def test_code_for_submits_is_believed_after_five_polls_over_minute_and_not_befor
     assert len(api.accepted) == 1
 
 
-def test_five_polls_within_less_than_minute_are_not_believed(world, api):
+def test_five_polls_within_a_minute_confirm_nothing(world, api):
     api.inject(Fault(kind="5006", on="poll", times=5))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
@@ -115,7 +116,7 @@ def test_five_polls_within_less_than_minute_are_not_believed(world, api):
     assert codes(world) == [None]
 
 
-def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claims_count_towards_end(world, api):
+def test_alternating_errors_are_never_confirmed(world, api):
     api.inject(*(Fault(kind=kind, on="poll") for _ in range(20) for kind in ("5006", "5004")))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.settle(until=lambda: sum(api.calls.get("poll", {}).values()) >= 8)
@@ -129,7 +130,7 @@ def test_polls_that_say_now_this_and_now_that_are_never_believed_and_their_claim
     assert len(api.accepted) == 1
 
 
-def test_model_code_on_five_polls_fails_job_as_it_would_on_submit(world, api):
+def test_model_code_on_five_polls_fails_job(world, api):
     api.inject(Fault(kind="5035", on="poll", times=7))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -140,7 +141,7 @@ def test_model_code_on_five_polls_fails_job_as_it_would_on_submit(world, api):
     assert len(api.accepted) == 1
 
 
-def test_7000_on_poll_with_refused_token_pauses_and_drops_nothing(world, api):
+def test_7000_with_refused_token_drops_nothing(world, api):
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")
     world.deliver("SubmitQueue")
@@ -155,7 +156,7 @@ def test_7000_on_poll_with_refused_token_pauses_and_drops_nothing(world, api):
     assert len(api.accepted) == 1
 
 
-def test_7000_on_polls_with_good_token_is_models_after_five(world, api):
+def test_7000_with_good_token_is_models_after_five(world, api):
     api.inject(Fault(kind="7000", on="poll", times=7))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
 
@@ -177,7 +178,7 @@ def test_unknown_id_is_believed_only_from_api_itself(world, api):
 
 
 @pytest.mark.slow
-def test_capacity_code_on_every_poll_is_submitted_again_only_past_deadline(start, api):
+def test_capacity_code_is_resubmitted_past_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=2)
     api.inject(Fault(kind="3040", on="poll", times=0))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
@@ -204,7 +205,7 @@ def test_403_page_on_polls_with_refused_token_pauses(world, api):
 # ── a firewall on the way to a submit ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_nothing(start, api):
+def test_firewall_block_costs_one_record(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="html", on="submit", status=403, contains="hello 5", times=0))
     world.upload_records("a.jsonl", greetings(8), model=M2M)
@@ -229,7 +230,7 @@ def test_firewall_that_blocks_one_records_text_costs_that_record_and_pauses_noth
 
 
 @pytest.mark.parametrize("fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named)
-def test_403_page_on_submit_with_refused_token_is_refused_token(world, api, fault):
+def test_403_page_with_refused_token_is_the_tokens(world, api, fault):
     api.switch(tokens=("new-token",))
     api.inject(Fault(on="submit", **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -241,7 +242,8 @@ def test_403_page_on_submit_with_refused_token_is_refused_token(world, api, faul
     assert all_good(world, 3)
 
 
-def test_403_page_while_free_call_gets_no_answer_either_is_tried_later_without_pause(world, api, monkeypatch):
+def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
+    """While the free call gets no answer either, the batch is tried later, without a pause."""
     real = api.handle
 
     def blocked(method, path, query, headers, body):
@@ -259,7 +261,7 @@ def test_403_page_while_free_call_gets_no_answer_either_is_tried_later_without_p
     assert len(api.accepted) == 1
 
 
-def test_401_page_with_good_token_is_tried_later_and_pauses_nothing(world, api):
+def test_401_page_with_good_token_is_retried_later(world, api):
     api.inject(Fault(kind="bare", on="submit", status=401, times=3))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 

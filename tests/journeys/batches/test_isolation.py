@@ -89,7 +89,7 @@ def test_one_bad_record_is_found_in_three_levels(start, api, monkeypatch, count,
     assert time.time() - began < 6 * 60
 
 
-def test_pieces_are_submitted_before_later_batches_of_large_job(start, api):
+def test_pieces_go_before_later_batches(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=20)
     world.upload_records("a.jsonl", greetings(60, 3), model=M2M)
 
@@ -101,7 +101,7 @@ def test_pieces_are_submitted_before_later_batches_of_large_job(start, api):
     assert sum(at > found for at in accepted.values()) > 5
 
 
-def test_only_submits_that_isolation_caused_count_for_its_bound(world, api):
+def test_only_submits_of_isolation_count(world, api):
     world.upload_records("a.jsonl", greetings(8, 5), model=M2M)
     world.deliver("UploadQueue")
     (key,) = [{"pk": item["pk"], "sk": item["sk"]} for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
@@ -118,7 +118,7 @@ def test_only_submits_that_isolation_caused_count_for_its_bound(world, api):
     assert world.manifest()["isolation"]["submits"] == 8
 
 
-def test_cause_that_job_has_confirmed_is_believed_at_first_answer(start, api):
+def test_confirmed_cause_is_believed_immediately(start, api):
     world = start()
     api.inject(Fault(kind="json_500", on="poll", contains="hello 3.", times=0))
     world.upload_records("a.jsonl", greetings(9), model=M2M)
@@ -136,7 +136,7 @@ def test_cause_that_job_has_confirmed_is_believed_at_first_answer(start, api):
 
 @pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 @pytest.mark.parametrize(("count", "at_once"), SIZES)
-def test_when_every_record_fails_alike_rest_is_not_tried_alone(start, api, monkeypatch, count, at_once, later):
+def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, count, at_once, later):
     monkeypatch.setattr(bisect_batch, "MAX_PIECES", at_once)
     world = start()
     api.inject(Fault(kind="batch_fails", times=0, code=3030) if later else Fault(kind="5006", on="submit", times=0))
@@ -165,7 +165,7 @@ def test_many_batches_that_fail_alike_cost_one_search(start, api):
     assert world.manifest()["isolation"]["submits"] == len(pieces(world))
 
 
-def test_many_bad_records_among_good_ones_are_all_found(start, api):
+def test_many_bad_records_are_all_found(start, api):
     bad = range(0, 40, 4)
     world = start(MAX_REQUESTS_PER_BATCH=40)
     world.upload_records("a.jsonl", greetings(40, *bad), model=M2M)
@@ -187,7 +187,7 @@ def test_isolation_keeps_to_its_bound(start, api, monkeypatch):
     assert sum("has used up its" in message for message in messages(world)) == 1
 
 
-def test_what_job_keeps_of_isolation_has_bounded_size_and_counts_each_piece_once(start, api, monkeypatch):
+def test_isolation_state_is_bounded(start, api, monkeypatch):
     monkeypatch.setattr(bisect_batch, "MAX_GRANTED", 3)
     monkeypatch.setattr(bisect_batch, "MAX_CAUSES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=2)
@@ -206,7 +206,7 @@ def test_what_job_keeps_of_isolation_has_bounded_size_and_counts_each_piece_once
 # ── it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_batch_that_fails_while_its_job_has_error_is_not_split(start, api):
+def test_failed_batch_of_failing_job_is_not_split(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.switch(retention=0)
     api.inject(Fault(kind="batch_fails", nth=1, times=1), Fault(kind="5035", on="submit", nth=2, times=0))
@@ -220,7 +220,7 @@ def test_batch_that_fails_while_its_job_has_error_is_not_split(start, api):
     assert any(message.startswith("Not tried alone, because the job was stopped") for message in messages(world))
 
 
-def test_batches_that_fail_days_after_they_were_accepted_end(start, api):
+def test_batches_failing_after_days_end(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2, BATCH_DEADLINE_HOURS=100)
     api.switch(retention=0, latency=2 * DAY)
     api.inject(Fault(kind="3040", on="submit", times=1), Fault(kind="batch_fails", times=0))
@@ -238,7 +238,7 @@ def test_batches_that_fail_days_after_they_were_accepted_end(start, api):
     assert len(api.accepted) == 3
 
 
-def test_batch_that_fails_over_week_after_it_was_accepted_is_not_submitted_again(start, api):
+def test_batch_failing_after_a_week_is_not_resent(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2, BATCH_DEADLINE_HOURS=168)
     api.switch(retention=0, latency=8 * DAY)
     api.inject(Fault(kind="batch_fails", times=0))
@@ -276,7 +276,7 @@ def test_batch_that_cannot_be_split_ends(world, api, monkeypatch, impatient):
     assert all("could not be split" in message for message in messages(world))
 
 
-def test_job_ends_of_whose_batch_only_some_pieces_can_be_created(world, api, monkeypatch, impatient):
+def test_job_ends_with_partial_pieces(world, api, monkeypatch, impatient):
     real = Ledger.create_batch
     monkeypatch.setattr(Ledger, "create_batch", lambda *one: fails() if one[1].number.endswith(".0") else real(*one))
     world.upload_records("a.jsonl", greetings(3, 1), model=M2M)
@@ -289,7 +289,7 @@ def test_job_ends_of_whose_batch_only_some_pieces_can_be_created(world, api, mon
 
 
 @pytest.mark.faults
-def test_batch_waits_hour_at_most_for_what_another_one_shows(start, api):
+def test_batch_waits_at_most_an_hour_for_another(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(16)
     alone = [f"[{json.dumps(record)}]" for number, record in enumerate(records) if number not in {3, 11}]
@@ -348,7 +348,7 @@ def interrupt(world, number, change):
 @pytest.mark.parametrize(
     "numbers", [range(12, 46, 7), pytest.param(range(1, 60), marks=pytest.mark.slow)], ids=["some", "each"]
 )
-def test_split_that_was_decided_is_carried_out_whatever_changes_then(mortal, api, numbers, change):
+def test_decided_split_is_carried_out(mortal, api, numbers, change):
     seen = Counter()
     for number in numbers:
         api.calls.clear()
@@ -366,7 +366,7 @@ def test_split_that_was_decided_is_carried_out_whatever_changes_then(mortal, api
     assert seen[True, False] > 0
 
 
-def test_split_in_two_that_earlier_version_began_is_carried_out(start, api, monkeypatch):
+def test_split_in_two_of_old_version_is_carried_out(start, api, monkeypatch):
     world = start()
     records = greetings(4, 0)
     world.upload_records("a.jsonl", records, model=M2M)
@@ -393,7 +393,7 @@ def test_split_in_two_that_earlier_version_began_is_carried_out(start, api, monk
     assert set(batches(world)) == {"00000000", "00000000.0", "00000000.1", "00000000.0.0", "00000000.0.1"}
 
 
-def test_job_item_that_earlier_version_filled_up_is_finished(start, api):
+def test_full_job_item_of_old_version_is_finished(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(3, 2), model=M2M)
     world.deliver("UploadQueue")

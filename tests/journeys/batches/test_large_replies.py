@@ -17,7 +17,7 @@ def small_limit(monkeypatch):
     monkeypatch.setattr(workers_ai, "MAX_REPLY_BYTES", 5 * VECTOR)
 
 
-def test_batch_whose_reply_is_too_large_is_split_until_its_pieces_fit(start, api, small_limit):
+def test_too_large_reply_is_bisected(start, api, small_limit):
     world = start()
     world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(8)], model=BGE)
 
@@ -29,7 +29,7 @@ def test_batch_whose_reply_is_too_large_is_split_until_its_pieces_fit(start, api
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["polled", "answered at once"])
-def test_record_whose_answer_alone_is_too_large_fails_with_clear_words(start, api, small_limit, at_once):
+def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     if at_once:
         api.inject(Fault(kind="sync_answer", times=0))
     world = start()
@@ -46,7 +46,7 @@ def test_record_whose_answer_alone_is_too_large_fails_with_clear_words(start, ap
     assert len(world.lines("retry.jsonl")) == 1
 
 
-def test_batch_has_no_more_records_than_answers_of_its_model_leave_room_for(start, api, monkeypatch):
+def test_answers_of_model_limit_batch_size(start, api, monkeypatch):
     monkeypatch.setattr(limits, "REPLY_TARGET_BYTES", 3 * 24_000)
     world = start(MAX_REQUESTS_PER_BATCH=100_000)
     world.upload_records("a.jsonl", [{"text": f"text {number}"} for number in range(7)], model=BGE)

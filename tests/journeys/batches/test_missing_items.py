@@ -43,7 +43,7 @@ def assert_complete(world):
 
 
 @pytest.mark.parametrize("fault", [LOST_ID, FAILED], ids=["id lost", "failed"])
-def test_only_missing_records_are_submitted_again_when_no_other_reply_will_come(start, api, fault):
+def test_only_missing_records_are_resubmitted(start, api, fault):
     world = run(start, api, fault)
 
     assert_complete(world)
@@ -52,7 +52,7 @@ def test_only_missing_records_are_submitted_again_when_no_other_reply_will_come(
     assert batch["attempts"] == 2
 
 
-def test_nothing_is_submitted_again_where_that_is_not_wanted(start, api):
+def test_nothing_is_resubmitted_if_off(start, api):
     world = run(start, api, LOST_ID, AMBIGUOUS_SUBMIT="fail")
 
     assert codes(world) == expected_codes("missing_response")
@@ -60,21 +60,21 @@ def test_nothing_is_submitted_again_where_that_is_not_wanted(start, api):
     assert len(world.lines("retry.jsonl")) == len(MISSING)
 
 
-def test_what_stays_missing_in_every_round_ends_and_nothing_else_is_paid_again(start, api):
+def test_missing_in_every_round_ends(start, api):
     world = run(start, api, LOST_ID, Fault(kind="missing", marker="hello 3", times=0), first=0)
 
     assert codes(world) == [None if number != 3 else "missing_response" for number in range(len(RECORDS))]
     assert billed(api) == [len(RECORDS), len(MISSING)]
 
 
-def test_records_that_are_worth_another_try_go_with_missing_ones(start, api):
+def test_retryable_records_join_missing_ones(start, api):
     world = run(start, api, LOST_ID, Fault(kind="item_fails", marker="hello 7", code=3040, times=0, first=1))
 
     assert_complete(world)
     assert billed(api) == [len(RECORDS), len(MISSING) + 1]
 
 
-def test_job_that_ends_early_keeps_what_incomplete_reply_held(start, api):
+def test_early_end_keeps_incomplete_reply(start, api):
     """The model is refused for good on the next poll: nothing more is sent, and what was paid for counts."""
     world = run(start, api, NO_MODEL)
 
@@ -83,9 +83,9 @@ def test_job_that_ends_early_keeps_what_incomplete_reply_held(start, api):
     assert billed(api) == [len(RECORDS)]
 
 
-def test_missing_items_hold_their_job_up_for_less_than_90_seconds():
+def test_missing_items_delay_job_below_90_seconds():
     assert sum(collect.MISSING_ITEM_WAITS) < 80  # and ten for two polls
 
 
-def test_few_enough_incomplete_replies_are_kept_for_item_to_stay_small():
+def test_incomplete_replies_are_bounded():
     assert len(collect.MISSING_ITEM_WAITS) * (1 + collect.MAX_RETRIES) <= 6

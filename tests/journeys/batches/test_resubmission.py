@@ -30,7 +30,8 @@ def world(start):
         pytest.param({"kind": "971", "retry_after": 900}, id="971", marks=pytest.mark.slow),
     ],
 )
-def test_late_answer_that_comes_while_second_submit_waits_is_used_and_nothing_is_billed_twice(world, api, obstacle):
+def test_late_answer_cancels_second_submit(world, api, obstacle):
+    """It is used while the second submit waits, and nothing is billed twice."""
     api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(on="submit", nth=2, times=0, **obstacle))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -41,7 +42,7 @@ def test_late_answer_that_comes_while_second_submit_waits_is_used_and_nothing_is
     assert submits(api) > 1, "the second submit was tried"
 
 
-def test_late_answer_is_used_when_pause_was_there_before_deadline(start, api):
+def test_late_answer_is_used_after_pause(start, api):
     world = start(BATCH_DEADLINE_HOURS=1, MAX_REQUESTS_PER_BATCH=3)
     api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(kind="3036", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -55,7 +56,7 @@ def test_late_answer_is_used_when_pause_was_there_before_deadline(start, api):
     assert len(api.accepted) == 1
 
 
-def test_second_submit_is_sent_once_nothing_holds_it_up(world, api):
+def test_second_submit_is_sent_when_possible(world, api):
     api.inject(Fault(kind="stuck", times=1), Fault(kind="json_500", on="submit", nth=2, times=4))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
@@ -67,7 +68,7 @@ def test_second_submit_is_sent_once_nothing_holds_it_up(world, api):
     assert world.manifest()["batches"][0]["attempts"] == 2
 
 
-def test_second_submit_that_nothing_delays_costs_no_poll_more(world, api):
+def test_prompt_second_submit_costs_no_poll(world, api):
     api.inject(Fault(kind="stuck", times=1))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle(minutes=180, until=lambda: batch(world)["state"]["S"] == "ready" or len(api.accepted) == 2)
@@ -79,7 +80,7 @@ def test_second_submit_that_nothing_delays_costs_no_poll_more(world, api):
     assert polls(api) == before
 
 
-def test_batch_whose_second_submit_is_never_taken_expires_after_seven_days(world, api):
+def test_untaken_second_submit_expires_in_7_days(world, api):
     api.inject(Fault(kind="stuck", times=0), Fault(kind="error", code=1, status=402, on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.settle(minutes=120, until=lambda: submits(api) == 3)
@@ -91,7 +92,7 @@ def test_batch_whose_second_submit_is_never_taken_expires_after_seven_days(world
     assert len(api.accepted) == 1
 
 
-def test_unknown_earlier_id_is_given_up_and_does_not_count_against_latest(world, api):
+def test_unknown_earlier_id_is_given_up(world, api):
     api.inject(Fault(kind="stuck", seconds=9 * HOUR), Fault(kind="stuck", nth=2, seconds=0.8 * HOUR))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.settle(minutes=120, until=lambda: len(api.accepted) == 2)

@@ -73,7 +73,7 @@ def test_nothing_is_lost_at_some_boundary_of_any_job(name):
 @pytest.mark.faults
 @pytest.mark.parametrize("mode", ["after", "unanswered"])
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_nothing_is_lost_at_every_fifth_write_of_any_job(name, mode):
+def test_nothing_is_lost_at_every_fifth_write(name, mode):
     strike_all(name, [(number, mode) for number in writes(name)[list(MODES).index(mode) :: 5]])
 
 

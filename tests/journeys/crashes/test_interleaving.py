@@ -47,7 +47,7 @@ MEANWHILE = {
 @pytest.mark.parametrize("share", [*(pytest.param(share, marks=pytest.mark.slow) for share in (0.2, 0.5)), 1.0])
 @pytest.mark.parametrize("what", ["the same event again", "everything that is due"])
 @pytest.mark.parametrize("journey", [SMALL, SPLIT_IN_TWO], ids=["plain", "refused"])
-def test_whatever_comes_before_its_writes_job_is_paid_for_once_and_whole(journey, what, share):
+def test_job_is_paid_once_whatever_precedes_a_write(journey, what, share):
     chance, boundaries = random.Random(f"{what} {share}"), Boundaries()
     boundaries.strike_where(lambda number, name: name in WRITES and chance.random() < share, "interrupted")
 
@@ -58,7 +58,7 @@ def test_whatever_comes_before_its_writes_job_is_paid_for_once_and_whole(journey
 
 
 @pytest.mark.parametrize("number", [0, 1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 8))])
-def test_function_that_sleeps_before_its_writes_does_nothing_that_others_did_meanwhile(number):
+def test_sleeping_function_repeats_nothing(number):
     chance, boundaries = random.Random(number), Boundaries()
     boundaries.strike_where(lambda at, name: name in WRITES and chance.random() < 0.15, "interrupted")
 
@@ -83,7 +83,7 @@ def submit_again(world):
         world.permissions.role = role
 
 
-def test_message_that_comes_while_post_is_on_its_way_submits_nothing(world, api, monkeypatch):
+def test_message_during_post_submits_nothing(world, api, monkeypatch):
     services = functions.submit.handler.services()
     submit, posts = services.api.submit, []
 
@@ -105,7 +105,7 @@ def test_message_that_comes_while_post_is_on_its_way_submits_nothing(world, api,
     assert world.manifest()["batches"][0]["unknowable_submits"] == 0
 
 
-def test_message_that_comes_between_reading_batch_and_claiming_it_submits_once(world, api, monkeypatch):
+def test_message_before_claim_submits_once(world, api, monkeypatch):
     store = type(functions.submit.handler.services().store)
     get, bodies = store.get, []
 
@@ -125,7 +125,7 @@ def test_message_that_comes_between_reading_batch_and_claiming_it_submits_once(w
     assert len(api.accepted) == 1
 
 
-def test_status_that_is_written_late_does_not_stay_over_final_one(world, monkeypatch):
+def test_late_status_does_not_replace_final_one(world, monkeypatch):
     store = type(functions.submit.handler.services().store)
     put, written = store.put, []
 
@@ -151,7 +151,7 @@ def test_status_that_is_written_late_does_not_stay_over_final_one(world, monkeyp
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("what", MEANWHILE)
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_whatever_runs_before_any_one_call_job_is_whole_and_its_bill_reported(name, what, share):
+def test_job_is_whole_whatever_precedes_a_call(name, what, share):
     """Each comes before each write, and one of them, in turn, before each of the other calls."""
 
     def run_once(boundaries: Boundaries) -> None:

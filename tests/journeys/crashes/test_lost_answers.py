@@ -48,7 +48,7 @@ def lost(monkeypatch):
     monkeypatch.undo()
 
 
-def test_write_sent_again_because_its_answer_was_lost_is_known_as_ones_own(start, api, lost):
+def test_repeated_write_recognizes_itself(start, api, lost):
     world = start(MAX_REQUESTS_PER_BATCH=3)
     world.upload_records("a.jsonl", RECORDS, model=M2M)
     seen = lost()

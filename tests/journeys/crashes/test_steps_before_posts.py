@@ -47,7 +47,7 @@ def calls_before(queue: str, post: str) -> int:
 
 
 @pytest.mark.parametrize(("queue", "post"), [("SubmitQueue", SUBMIT), ("PollQueue", ASK)])
-def test_call_that_fails_before_post_makes_item_due_again_soon(queue, post):
+def test_failed_call_before_post_is_due_soon(queue, post):
     strikes: list[tuple[int, Mode]] = [(number, "unanswered") for number in range(1, calls_before(queue, post) + 1)]
 
     found = strike_each(strikes, lambda boundaries: run_with(boundaries, queue))
@@ -83,7 +83,7 @@ def work_on_job_with(boundaries: Boundaries, queue: str) -> tuple[float, list[st
 
 
 @pytest.mark.parametrize("queue", ["UploadQueue", "PollQueue"])
-def test_turn_or_visit_that_service_fails_is_repeated_soon(queue):
+def test_failed_turn_or_visit_is_repeated_soon(queue):
     _, calls = work_on_job_with(Boundaries(), queue)
 
     waits = strike_each(
@@ -95,7 +95,7 @@ def test_turn_or_visit_that_service_fails_is_repeated_soon(queue):
     assert [round(wait) for wait in waits if wait > SOON] == []
 
 
-def test_service_that_keeps_failing_is_tried_less_and_less():
+def test_failing_service_is_tried_less_and_less():
     waits = [retry_seconds(claims) for claims in range(QUIET_CLAIMS + 1)]
 
     assert waits[:6] == [2, 4, 8, 16, 32, 60]

@@ -128,7 +128,7 @@ def edit(world, key, **values):
 
 
 @pytest.mark.parametrize("broken", ["job missing", "job unreadable", "batch unreadable"])
-def test_batches_that_cannot_be_worked_on_hold_up_no_other_and_use_no_call(start, api, short_ticks, broken):
+def test_stuck_batches_hold_up_no_other(start, api, short_ticks, broken):
     world = start(API_CALLS_PER_MINUTE=20)
     job = job_of("broken")
     if broken != "job missing":
@@ -150,7 +150,7 @@ def test_batches_that_cannot_be_worked_on_hold_up_no_other_and_use_no_call(start
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_batch_without_job_ends_when_its_claims_are_used_up(start, short_ticks, readable):
+def test_batch_without_job_ends_after_its_claims(start, short_ticks, readable):
     world = start()
     job = job_of("gone")
     put_batches(job, 1, state=BatchState.QUEUED, due_in=-600)
@@ -165,7 +165,7 @@ def test_batch_without_job_ends_when_its_claims_are_used_up(start, short_ticks, 
     assert "ttl" in item
 
 
-def test_job_with_unreadable_batch_ends_failed_with_lines_before_it(start, short_ticks):
+def test_unreadable_batch_ends_job_with_lines_before(start, short_ticks):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", texts(6), model=BGE)
     world.deliver("UploadQueue")
@@ -184,7 +184,7 @@ def test_job_with_unreadable_batch_ends_failed_with_lines_before_it(start, short
 
 @pytest.mark.parametrize("state", ["splitting", "in_progress"])
 @pytest.mark.parametrize("error", [StorageError("item too large"), TypeError("a slip"), OSError("no space")])
-def test_error_of_one_job_kills_no_tick_and_counts_as_claim(start, monkeypatch, short_ticks, state, error):
+def test_error_of_one_job_kills_no_tick(start, monkeypatch, short_ticks, state, error):
     world = start()
     ledger = services_of().ledger
     bad = dataclasses.replace(job_of("bad"), state=JobState(state), due_at=time.time() - 60)
@@ -230,7 +230,7 @@ def test_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
     assert all(item["state"]["S"] == "ready" for item in batches_of(world, more.job_id))
 
 
-def test_jobs_first_batch_waits_two_minutes_at_most_whatever_backlog(start, api, monkeypatch):
+def test_first_batch_waits_at_most_two_minutes(start, api, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
     world = start(API_CALLS_PER_MINUTE=20)
     for name in ("one", "two", "three"):
@@ -244,7 +244,7 @@ def test_jobs_first_batch_waits_two_minutes_at_most_whatever_backlog(start, api,
     assert minutes_until(world, lambda: api.accepted, most=2) <= 2
 
 
-def test_job_is_finished_as_soon_as_its_last_batch_is_whatever_else_is_being_collected(start, api, monkeypatch):
+def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     world = start()
     monkeypatch.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
     finished = threading.Event()
@@ -292,7 +292,7 @@ def test_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, sho
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pause_dispatches_only_its_probes_and_what_needs_no_call(start):
+def test_pause_dispatches_only_probes(start):
     world = start()
     services = services_of()
     waits, stopped = job_of("waits"), job_of("stopped", error=ErrorDetail("broken_archive", "It breaks off."))
@@ -343,7 +343,7 @@ def test_time_to_be_accepted_begins_with_batchs_turn(start, api, monkeypatch):
     assert world.manifest()["counts"] == {"total": 6, "succeeded": 6, "failed": 0}
 
 
-def test_batch_that_nobody_looked_at_for_week_is_sent_all_same(start, api, short_ticks):
+def test_batch_unseen_for_a_week_is_sent(start, api, short_ticks):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
@@ -373,7 +373,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("due_in", [0, 20, 30, 40, 50])
-def test_tick_is_over_within_minute_though_api_is_silent(start, due_in):
+def test_tick_ends_within_a_minute_without_api(start, due_in):
     start()
     services = services_of()
     services = dataclasses.replace(services, api=Silent(services.sleep))
@@ -390,7 +390,7 @@ def test_tick_is_over_within_minute_though_api_is_silent(start, due_in):
 # ── what stands in the way for weeks ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_job_ends_before_what_it_needs_is_deleted_however_long_pause_lasts(start, api, short_ticks):
+def test_job_ends_before_its_objects_expire(start, api, short_ticks):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.switch(latency=3_600.0)
     world.upload_records("a.jsonl", texts(2), model=BGE)
@@ -409,7 +409,7 @@ def test_job_ends_before_what_it_needs_is_deleted_however_long_pause_lasts(start
 
 
 @pytest.mark.parametrize("queue", ["SubmitQueue", "UploadQueue"])
-def test_error_of_submit_function_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
+def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     if queue == "SubmitQueue":
@@ -432,7 +432,7 @@ def test_error_of_submit_function_before_claim_counts_as_one(start, monkeypatch,
     assert int(item["claims"]["N"]) >= 3
 
 
-def test_batch_that_was_claimed_too_often_without_submit_ends(start, short_ticks):
+def test_batch_claimed_too_often_unsent_ends(start, short_ticks):
     world = start()
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
@@ -447,7 +447,8 @@ def test_batch_that_was_claimed_too_often_without_submit_ends(start, short_ticks
 # ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_upload_whose_function_died_before_there_was_job_is_begun_three_minutes_later(api):
+def test_upload_of_dead_function_begins_in_3_minutes(api):
+    """The function died before there was a job."""
     boundaries = Boundaries()
     with mortal_world(api, boundaries) as world:
         world.upload_records("a.jsonl", texts(1), model=BGE)
@@ -462,7 +463,7 @@ def test_upload_whose_function_died_before_there_was_job_is_begun_three_minutes_
         assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
 
 
-def test_upload_that_failed_in_order_is_tried_for_over_hour(start, monkeypatch):
+def test_failed_upload_is_tried_for_an_hour(start, monkeypatch):
     world = start()
     monkeypatch.setattr(functions.submit.messages, "get_or_create_job", lambda *_: 1 / 0)
     world.upload_records("a.jsonl", texts(1), model=BGE)
@@ -473,7 +474,7 @@ def test_upload_that_failed_in_order_is_tried_for_over_hour(start, monkeypatch):
     assert world.deliver("UploadQueue") == 1
 
 
-def test_forty_deaths_within_minute_are_made_up_for_within_five(api):
+def test_forty_deaths_are_recovered_in_five_minutes(api):
     chance = random.Random(1)
     boundaries = Boundaries()
     with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=2) as world:

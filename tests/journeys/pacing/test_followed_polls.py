@@ -8,7 +8,7 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 
 @pytest.mark.parametrize("seconds", [2, 8, 25])
-def test_small_job_needs_no_tick_to_be_over_soon_after_its_answer(start, api, seconds):
+def test_small_job_needs_no_tick(start, api, seconds):
     world = start()
     api.switch(latency=float(seconds))
     world.upload_records("a.jsonl", [{"text": "hello", "target_lang": "es"}], model=M2M)

@@ -78,7 +78,8 @@ def pending(start):
 
 
 @pytest.mark.parametrize(("count", "rate"), [(150, 20), pytest.param(10_000, 200, marks=pytest.mark.slow)])
-def test_tick_does_what_rate_allows_until_next_and_touches_nothing_else(pending, monkeypatch, count, rate):
+def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
+    """It does what the rate allows until the next tick, and touches nothing else."""
     world, services = pending(count, rate)
     before, calls = items_of(world), Counter()
     real = botocore.client.BaseClient._make_api_call
@@ -112,7 +113,7 @@ def test_tick_does_what_rate_allows_until_next_and_touches_nothing_else(pending,
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
 
 
-def test_while_poll_queue_is_full_tick_looks_at_what_is_due_every_ten_seconds(pending, monkeypatch):
+def test_tick_looks_every_10_s_while_queue_is_full(pending, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 0)
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_WAITING", 2)
     _, services = pending(150, 60)  # More are due than one look reads.
@@ -126,7 +127,8 @@ def test_while_poll_queue_is_full_tick_looks_at_what_is_due_every_ten_seconds(pe
     assert 1 < len(looks) <= TICK_SECONDS / 10 + 1
 
 
-def test_what_tick_cannot_reach_is_handed_over_and_all_tokens_are_used_but_no_more(pending):
+def test_tick_hands_over_what_it_cannot_reach(pending):
+    """All tokens are used, but no more."""
     world, services = pending(300, 100)
     began = services.now()
     tick(services, lambda: 42.0 - (services.now() - began))

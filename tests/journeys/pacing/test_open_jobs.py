@@ -46,7 +46,7 @@ def messages(world, queue):
     return int(world.sqs.get_queue_attributes(**asked)["Attributes"]["ApproximateNumberOfMessages"])
 
 
-def test_each_kind_of_message_has_its_own_room_while_nobody_takes_any(start):
+def test_each_kind_of_message_has_own_room(start):
     world = start()
     ledger = functions.poll.handler.services().ledger
     for number in range(25):
@@ -65,7 +65,8 @@ def test_each_kind_of_message_has_its_own_room_while_nobody_takes_any(start):
 
 
 @pytest.mark.parametrize("due_in", [3_600.0, -3_600.0], ids=["its visit is far off", "many jobs are visited before it"])
-def test_job_whose_last_answer_was_stored_by_function_that_died_is_over_within_minute(start, api, monkeypatch, due_in):
+def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_in):
+    """The function died after it had stored the job's last answer."""
     world = start()
     world.upload_records("a.jsonl", [{"text": "one"}], model=BGE)
     world.deliver("UploadQueue")

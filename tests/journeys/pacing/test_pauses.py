@@ -33,7 +33,7 @@ def counted(capsys, name):
 # ── an outage ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_outage_that_outlives_its_last_batch_is_over_within_tick(start, api, capsys):
+def test_outage_without_batches_ends_within_a_tick(start, api, capsys):
     world = start(AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="accept_then_reset"))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -47,7 +47,7 @@ def test_outage_that_outlives_its_last_batch_is_over_within_tick(start, api, cap
     assert counted(capsys, "Outage") == 0
 
 
-def test_while_free_call_gets_no_answer_no_submit_is_sent(start, api, monkeypatch):
+def test_unanswered_free_call_holds_submits(start, api, monkeypatch):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     real, sent, away = api.handle, [], [True]
 
@@ -82,7 +82,7 @@ def test_outage_ends_when_budget_holds_one_call(start, api, calls):
     assert all_good(world, 3)
 
 
-def test_refused_token_that_nobody_needs_any_more_is_checked_by_free_call(world, api):
+def test_unused_refused_token_is_checked_by_free_call(world, api):
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver_all()
@@ -106,7 +106,7 @@ def test_refused_token_that_nobody_needs_any_more_is_checked_by_free_call(world,
 
 
 @pytest.mark.parametrize("on", ["submit", "poll"])
-def test_retry_after_of_31_years_holds_for_quarter_of_hour(world, api, on):
+def test_retry_after_of_31_years_holds_15_minutes(world, api, on):
     api.inject(Fault(kind="971", on=on, retry_after=999_999_999))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -164,7 +164,7 @@ def test_code_that_no_table_could_hold_is_not_code(world, api, fault):
     ],
     ids=str,
 )
-def test_submits_that_fail_for_long_are_reported_and_raise_alarm(world, api, capsys, fault, said):
+def test_long_failing_submits_raise_alarm(world, api, capsys, fault, said):
     api.inject(Fault(on="submit", times=0, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -186,7 +186,7 @@ def test_submits_that_fail_for_long_are_reported_and_raise_alarm(world, api, cap
     assert world.status()["waiting_for"] is None
 
 
-def test_polls_that_get_no_answer_for_long_are_reported_until_one_does(world, api):
+def test_unanswered_polls_are_reported(world, api):
     api.inject(Fault(kind="stuck", seconds=4 * HOUR), Fault(kind="html", on="poll", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -198,7 +198,7 @@ def test_polls_that_get_no_answer_for_long_are_reported_until_one_does(world, ap
     assert world.status()["waiting_for"] is None
 
 
-def test_model_without_capacity_for_over_hour_raises_alarm(world, api, capsys):
+def test_model_without_capacity_for_an_hour_raises_alarm(world, api, capsys):
     api.inject(Fault(kind="3040", on="submit", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()

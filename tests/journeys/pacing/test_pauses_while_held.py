@@ -48,7 +48,7 @@ def pass_minutes(world, minutes):
 
 @pytest.mark.parametrize("who", ["job", "stack"])
 @pytest.mark.parametrize("cause", CAUSES)
-def test_pause_ends_once_its_cause_is_over_and_not_before(broken, api, cause, who):
+def test_pause_ends_once_its_cause_is_over(broken, api, cause, who):
     world, away, counted = broken(cause, who)
     pass_minutes(world, 12)
     assert reasons(world) == [cause]
@@ -66,7 +66,7 @@ def test_pause_ends_once_its_cause_is_over_and_not_before(broken, api, cause, wh
     assert len(api.accepted) == accepted
 
 
-def test_while_batch_may_be_submitted_only_submit_ends_outage(broken, monkeypatch):
+def test_outage_is_ended_only_by_submit_if_one_may_go(broken, monkeypatch):
     """The free call says nothing about submits."""
     world, away, _ = broken("outage", "job")
     checked = []
@@ -83,7 +83,7 @@ def test_while_batch_may_be_submitted_only_submit_ends_outage(broken, monkeypatc
     assert checked == []
 
 
-def test_job_that_cannot_be_read_stops_no_tick_of_pause(broken):
+def test_unreadable_job_stops_no_tick_of_pause(broken):
     world, _, counted = broken("token_refused", "job")
     (key,) = [{name: item[name] for name in ("pk", "sk")} for item in world.items() if item["sk"]["S"] == "META"]
     names = {"#broken": "plan"}

@@ -26,7 +26,7 @@ def remembered(world):
 
 
 @pytest.mark.slow
-def test_later_job_on_slow_model_needs_fewer_polls_than_first(world, api):
+def test_later_job_on_slow_model_needs_fewer_polls(world, api):
     api.switch(latency=200.0)
 
     polls = [run_job(world, api, f"{number}.jsonl") for number in range(5)]
@@ -39,11 +39,11 @@ def test_later_job_on_slow_model_needs_fewer_polls_than_first(world, api):
         assert by > 180
 
 
-def test_quick_model_never_seen_is_done_at_its_second_poll(world, api):
+def test_new_quick_model_is_done_at_second_poll(world, api):
     assert run_job(world, api, "a.jsonl") <= 2
 
 
-def test_without_remembered_times_model_is_polled_like_new_one(world, api, monkeypatch):
+def test_forgotten_model_is_polled_like_new(world, api, monkeypatch):
     def broken(*_, **__):
         raise StorageError("DynamoDB is away")
 
@@ -64,7 +64,7 @@ def test_slot_that_holds_something_else_is_not_fault(world, api, kind):
     assert world.manifest()["counts"]["succeeded"] == 1
 
 
-def test_process_that_knew_nothing_of_model_learns_from_its_first_answer(world):
+def test_process_learns_model_from_first_answer(world):
     services = functions.submit.handler.services()
     now = time.time()
     assert services.times.first_poll(M2M, "00000009", now) >= LATER_FIRST

@@ -51,7 +51,7 @@ def test_thousand_batches_plan_one_wake_up(plan):
     assert [plan(now + 5 + number / 1_000, now) for number in range(1_000)].count(None) == 999
 
 
-def test_earlier_time_replaces_later_one_whose_message_does_nothing(plan, wakes):
+def test_earlier_wake_replaces_later(plan, wakes):
     now = time.time()
     later, earlier = plan(now + 20, now), plan(now + 5, now)
 
@@ -63,7 +63,7 @@ def test_earlier_time_replaces_later_one_whose_message_does_nothing(plan, wakes)
     ("due_in", "ticked_ago", "is_planned"),
     [(5, 30, True), (24, 30, True), (26, 30, False), (31, 30, False), (5, 69, False), (5, 71, True)],
 )
-def test_nobody_is_woken_for_what_next_tick_does_in_time(plan, services, due_in, ticked_ago, is_planned):
+def test_next_tick_in_time_needs_no_wake(plan, services, due_in, ticked_ago, is_planned):
     now = time.time()
     now -= now % 1
     services.budget.note_outstanding(1, (), now - ticked_ago, now - ticked_ago)
@@ -183,7 +183,7 @@ def idle(world, monkeypatch):
     return world
 
 
-def test_refused_permit_is_asked_for_again_without_tick(idle, services, api):
+def test_refused_permit_is_asked_for_without_tick(idle, services, api):
     services.budget.call(
         "put_item", Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}}
     )

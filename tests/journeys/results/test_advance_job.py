@@ -21,7 +21,7 @@ def small_segments(monkeypatch):
 
 
 @pytest.mark.slow
-def test_large_output_is_joined_from_segments_by_server_side_copy(start, api, small_segments):
+def test_large_output_is_joined_from_segments(start, api, small_segments):
     world = start(MAX_REQUESTS_PER_BATCH=5)
     records = greetings(120)
     records[7]["target_lang"] = records[99]["target_lang"] = 7
@@ -46,7 +46,7 @@ def test_large_output_is_joined_from_segments_by_server_side_copy(start, api, sm
     assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
 
 
-def test_batches_beyond_what_manifest_lists_are_in_file_of_their_own(start, monkeypatch):
+def test_long_list_of_batches_has_own_file(start, monkeypatch):
     monkeypatch.setattr(module, "MANIFEST_BATCHES", 3)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
@@ -76,7 +76,7 @@ def test_fraction_done_never_falls_and_ends_at_one(start, api):
     assert any(0 < fraction < 1 for fraction in told)
 
 
-def test_job_whose_batches_do_not_tile_its_upload_does_not_finish(start):
+def test_job_with_untiled_batches_does_not_finish(start):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
@@ -107,7 +107,7 @@ def test_output_lines_are_what_documentation_shows(world, api):
     }
 
 
-def test_one_item_that_cannot_be_read_holds_up_no_other(start):
+def test_unreadable_item_holds_up_no_other(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")

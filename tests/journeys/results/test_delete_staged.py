@@ -66,7 +66,7 @@ def finish(world, path="a.jsonl", body=GOOD * 3):
 
 
 @pytest.mark.parametrize("days", [3, 1, 60])
-def test_staged_objects_are_deleted_days_after_end_and_not_before(start, days):
+def test_staged_objects_are_deleted_after_days(start, days):
     world = start(STAGING_RETENTION_DAYS=days)
     finish(world)
     before = staged(world)
@@ -82,7 +82,7 @@ def test_staged_objects_are_deleted_days_after_end_and_not_before(start, days):
     assert world.lines()[2]["success"]
 
 
-def test_of_large_job_what_results_hold_too_is_deleted_after_hour(world, large):
+def test_large_job_is_deleted_partly_after_an_hour(world, large):
     finish(world)
     assert kinds(world) == {"request", "raw", "part"}
 
@@ -211,7 +211,8 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
     assert is_forgotten(world)
 
 
-def test_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_end(world):
+def test_undeleted_page_is_retried_then_given_up(world):
+    """S3 does not delete a page of objects."""
     finish(world)
     refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DeleteObjects")
 
@@ -237,7 +238,7 @@ def test_page_that_s3_does_not_delete_is_tried_again_and_given_up_in_end(world):
     assert staged(world)
 
 
-def test_some_objects_that_are_not_deleted_are_tried_again(world, monkeypatch):
+def test_undeleted_objects_are_tried_again(world, monkeypatch):
     finish(world)
     world.pass_time(3 * DAY)
     answers = iter([{"Errors": [{"Key": "staging/a", "Code": "InternalError"}]}])
@@ -254,7 +255,7 @@ def test_some_objects_that_are_not_deleted_are_tried_again(world, monkeypatch):
     assert is_forgotten(world)
 
 
-def test_job_that_cannot_be_read_is_left_to_lifecycle_rule(world):
+def test_unreadable_job_is_left_to_lifecycle(world):
     finish(world)
     key = {"pk": job_item(world)["pk"], "sk": {"S": "META"}}
     world.dynamodb.update_item(
@@ -296,7 +297,7 @@ def test_index_that_is_out_of_date_deletes_nothing(world, change):
 
 
 @pytest.mark.parametrize("claimed", [None, SimpleNamespace(staging=None)], ids=["changed", "nothing staged"])
-def test_job_that_another_function_has_claimed_is_left_alone(world, monkeypatch, claimed):
+def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
     finish(world)
     world.pass_time(3 * DAY)
     monkeypatch.setattr(Ledger, "claim_cleanup", lambda *_: claimed)
@@ -332,7 +333,7 @@ def test_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
     ],
     ids=["small", "large", "everything is due sooner"],
 )
-def test_first_deletion_of_large_job_is_hour_after_its_end_at_latest(size, kept, first):
+def test_first_deletion_is_within_an_hour_of_end(size, kept, first):
     job = SimpleNamespace(output=SimpleNamespace(size=size))
 
     assert first_deletion(job, Staging(until=1_000 + kept), 1_000) == 1_000 + first

@@ -50,7 +50,7 @@ def test_library_may_come_and_go_between_two_steps(start, small_steps, monkeypat
 
 
 @pytest.mark.slow
-def test_file_too_large_to_be_read_again_has_no_digest_and_its_job_is_completed(start, small_steps, monkeypatch):
+def test_file_too_large_to_reread_has_no_digest(start, small_steps, monkeypatch):
     monkeypatch.setattr(file_digests, "is_possible", lambda: False)
     monkeypatch.setattr(file_digests, "MAX_DIGEST_READ_BYTES", 300)
 

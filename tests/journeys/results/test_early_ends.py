@@ -47,7 +47,8 @@ def item(world):
 # ── without a turn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_job_past_its_deadline_ends_what_was_not_accepted_and_polls_rest_once_more(slow, api):
+def test_job_past_deadline_polls_accepted_once_more(slow, api):
+    """What was not accepted ends."""
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
     upload(slow, **{"deadline-hours": "0.1"})
 
@@ -58,14 +59,14 @@ def test_job_past_its_deadline_ends_what_was_not_accepted_and_polls_rest_once_mo
     assert len(slow.lines("retry.jsonl")) == MANY
 
 
-def test_answers_that_are_there_at_deadline_are_collected(slow, api):
+def test_answers_there_at_deadline_are_collected(slow, api):
     upload(slow, **{"deadline-hours": "0.1"})
 
     assert minutes_to_the_end(slow) <= 6 + 5
     assert slow.manifest()["counts"]["succeeded"] == len(api.accepted) > 0
 
 
-def test_batch_is_polled_first_no_later_than_at_its_jobs_deadline(start, api, monkeypatch):
+def test_batch_is_first_polled_by_jobs_deadline(start, api, monkeypatch):
     monkeypatch.setattr(CompletionTimes, "first_poll", lambda *_given: 900.0)
     api.inject(Fault(kind="stuck", seconds=86_400, times=0))
     world = start(MAX_REQUESTS_PER_BATCH=1)
@@ -87,7 +88,7 @@ def test_job_whose_model_is_unknown_is_over_at_once(slow, api):
     assert slow.status()["error"]["code"] == "unknown_model"
 
 
-def test_job_with_too_many_failures_is_over_as_soon_as_its_answers_tell(start, api):
+def test_job_with_too_many_failures_is_over(start, api):
     world = start(API_CALLS_PER_MINUTE=6, MAX_REQUESTS_PER_BATCH=50)
     api.inject(Fault(kind="item_fails", times=0, code=5000, share=1.0))
     world.upload_records("a.jsonl", greetings(50 * 60), model=M2M, **{"max-failed-fraction": "0.1"})
@@ -150,7 +151,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("form", FILES)
-def test_lines_written_as_they_are_joined_are_those_of_part(start, form):
+def test_unwritten_lines_equal_those_of_part(start, form):
     name, body = FILES[form]
     world = start()
     world.upload(name, body, model=BGE, **{"max-cost": "0.00000000001"})
@@ -181,7 +182,7 @@ def test_batches_without_request_end_by_sweep(start, api):
     assert len(api.accepted) == 1
 
 
-def test_batch_that_is_being_submitted_at_deadline_ends_after_its_fence(slow, api):
+def test_submit_at_deadline_ends_after_its_lease(slow, api):
     api.inject(Fault(kind="reset", on="submit", times=1))
     upload(slow, 3, **{"deadline-hours": "0.02"})
 
@@ -189,7 +190,7 @@ def test_batch_that_is_being_submitted_at_deadline_ends_after_its_fence(slow, ap
     assert set(codes(slow)) <= {"expired", None}
 
 
-def test_record_that_failed_for_capacity_is_not_tried_again_by_job_that_has_ended(world, api):
+def test_ended_job_retries_no_capacity_failure(world, api):
     api.inject(Fault(kind="item_fails", times=0, share=1.0), Fault(kind="stuck", seconds=50, times=0))
     upload(world, 1, **{"deadline-hours": "0.02"})
     world.deliver("UploadQueue")
@@ -224,7 +225,7 @@ def test_error_ends_split_at_its_next_batch(start, api):
     assert (manifest["state"], manifest["error"]["code"], manifest["read_to_end"]) == ("failed", "unknown_model", False)
 
 
-def test_visit_while_upload_is_read_touches_neither_lease_nor_claims(start, monkeypatch):
+def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
     monkeypatch.setattr("functions.submit.split.TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
@@ -259,7 +260,7 @@ def test_visit_while_upload_is_read_touches_neither_lease_nor_claims(start, monk
         ("a.jsonl", "{broken\n", {"model": BGE}, "unknown_format"),
     ],
 )
-def test_upload_of_which_nothing_is_submitted_is_over_without_tick(start, path, body, metadata, code):
+def test_upload_without_submits_is_over_without_tick(start, path, body, metadata, code):
     world = start(DEFAULT_MODEL="")
     began = world.now()
     world.upload(path, body, **metadata)
@@ -283,7 +284,7 @@ def test_status_always_has_error_or_null(start, api):
     assert all("error" in json.loads(world.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in keys)
 
 
-def test_status_tells_error_while_accepted_batches_are_awaited(start, api):
+def test_status_has_error_while_batches_are_awaited(start, api):
     api.inject(Fault(kind="stuck", seconds=3_000, times=1))
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 30)

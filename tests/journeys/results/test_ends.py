@@ -81,7 +81,7 @@ def ledger_item(world, sk):
 
 
 @pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
-def test_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, api, counted, kind):
+def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind):
     api.switch(retention=0)
     api.inject(Fault(kind=kind, on="poll", times=0, status=503))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -96,7 +96,7 @@ def test_batch_whose_polls_get_no_answer_ends_internal_after_72_hours(world, api
 
 
 @pytest.mark.parametrize("death", [DiedError, RuntimeError])
-def test_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(world, api, monkeypatch, death):
+def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death):
     real = functions.poll.batch.poll_batch.collect
 
     def broken(services, job, batch, reply):
@@ -116,7 +116,7 @@ def test_batch_that_cannot_be_written_down_ends_internal_and_its_answer_is_kept(
     assert sum(api.calls["poll"].values()) <= 2
 
 
-def test_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, api, monkeypatch):
+def test_answer_unwritable_for_two_days_is_used(world, api, monkeypatch):
     api.switch(answers_per_batch=1)
     real = functions.poll.batch.poll_batch.collect
     repaired_at = time.time() + 2 * DAY
@@ -136,7 +136,7 @@ def test_answer_that_could_not_be_written_down_for_two_days_is_used_then(world, 
     assert api.calls["poll"]["200"] <= 2
 
 
-def test_job_whose_batches_do_not_tile_ends_failed_with_lines_up_to_gap(start, api, counted):
+def test_untiled_job_ends_failed_with_lines_up_to_gap(start, api, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
@@ -155,7 +155,7 @@ def test_job_whose_batches_do_not_tile_ends_failed_with_lines_up_to_gap(start, a
     assert 72 <= counted["StuckItems"] <= 74
 
 
-def test_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
+def test_job_without_its_last_batch_ends_failed(start, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver("UploadQueue")
@@ -169,7 +169,7 @@ def test_job_whose_last_batch_is_gone_ends_failed_as_well(start, counted):
     assert counted["LawsBroken"] >= 92
 
 
-def test_batch_whose_requests_are_gone_ends_and_its_job_keeps_other_answers(start, api):
+def test_batch_without_requests_ends_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
     world.deliver("UploadQueue")
@@ -191,7 +191,7 @@ def test_batch_whose_requests_are_gone_ends_and_its_job_keeps_other_answers(star
     assert world.objects("staging/") == kept != []  # Its message says that the answers are there.
 
 
-def test_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(start, monkeypatch, counted):
+def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     real = functions.submit.split.cut
 
@@ -215,7 +215,7 @@ def test_upload_that_cannot_be_read_to_its_end_ends_failed_with_what_was_read(st
 
 
 @pytest.mark.parametrize("kind", ["3040", "json_500", "refuse"])
-def test_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
+def test_unaccepted_batch_expires_after_7_days(world, api, kind):
     api.inject(Fault(kind=kind, on="submit", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     began = time.time()
@@ -232,7 +232,8 @@ def test_batch_that_is_never_accepted_expires_after_7_days(world, api, kind):
     assert len(api.accepted) == 0
 
 
-def test_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(start, api):
+def test_overdue_batch_is_sent_at_most_three_times(start, api):
+    """Submits of unknown outcome are counted."""
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="accept_then_reset"), Fault(kind="stuck", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -244,7 +245,7 @@ def test_overdue_batch_is_sent_three_times_at_most_unknowable_submits_counted(st
     assert world.manifest()["batches"][0]["attempts"] == 3
 
 
-def test_overdue_batch_that_is_not_taken_again_is_polled_on(start, api):
+def test_rejected_resubmit_keeps_polling(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.switch(retention=0)
     api.inject(Fault(kind="stuck", seconds=5 * HOUR), Fault(kind="3040", on="submit", nth=2, times=0))
@@ -256,7 +257,7 @@ def test_overdue_batch_that_is_not_taken_again_is_polled_on(start, api):
     assert len(api.accepted) == 1
 
 
-def test_overdue_batch_that_is_never_answered_nor_taken_again_expires(start, api):
+def test_overdue_batch_never_answered_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0), Fault(kind="3040", on="submit", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -268,7 +269,7 @@ def test_overdue_batch_that_is_never_answered_nor_taken_again_expires(start, api
     assert codes(world) == ["expired"] * 3
 
 
-def test_overdue_batch_whose_further_submits_are_unknowable_is_polled_on(start, api):
+def test_unknown_resubmit_keeps_polling(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", seconds=2 * HOUR), Fault(kind="accept_then_reset", nth=2, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -281,7 +282,8 @@ def test_overdue_batch_whose_further_submits_are_unknowable_is_polled_on(start, 
     assert len(api.accepted) == 2
 
 
-def test_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_waited_to_be_sent_again(start, api):
+def test_stopped_job_polls_accepted_once_more(start, api):
+    """Even where a batch waited to be sent again."""
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(
         Fault(kind="stuck", seconds=1.1 * HOUR),
@@ -297,7 +299,8 @@ def test_stopped_jobs_accepted_batches_are_polled_once_more_even_where_one_waite
     assert sum(api.calls["poll"].values()) > polled
 
 
-def test_answer_that_comes_while_batch_waits_to_be_sent_again_is_used_and_nothing_sent(start, api):
+def test_answer_cancels_waiting_resubmit(start, api):
+    """An answer that comes while a batch waits to be sent again is used, and nothing is sent."""
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(
         Fault(kind="stuck", seconds=HOUR + 100),
@@ -322,7 +325,7 @@ def change_token(world, api):
     )
 
 
-def test_job_waits_longer_than_week_for_refused_token_and_continues(start, api, monkeypatch):
+def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
     for name in ("PAUSED_LOOK_SECONDS", "TOKEN_PROBE_LATER_SECONDS"):
         monkeypatch.setattr(controls, name, 6.0 * HOUR)
     world = start(MAX_REQUESTS_PER_BATCH=2)
@@ -337,7 +340,8 @@ def test_job_waits_longer_than_week_for_refused_token_and_continues(start, api, 
     assert len(api.accepted) == 2
 
 
-def test_batch_that_was_accepted_before_token_was_refused_for_week_is_collected_not_sent_again(world, api):
+def test_accepted_batch_outlives_refused_token(world, api):
+    """A batch that was accepted before a token was refused for a week is collected, not sent again."""
     api.switch(retention=0)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")
@@ -354,7 +358,7 @@ def test_batch_that_was_accepted_before_token_was_refused_for_week_is_collected_
     assert len(api.accepted) == 1
 
 
-def test_pause_before_acceptance_does_not_move_deadline_after_it(start, api):
+def test_pause_before_acceptance_keeps_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.switch(tokens=("new-token",))
     api.inject(Fault(kind="stuck", times=0))
@@ -369,7 +373,7 @@ def test_pause_before_acceptance_does_not_move_deadline_after_it(start, api):
     assert codes(world) == ["expired"] * 3
 
 
-def test_missing_items_are_waited_for_no_longer_than_90_seconds(world, api):
+def test_missing_items_are_awaited_90_seconds(world, api):
     api.inject(Fault(kind="missing", items=(1,)))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 

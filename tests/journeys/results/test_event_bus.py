@@ -38,7 +38,7 @@ def refused():
     return {"FailedEntryCount": 1, "Entries": [entry]}
 
 
-def test_event_of_completed_job_has_its_counts_and_its_files(world, api):
+def test_event_of_job_has_counts_and_files(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
     version = world.upload_records("in/a.jsonl", GREETINGS, model=M2M)
     world.settle()
@@ -93,7 +93,8 @@ def test_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
     assert event["detail"]["job_id"] == world.manifest()["job_id"]
 
 
-def test_while_nobody_takes_notices_users_have_their_results_and_job_stays_due(world, event_bus, monkeypatch):
+def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
+    """Users have their results although nobody takes the event."""
     monkeypatch.setattr(patience, "QUIET_CLAIMS", 3)
     event_bus += [down() for _ in range(10)]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)

@@ -28,7 +28,7 @@ def delivered(target, event):
 
 
 @pytest.mark.parametrize("name", ["plain", 'a "quoted" name', "back\\slash", 'both \\" <code>', "ende\n", "日本"])
-def test_mail_tells_of_any_job_whatever_its_key_and_message_hold(world, name):
+def test_mail_survives_any_key_and_message(world, name):
     model = f'x{name}y"\\' if name.isascii() and name.isprintable() else 'x"\\'
     world.upload(f"{name}.jsonl", '{"text":"y"}\n', model=model)
     world.settle()

@@ -25,7 +25,7 @@ def test_job_has_page_that_says_how_it_ended(world):
     assert head["ContentType"] == "text/html; charset=utf-8"
 
 
-def test_manifest_comes_after_page_and_does_not_list_it(world):
+def test_manifest_follows_page_and_omits_it(world):
     world.upload("july.jsonl", GOOD, model=M2M)
     written = []
     world.permissions.before = lambda operation, arguments: (
@@ -62,7 +62,7 @@ def test_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
     assert not [key for key in world.objects() if key.endswith("report.html")]
 
 
-def test_batches_beyond_limit_are_left_out_and_it_is_said(start, monkeypatch):
+def test_batches_beyond_limit_are_left_out(start, monkeypatch):
     monkeypatch.setattr(functions.poll.results.report, "MAX_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload("july.jsonl", GOOD * 4, model=M2M)

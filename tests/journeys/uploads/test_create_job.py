@@ -46,7 +46,7 @@ def test_event_makes_job_that_its_function_holds(services, put, age):
     assert services.ledger.job(job.job_id) == job
 
 
-def test_event_that_is_older_than_what_job_leaves_behind_is_refused(services, put):
+def test_too_old_event_is_refused(services, put):
     assert get_or_create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
 
 
@@ -79,7 +79,7 @@ def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
 
 
 @pytest.mark.parametrize(("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")])
-def test_event_whose_results_are_all_that_is_left_makes_no_second_job(services, put, world, key, last):
+def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
     event = put(key=key)
     job, _ = get_or_create_job(services, event)
     world.dynamodb.delete_item(TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}})
@@ -123,7 +123,7 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
         (KEY, {"max-cost": "1"}, CONVERTED_SCHEMA),
     ],
 )
-def test_old_code_leaves_job_alone_that_it_would_treat_otherwise(services, put, key, metadata, schema):
+def test_old_code_leaves_newer_job_alone(services, put, key, metadata, schema):
     job, _ = get_or_create_job(services, put(key=key, **metadata))
 
     assert job.error is None
@@ -135,7 +135,7 @@ def test_old_code_leaves_job_alone_that_it_would_treat_otherwise(services, put, 
     [(5_000, 9_999, 5_000, 500), (5_000, 2_000, 2_000, 500), (5_000, 200, 200, 200), (3, 9_999, 3, 3)],
     ids=["as it is set", "fewer fit a reply", "fewer than a first batch", "set below a first batch"],
 )
-def test_batch_has_as_many_records_as_are_set_and_fit_reply(start, monkeypatch, setting, per_reply, most, first):
+def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
     monkeypatch.setattr(functions.submit.create_job, "max_records_per_reply", lambda model, transport: per_reply)
     version = world.upload("a.jsonl", "{}\n", model=M2M)

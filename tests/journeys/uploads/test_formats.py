@@ -38,7 +38,7 @@ def drop_again(world, path, name, new):
 TABLE = b'\xef\xbb\xbfid,text,note\r\n7,"hello,\r\nthere",a\r\n8,good day,b,ragged\r\n\r\n9,fail,c\r\n'
 
 
-def test_table_comes_back_with_its_answers_and_its_failed_rows_can_be_dropped_again(world, api):
+def test_table_comes_back_with_its_answers(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
     world.upload("a.CSV", TABLE, model=BGE)
@@ -87,7 +87,7 @@ def test_table_without_rows_gives_its_header_alone(world, body):
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 
-def test_template_fills_request_from_rows_columns_and_defaults_fill_rest(world, api):
+def test_template_fills_request_from_columns(world, api):
     rows = b"v1,title,body\n1,A,one\n2,B,two\n"
     defaults = json.dumps({"max_tokens": 7})
 
@@ -146,7 +146,7 @@ def test_model_of_openai_file_is_first_that_is_one(world):
     assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
 
 
-def test_job_from_before_there_were_options_keeps_its_model(world, monkeypatch):
+def test_job_without_options_keeps_its_model(world, monkeypatch):
     monkeypatch.setattr("functions.submit.plan_upload.pinned_options", lambda *_: Options())
     world.upload("a.jsonl", json.dumps(chat(0, model=M2M)), model=LLAMA)
     world.settle()
@@ -155,7 +155,7 @@ def test_job_from_before_there_were_options_keeps_its_model(world, monkeypatch):
     assert world.lines()[0]["response"]["body"]["error"]["code"] == "mismatched_model"
 
 
-def test_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
+def test_bedrock_file_is_answered_with_manifest(world):
     records = [{"recordId": "A", "modelInput": {"inputText": "hello"}}, {"modelInput": {"inputText": 7}}]
 
     world.upload("in/july.jsonl", "\n".join(map(json.dumps, records)), model=BGE)
@@ -169,7 +169,7 @@ def test_bedrock_file_is_answered_in_bedrocks_lines_with_its_manifest(world):
     assert (manifest["totalRecordCount"], manifest["successRecordCount"], manifest["errorRecordCount"]) == (2, 1, 1)
 
 
-def test_native_records_with_defaults_are_sent_with_them_and_given_back_without(world, api):
+def test_native_defaults_are_sent_and_not_returned(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
     lines = ['{"text": "hello"}', '{"text": "fail" , "target_lang":"fr"}']
 
@@ -192,7 +192,7 @@ def test_file_of_no_known_format_fails_as_whole(world, path, body):
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_format")
 
 
-def test_quote_that_never_closes_fails_with_its_line_and_rows_before_it_have_theirs(world):
+def test_unclosed_quote_fails_after_rows_before(world):
     world.upload("a.csv", 'text\none\ntwo\n"three\n', model=BGE)
     world.settle()
 
@@ -202,7 +202,7 @@ def test_quote_that_never_closes_fails_with_its_line_and_rows_before_it_have_the
     assert result(world, "a.csv", "retry.csv") == b"text\none\ntwo\n"
 
 
-def test_batch_ends_before_its_originals_are_too_many_and_pieces_keep_theirs(start, api):
+def test_originals_limit_batch_size(start, api):
     """A wide table whose template sends one narrow column; one record is refused, so that the batch is bisected."""
     world = start(MAX_BATCH_BYTES=4_000)
     api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))

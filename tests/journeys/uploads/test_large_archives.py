@@ -50,7 +50,7 @@ def test_archive_is_read_in_as_many_turns_as_it_takes(slow):
     assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
 
 
-def test_archive_that_no_turn_can_continue_fails_and_keeps_what_was_read(slow):
+def test_endless_archive_fails_with_what_was_read(slow):
     world = slow(300)
     world.upload("a.jsonl", ARCHIVE, model=M2M)
 
@@ -83,7 +83,7 @@ def test_one_slow_turn_is_not_reason_to_fail(slow, monkeypatch):
     assert world.manifest()["state"] == "completed"
 
 
-def test_archive_of_empty_members_without_end_fails_and_keeps_what_was_read(slow, monkeypatch):
+def test_empty_members_without_end_fail(slow, monkeypatch):
     world = slow(0)
     world.upload("a.jsonl", ARCHIVE + gzip.compress(b"") * 400, model=M2M)
     read = ObjectStore.read_version

@@ -42,7 +42,7 @@ def begin(start, monkeypatch):
         pytest.param(150, 60, marks=pytest.mark.slow),
     ],
 )
-def test_last_first_batch_of_jobs_dropped_together_is_submitted_in_time(begin, api, jobs, calls):
+def test_jobs_dropped_together_start_in_time(begin, api, jobs, calls):
     world = begin(calls)
     for number in range(jobs):
         world.upload_records(f"f{number:04d}.jsonl", [{"text": f"t{number}"}], model=BGE)

@@ -19,7 +19,7 @@ def put_options(world, folder, **options):
     world.upload(f"{folder}_options.json", json.dumps(options))
 
 
-def test_options_come_from_metadata_nearest_file_and_stack_and_are_pinned(start, api):
+def test_options_are_layered_and_pinned(start, api):
     world = start(DEFAULT_MODEL=BGE)
     put_options(world, "", model=LLAMA, tags={"of": "root"})
     put_options(world, "a/", tags={"of": "a"}, defaults={"target_lang": "es"})
@@ -62,7 +62,7 @@ def test_stacks_model_is_taken_last(start):
         ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
     ],
 )
-def test_wrong_option_fails_upload_immediately_empty_or_not(world, body, metadata, options, words):
+def test_wrong_option_fails_upload_immediately(world, body, metadata, options, words):
     if options is not None:
         put_options(world, "", **options)
     world.upload("a/b.jsonl", body, **metadata)
@@ -73,14 +73,15 @@ def test_wrong_option_fails_upload_immediately_empty_or_not(world, body, metadat
     assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
 
 
-def test_template_that_does_not_fit_columns_is_wrong_option(world):
+def test_template_without_column_is_wrong_option(world):
     world.upload("a.csv", "id,text\n", model=BGE, template="{titel}")
     world.settle()
 
     assert world.manifest()["error"]["code"] == "bad_options"
 
 
-def test_after_deadline_nothing_is_submitted_and_what_was_accepted_is_polled_once_more(start, api):
+def test_nothing_is_submitted_after_deadline(start, api):
+    """What was accepted is polled once more."""
     world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=2)
     api.switch(latency=7_200.0)
     world.upload_records("a.jsonl", records(6), model=M2M, **{"deadline-hours": "0.5"})
@@ -91,7 +92,7 @@ def test_after_deadline_nothing_is_submitted_and_what_was_accepted_is_polled_onc
     assert len(world.lines("retry.jsonl")) == 6
 
 
-def test_job_of_which_too_many_records_fail_is_stopped(start, api):
+def test_job_with_too_many_failures_is_stopped(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=30)
     api.inject(Fault(kind="item_fails", marker="hello", code=5001, times=0))
     world.upload_records("a.jsonl", records(300), model=M2M, **{"max-failed-fraction": "0.5"})

@@ -42,7 +42,7 @@ def job_key(folder):
 
 
 @pytest.mark.parametrize("path", ["again.jsonl", f"{BGE}/again.jsonl", "@cf/nothing/again.jsonl"])
-def test_options_are_its_own_then_jobs_whatever_path_it_has(world, parent, path):
+def test_options_are_own_then_those_of_first_job(world, parent, path):
     world.upload("_options.json", '{"modle":"a member that no option has"}')
     again = try_again(world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"})
 
@@ -89,7 +89,7 @@ def test_job_whose_item_cannot_be_read_is_found(world, parent):
         "nobody",
     ],
 )
-def test_what_names_no_job_is_ignored_and_writes_nothing(world, parent, named):
+def test_retry_of_no_job_is_ignored(world, parent, named):
     world.upload("_options.json", json.dumps({"model": M2M, "tags": {"of": "folder"}}))
     before = set(world.objects())
     again = try_again(world, parent, **{"retry-of": quote(named, safe="")})
@@ -99,7 +99,7 @@ def test_what_names_no_job_is_ignored_and_writes_nothing(world, parent, named):
     assert all(key.startswith((f"{again}/", "results/_jobs/")) for key in new)
 
 
-def test_upload_that_was_only_checked_is_no_job_to_retry(world, parent):
+def test_validated_upload_is_no_job_to_retry(world, parent):
     world.s3.put_object(Bucket=BUCKET, Key="validate/b.jsonl", Body=BODY.encode(), Metadata={"model": M2M})
     world.settle(until=lambda: any(key.endswith("/report.json") for key in world.objects()))
     (checked,) = [key.split("/")[-2] for key in world.objects() if key.endswith("/report.json")]

@@ -95,7 +95,7 @@ def test_longest_key_of_upload_ends_path_too_long(world, name):
     assert world.manifest()["error"]["code"] == "path_too_long"
 
 
-def test_model_id_beyond_any_that_exists_ends_bad_model(world):
+def test_too_long_model_id_ends_bad_model(world):
     """It would not fit in the metadata of the retry file."""
     world.upload("_options.json", json.dumps({"model": f"@cf/a/{'b' * 3_000}"}))
     world.upload("a.jsonl", BAD_AND_GOOD)
@@ -104,7 +104,7 @@ def test_model_id_beyond_any_that_exists_ends_bad_model(world):
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "bad_model")
 
 
-def test_model_id_of_200_characters_fits_in_all_metadata(world, api):
+def test_model_id_of_200_characters_fits_metadata(world, api):
     model = f"@cf/{'a' * 95}/{'b' * 100}"
     api.inject(Fault(kind="5007"))
     world.upload("a.jsonl", BAD_AND_GOOD, model=model)
@@ -114,7 +114,7 @@ def test_model_id_of_200_characters_fits_in_all_metadata(world, api):
     assert world.manifest()["model"] == model
 
 
-def test_progress_in_segments_metadata_fits_however_large_job():
+def test_progress_fits_metadata_of_segment():
     digest = RunningSha256("", b"")
     digest.update(b"x" * 1_000)
     joined = ResultFileProgress("99999999.f.f.f.f.f", *[10**15] * 6, sha=digest.state(), upload="")

@@ -45,7 +45,7 @@ def sourced(start):
 
 
 @pytest.mark.parametrize("versions", [True, False])
-def test_object_of_source_bucket_is_answered_under_its_key_without_prefix(sourced, versions):
+def test_source_object_is_answered_under_its_key(sourced, versions):
     world = sourced(versions=versions)
     wanted = upload(world, f"{PREFIX}2026/Résumés 100%+.jsonl")
 
@@ -76,7 +76,7 @@ def test_other_keys_of_source_bucket_are_not_uploads(sourced):
     assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {"HaveMessagesOfDeadFunctionsBackSoon"}
 
 
-def test_object_that_is_deleted_before_its_event_arrives_is_not_job(sourced):
+def test_object_deleted_before_event_is_no_job(sourced):
     world = sourced(versions=False)
     upload(world, f"{PREFIX}a.jsonl")
     world.s3.delete_object(Bucket=SOURCE, Key=f"{PREFIX}a.jsonl")
@@ -86,7 +86,7 @@ def test_object_that_is_deleted_before_its_event_arrives_is_not_job(sourced):
     assert "TellMissingFromForbiddenInSource" in {grant.sid for grant in world.permissions.used["SubmitRole"]}
 
 
-def test_path_names_model_and_one_path_of_both_buckets_is_two_jobs(sourced):
+def test_path_names_model_in_both_buckets(sourced):
     world = sourced(prefix="")
     upload(world, f"{M2M}/a.jsonl", kind="export")
     world.upload_records(f"{M2M}/a.jsonl", [{"text": "hello", "target_lang": "es"}])
@@ -98,7 +98,7 @@ def test_path_names_model_and_one_path_of_both_buckets_is_two_jobs(sourced):
     assert sorted(one["counts"]["succeeded"] for one in found.values()) == [1, 2]
 
 
-def test_object_without_versions_that_is_replaced_while_it_is_read_fails_its_job(sourced, monkeypatch):
+def test_object_replaced_while_read_fails_job(sourced, monkeypatch):
     world = sourced(versions=False)
     upload(world, f"{PREFIX}a.jsonl")
 

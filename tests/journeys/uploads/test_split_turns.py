@@ -50,7 +50,7 @@ def job_item(world):
     return item
 
 
-def test_run_that_dies_after_some_batches_is_gone_on_with_within_minute(slow):
+def test_dead_run_is_continued_within_a_minute(slow):
     world = slow(5, break_off)
     world.upload("a.jsonl", BODY, model=M2M)
 
@@ -63,7 +63,7 @@ def test_run_that_dies_after_some_batches_is_gone_on_with_within_minute(slow):
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
-def test_run_whose_lease_ran_out_stops_once_another_has_job(slow, monkeypatch):
+def test_run_without_lease_stops(slow, monkeypatch):
     said = []
     monkeypatch.setattr(split.logger, "info", lambda words, **_: said.append(words))
 
@@ -83,7 +83,7 @@ def test_run_whose_lease_ran_out_stops_once_another_has_job(slow, monkeypatch):
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
-def test_job_planned_before_batches_grew_keeps_its_old_batch_size(start, monkeypatch):
+def test_job_planned_before_growth_keeps_batch_size(start, monkeypatch):
     monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn stages one batch
@@ -110,7 +110,7 @@ def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
 
 
 @pytest.mark.parametrize("folder", ["inbox", "validate"])
-def test_turns_that_read_only_blank_lines_go_on_where_they_ended(start, monkeypatch, folder):
+def test_turns_continue_among_blank_lines(start, monkeypatch, folder):
     monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 100)
     monkeypatch.setattr(stream, "RANGE_BYTES", 64)
     monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn reads one batch or one stretch of blank lines

@@ -43,7 +43,7 @@ def is_right(world, folder, word, count=6):
 
 
 @pytest.mark.parametrize("key", ["a.jsonl", ODD])
-def test_upload_overwritten_while_it_is_read_is_two_jobs_each_with_its_own_content(world, key):
+def test_upload_overwritten_while_read_is_two_jobs(world, key):
     first = begin(world, key)
     second = world.upload_records(key, greetings(4, "bye"), model=M2M)
 
@@ -58,7 +58,7 @@ def test_upload_overwritten_while_it_is_read_is_two_jobs_each_with_its_own_conte
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
-def test_delete_marker_laid_on_upload_while_it_is_read_disturbs_nothing(world):
+def test_delete_marker_disturbs_no_reading(world):
     begin(world, "a.jsonl")
     world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl")
 
@@ -68,7 +68,7 @@ def test_delete_marker_laid_on_upload_while_it_is_read_disturbs_nothing(world):
     assert is_right(world, world.only_folder(), "hello")
 
 
-def test_version_deleted_while_it_is_read_is_reported_and_what_was_accepted_is_collected(world, api):
+def test_version_deleted_while_read_is_reported(world, api):
     version = begin(world, "a.jsonl")
     assert len(api.accepted) == 1
     world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
@@ -82,7 +82,7 @@ def test_version_deleted_while_it_is_read_is_reported_and_what_was_accepted_is_c
     assert len(api.accepted) == 1
 
 
-def test_version_deleted_before_its_job_began_leaves_nothing_behind(world, api):
+def test_version_deleted_before_job_leaves_nothing(world, api):
     version = world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
     world.deliver_all()
@@ -92,7 +92,7 @@ def test_version_deleted_before_its_job_began_leaves_nothing_behind(world, api):
     assert api.accepted == []
 
 
-def test_upload_overwritten_in_bucket_without_versions_is_reported_and_new_one_is_answered(world):
+def test_upload_overwritten_without_versions_is_reported(world):
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
     begin(world, "a.jsonl")
     world.pass_time(5)
@@ -108,7 +108,7 @@ def test_upload_overwritten_in_bucket_without_versions_is_reported_and_new_one_i
     assert is_right(world, completed[0], "bye", 4)
 
 
-def test_version_restored_by_copy_onto_its_own_key_is_job_of_its_own(world, api):
+def test_restored_version_is_a_new_job(world, api):
     first = begin(world, "a.jsonl")
     world.upload_records("a.jsonl", greetings(2, "bye"), model=M2M)
     world.settle()
@@ -122,7 +122,7 @@ def test_version_restored_by_copy_onto_its_own_key_is_job_of_its_own(world, api)
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
-def test_copy_by_multipart_upload_is_one_job_whatever_events_it_causes(world, api):
+def test_multipart_copy_is_one_job(world, api):
     content = "".join(f'{{"text":"hello {number}","target_lang":"es"}}\n' for number in range(6)).encode()
     world.s3.put_object(Bucket=BUCKET, Key="elsewhere", Body=BytesIO(content))
     where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl"}
@@ -141,7 +141,7 @@ def test_copy_by_multipart_upload_is_one_job_whatever_events_it_causes(world, ap
     assert "-" in world.manifest()["source"]["etag"]
 
 
-def test_file_of_records_to_retry_is_tried_again_by_copying_it_into_inbox(world, api):
+def test_retry_file_copied_to_inbox_is_tried_again(world, api):
     records = greetings(3)
     records[1]["target_lang"] = 7
     world.upload_records("a.jsonl", records, model=M2M)

@@ -40,7 +40,7 @@ def check(world):
     assert [key for key in world.objects("results/") if "/_validate/" not in key] == []
 
 
-def test_report_says_what_would_be_sent_and_nothing_is(start, api, one_batch_a_turn):
+def test_report_says_what_would_be_sent(start, api, one_batch_a_turn):
     world = start(MAX_REQUESTS_PER_BATCH=3)
     drop(world, "a/b.jsonl", BODY, model=M2M)
     world.settle()

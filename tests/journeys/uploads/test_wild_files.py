@@ -38,7 +38,7 @@ def rows(world, name="output.csv", delimiter=","):
         (b",text\n0,hello\n1,bye\n", ","),
     ],
 )
-def test_table_of_another_tool_is_answered_in_its_own_form(world, content, delimiter):
+def test_table_of_another_tool_keeps_its_form(world, content, delimiter):
     manifest = run(world, "a.csv", content)
     assert (manifest["state"], manifest["counts"]["succeeded"]) == ("completed", 2)
     header, *answers = rows(world, delimiter=delimiter)
@@ -56,7 +56,7 @@ def test_two_delimiters_need_option(world):
     assert states["inbox/b.csv"] == "completed"
 
 
-def test_row_that_is_too_large_keeps_its_id_and_is_not_tried_again(world):
+def test_too_large_row_keeps_its_id(world):
     big = b"7," + b"x" * 10_500_000 + b"\n"
     manifest = run(world, "a.csv", b"id,text\n1,hello\n" + big + b"2,bye\n", BGE)
     assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
@@ -158,7 +158,7 @@ TWO = json.dumps(chat(0)).encode() + b"\n" + json.dumps({"custom_id": "a", "para
         ("a.jsonl", b'{"model":"text-embedding-3-small","input":"a"}\n', "bare body"),
     ],
 )
-def test_what_is_no_file_of_requests_is_refused_with_way_out(world, api, name, content, words):
+def test_other_files_are_refused_with_advice(world, api, name, content, words):
     manifest = run(world, name, content)
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "unknown_format")
     assert words in manifest["error"]["message"]

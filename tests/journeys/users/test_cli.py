@@ -36,7 +36,7 @@ def test_put_uploads_and_says_where(command, tmp_path):
     assert head["Metadata"] == {"model": M2M}
 
 
-def test_put_wait_get_downloads_every_answer_to_folder(command, tmp_path):
+def test_put_wait_get_downloads_answers(command, tmp_path):
     done = command.run("put", file(tmp_path, GOOD * 3), "--model", M2M, "--get", tmp_path / "out")
 
     assert done.code == 0
@@ -55,7 +55,7 @@ def test_put_waits_for_job_of_its_own_version(command, tmp_path):
 
 
 @pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
-def test_failed_records_are_exit_code_only_when_asked_for(command, tmp_path, strict, code):
+def test_failed_records_are_exit_code_if_asked(command, tmp_path, strict, code):
     done = command.run("put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict)
 
     assert done.code == code
@@ -78,7 +78,7 @@ def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
         (("--format", "xml"), "xml"),
     ],
 )
-def test_what_cannot_be_uploaded_is_refused_before_anything_is_sent(command, tmp_path, arguments, says):
+def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):
     done = command.run("put", file(tmp_path), *arguments)
 
     assert done.code == 2
@@ -86,7 +86,7 @@ def test_what_cannot_be_uploaded_is_refused_before_anything_is_sent(command, tmp
     assert command.world.objects("inbox/") == []
 
 
-def test_options_beyond_ascii_arrive_as_s3_tools_write_them(command, tmp_path):
+def test_options_beyond_ascii_arrive(command, tmp_path):
     command.run("put", file(tmp_path), "--template", "Résumé: {text}", "-o", "max_cost=1")
 
     metadata = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.jsonl")["Metadata"]
@@ -160,7 +160,7 @@ def test_status_says_what_job_waits_for(command, tmp_path):
 # ── get, report ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_get_downloads_and_verifies_what_manifest_lists(command, finished, tmp_path):
+def test_get_verifies_what_manifest_lists(command, finished, tmp_path):
     done = command.run("get", finished, "-o", tmp_path, "--json")
 
     names = [one["path"].rpartition("/")[2] for one in done.json()]
@@ -224,7 +224,7 @@ def test_control_verbs_write_one_word_in_one_object(command, finished, arguments
     assert command.world.read(key.format(id=finished)) == word
 
 
-def test_cancelled_job_ends_cancelled_with_exit_code_1(command, tmp_path):
+def test_cancelled_job_exits_with_1(command, tmp_path):
     command.run("put", file(tmp_path), "--model", M2M)
     command.world.deliver_all()
     command.run("cancel", "july.jsonl")
@@ -331,7 +331,7 @@ def test_stack_of_something_else_exits_with_5(command):
     assert "not a Dropbatch stack" in done.err
 
 
-def test_without_local_stack_local_says_how_to_start_one(command, tmp_path, monkeypatch):
+def test_local_without_stack_says_how_to_start(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     done = command.run("--local", "ls")

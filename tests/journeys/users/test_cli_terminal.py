@@ -75,7 +75,7 @@ def show_slowly(_bar, _name, held, _size):
     select.select([], [], [], 0.05)
 
 
-def test_wait_rewrites_its_line_and_ctrl_c_says_that_job_continues(command, monkeypatch):
+def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
     command.world.upload("july.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
     really_sleep(monkeypatch)
@@ -88,7 +88,7 @@ def test_wait_rewrites_its_line_and_ctrl_c_says_that_job_continues(command, monk
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_before_job_exists_says_that_it_will_run(command, monkeypatch, tmp_path):
+def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
     (tmp_path / "july.jsonl").write_text(GOOD)
     really_sleep(monkeypatch)
     monkeypatch.setattr(waiting, "job_of_upload", lambda *_: click.echo("looking"))

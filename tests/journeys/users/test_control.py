@@ -56,7 +56,7 @@ def small(start):
 # ── one job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_paused_job_submits_nothing_and_resumes_where_it_was(small, api):
+def test_paused_job_resumes_where_it_was(small, api):
     job_id = begun(small)
     command(small, job_id, "pause\n")
     minutes(small, 3)
@@ -98,7 +98,7 @@ def test_pause_stops_clock_of_batch_that_waits(small):
     assert codes(small) == [None] * 6
 
 
-def test_batches_get_their_turns_again_at_rate_of_submits(start, monkeypatch):
+def test_resumed_batches_follow_submit_rate(start, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.sweep, "PAGE_BATCHES", 2)
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=60)
     job_id = begun(world)
@@ -117,7 +117,8 @@ def test_batches_get_their_turns_again_at_rate_of_submits(start, monkeypatch):
     assert codes(world) == [None] * 6
 
 
-def test_batch_that_slow_function_put_off_after_pause_is_found_by_second_pass(small):
+def test_second_pass_finds_late_batch(small):
+    """A batch that a slow function postponed after the pause is found by the second pass."""
     job_id = begun(small)
     command(small, job_id, "pause")
     command(small, job_id, "run")
@@ -129,7 +130,7 @@ def test_batch_that_slow_function_put_off_after_pause_is_found_by_second_pass(sm
     assert codes(small) == [None] * 6
 
 
-def test_job_that_stays_paused_is_cancelled_after_30_days(small, api):
+def test_paused_job_is_cancelled_after_30_days(small, api):
     job_id = begun(small)
     command(small, job_id, "pause")
     small.pass_time(MAX_HELD_SECONDS + 60)
@@ -168,7 +169,7 @@ def test_cancel_now_waits_for_nothing(small, api):
     assert len(api.accepted) == 1
 
 
-def test_cancel_can_become_cancel_now_and_nothing_undoes_it(small):
+def test_cancel_can_become_cancel_now(small):
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
     command(small, job_id, "cancel")
@@ -198,7 +199,7 @@ def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
     assert codes(small) == [None, None, "cancelled", "cancelled"]
 
 
-def test_overdue_batch_of_cancelled_job_is_not_submitted_again(start, api):
+def test_cancelled_job_resubmits_nothing(start, api):
     world = start(BATCH_DEADLINE_HOURS=0.1)
     api.inject(Fault(kind="stuck", seconds=10 * DAY, times=0))
     job_id = begun(world, 2)
@@ -210,7 +211,7 @@ def test_overdue_batch_of_cancelled_job_is_not_submitted_again(start, api):
     assert (world.manifest()["state"], len(api.accepted)) == ("cancelled", 1)
 
 
-def test_batch_that_is_being_submitted_is_settled_first(small, api):
+def test_batch_being_submitted_is_settled_first(small, api):
     job_id = begun(small, 4)
     ledger = functions.poll.handler.services().ledger
     ledger.begin_submit(ledger.batch(job_id, "00000000"), small.now() + 200)
@@ -253,7 +254,7 @@ def test_split_stops_at_its_next_batch(start):
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
 
 
-def test_job_with_error_fails_although_it_was_cancelled(small, api):
+def test_cancelled_job_with_error_fails(small, api):
     api.inject(Fault(kind="5035", on="submit", times=0))
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
@@ -278,7 +279,7 @@ def test_command_for_job_that_is_over_changes_nothing(small):
 # ── events that repeat, are late or never come ───────────────────────────────────────────────────────────────────────
 
 
-def test_lost_event_is_made_up_for_by_visit(small, api):
+def test_visit_applies_command_without_event(small, api):
     job_id = begun(small)
     small.control(job_id, "cancel")
     small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
@@ -289,7 +290,7 @@ def test_lost_event_is_made_up_for_by_visit(small, api):
     assert api.accepted == []
 
 
-def test_repeated_and_late_events_leave_last_word_standing(small, api):
+def test_late_events_keep_last_command(small, api):
     job_id = begun(small)
     for word in ("pause", "run", "pause", "run", "pause"):
         small.control(job_id, word)
@@ -302,7 +303,7 @@ def test_repeated_and_late_events_leave_last_word_standing(small, api):
     assert api.accepted == []
 
 
-def test_object_that_changes_while_it_is_carried_out_is_read_again(small, api):
+def test_changed_object_is_read_again(small, api):
     job_id = begun(small)
     small.deliver("ControlQueue")  # S3's test event.
     small.control(job_id, "run")
@@ -347,7 +348,7 @@ def test_object_that_names_no_job_is_left_alone(small, key):
 
 
 @pytest.mark.slow
-def test_paused_job_with_many_batches_hides_nobodys_work(start, api):
+def test_large_paused_job_hides_nobody(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     paused = begun(world, 120, "large.jsonl")
     world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
@@ -364,7 +365,7 @@ def test_paused_job_with_many_batches_hides_nobodys_work(start, api):
 
 
 @pytest.mark.slow
-def test_job_with_many_batches_is_cancelled_without_call(start, api):
+def test_large_job_is_cancelled_without_calls(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
     job_id = begun(world, 150)
     world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
@@ -404,7 +405,7 @@ def test_lost_event_for_stack_is_made_up_for_by_tick(small, api):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_stacks_run_ends_pause_that_dropbatch_found_itself(small, api, older):
+def test_run_of_stack_ends_found_pause(small, api, older):
     """Also one that began after the command: S3's time of an object may be earlier than that of a pause before it."""
     api.inject(Fault(kind="3036", on="submit", times=1))
     begun(small)

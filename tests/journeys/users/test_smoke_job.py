@@ -35,7 +35,7 @@ class Clock:
         self.world.tick()
 
 
-def test_one_record_is_answered_and_bad_one_is_in_retry_file(stack, world, api):
+def test_smoke_job_answers_one_and_rejects_one(stack, world, api):
     said = smoke_job.run(stack)
 
     assert "its good record was answered" in said
@@ -43,7 +43,7 @@ def test_one_record_is_answered_and_bad_one_is_in_retry_file(stack, world, api):
     assert world.manifest()["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
 
 
-def test_record_that_fails_too_is_reported_with_its_code(stack, api):
+def test_failing_smoke_record_is_reported(stack, api):
     api.inject(Fault(kind="5006", times=0))
     with pytest.raises(DeployError, match=r"(?s)rejected.*doctor.*WorkErrors rings"):
         smoke_job.run(stack)

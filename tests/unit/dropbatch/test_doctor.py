@@ -94,7 +94,7 @@ def findings(services):
     return {one.name: one for one in examine(Stack("dropbatch", "bucket", outputs, services))}
 
 
-def test_stack_in_good_order_has_nothing_bad(services):
+def test_healthy_stack_has_no_bad_finding(services):
     found = findings(services)
 
     assert {one.level for one in found.values()} == {"ok", "note"}

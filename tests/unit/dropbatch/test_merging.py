@@ -53,7 +53,7 @@ def test_newer_answers_stand_at_places_of_failed_ones(tmp_path, line):
 
 
 @pytest.mark.parametrize(("line", "name"), [(native, "id"), (bedrock, "recordId")])
-def test_newer_answer_has_id_of_its_record_in_this_job(tmp_path, line, name):
+def test_newer_answer_has_id_of_this_job(tmp_path, line, name):
     old = write(tmp_path / "old", [line(n, BAD, "old") for n in range(3)])
     new = write(tmp_path / "new", [line(0, OK, "new")])
 
@@ -64,7 +64,7 @@ def test_newer_answer_has_id_of_its_record_in_this_job(tmp_path, line, name):
 
 
 @pytest.mark.parametrize("line", [native, openai, bedrock])
-def test_newer_failure_replaces_failure_and_never_success(tmp_path, line):
+def test_newer_failure_never_replaces_success(tmp_path, line):
     old = write(tmp_path / "old", [line(0, OK, "old"), line(1, BAD, "old")])
     new = write(tmp_path / "new", [line(0, BAD, "new"), line(1, BAD, "new")])
 
@@ -118,7 +118,7 @@ def test_header_tells_delimiter(header, row, good):
         ({"request": {}, "response": {}, "status": "no", "processed_time": "2026-11-21"}, False),
     ],
 )
-def test_success_is_known_in_anthropics_and_geminis_lines(line, good):
+def test_success_is_known_for_anthropic_and_gemini(line, good):
     assert is_success(json.dumps(line).encode(), is_table=False) is good
 
 

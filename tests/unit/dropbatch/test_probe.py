@@ -56,7 +56,7 @@ def probe(monkeypatch):
     return run
 
 
-def test_what_local_workers_ai_does_by_default_is_found(probe):
+def test_defaults_of_local_workers_ai_are_found(probe):
     found = probe()
 
     assert found["facts"] == {
@@ -121,12 +121,12 @@ def test_both_shapes_are_distinguished(probe, shape, usage):
 
 
 @pytest.mark.parametrize("kind", ["envelope", "error", "failed"])
-def test_batch_that_fails_later_is_recognized_by_how_it_fails(probe, kind):
+def test_late_failure_is_recognized(probe, kind):
     assert probe("validation=fail_later", f"batch_failure={kind}")["like"]["batch_failure"] == kind
 
 
 @pytest.mark.parametrize("form", ["object", "message", "string", "errors", "text", "none"])
-def test_failed_item_is_recognized_by_where_its_error_stands(probe, form):
+def test_failed_item_is_recognized_by_its_error(probe, form):
     assert probe(f"item_error={form}", "fault_rates.item_fails=1")["like"]["item_error"] == form
 
 
@@ -134,7 +134,7 @@ def test_batch_that_never_ends_is_given_up(probe):
     assert probe("latency=100000")["facts"]["timed_out"] is True
 
 
-def test_refused_token_ends_probe_before_anything_is_sent(probe):
+def test_refused_token_ends_probe_first(probe):
     with pytest.raises(CommandError, match="does not accept this token"):
         probe("tokens=another")
 

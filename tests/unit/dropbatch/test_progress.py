@@ -38,7 +38,7 @@ def test_wide_line_says_everything():
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 60, 71, 72, 80, 120, 200])
-def test_line_never_exceeds_terminal_and_always_says_state(width):
+def test_line_fits_terminal_and_has_state(width):
     (line,) = describe(NAME, RUNNING, width, 65.0)
 
     assert len(line) <= width
@@ -92,7 +92,7 @@ def test_finished_job_has_no_rate(monkeypatch, clock):
     assert "/s" not in shown.out.getvalue().splitlines()[-2]
 
 
-def test_terminal_sees_seconds_move_between_two_statuses(monkeypatch, clock):
+def test_terminal_shows_seconds_passing(monkeypatch, clock):
     shown = on_terminal(monkeypatch, 120)
     shown.show({NAME: RUNNING})
     before = shown.out.getvalue()
@@ -104,7 +104,7 @@ def test_terminal_sees_seconds_move_between_two_statuses(monkeypatch, clock):
     assert "  1 s" in shown.out.getvalue()[len(before) :]
 
 
-def test_pipe_gets_line_for_each_change_of_state_and_now_and_then(clock):
+def test_pipe_gets_line_for_each_change(clock):
     shown = Progress(io.StringIO(), on_terminal=False)
     for seconds in range(0, 62, 2):
         clock[0] = 100.0 + seconds

@@ -19,7 +19,7 @@ LINE = {
 }
 
 
-def test_line_shows_what_happened_and_not_where_it_comes_from():
+def test_line_shows_event_without_origin():
     assert _log_line(LINE) == (
         "2026-11-22 03:41:22,634+0000  ERROR    message not worked on  job_id=20261122T034123Z-ad6bea2f "
         'asked={"do":"submit"} exception=ValidationError: no'

@@ -40,7 +40,7 @@ def test_word_without_parameters_name_is_error():
         aws._parameters({"LOCAL_PARAMETERS": "seven"}, "http://127.0.0.1:1")
 
 
-def test_defaults_are_passed_so_that_value_of_earlier_deployment_does_not_stay():
+def test_defaults_replace_earlier_values():
     parameters = aws._parameters({"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4")
 
     assert parameters["MaxRequestsPerBatch"] == "5000"
@@ -48,7 +48,7 @@ def test_defaults_are_passed_so_that_value_of_earlier_deployment_does_not_stay()
     assert parameters["LogLevel"] == "DEBUG"
 
 
-def test_another_process_under_old_number_is_left_alone(tmp_path):
+def test_process_with_reused_pid_is_left_alone(tmp_path):
     service = Service("aws", tmp_path)
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
@@ -60,7 +60,7 @@ def test_another_process_under_old_number_is_left_alone(tmp_path):
         other.communicate(b"\n")
 
 
-def test_service_is_started_waited_for_and_stopped_once_it_is_outdated(folder, unused_port):
+def test_outdated_service_is_restarted(folder, unused_port):
     service = Service("web", folder)
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(unused_port)]
     service.start(command, {}, unused_port, "/")

@@ -8,7 +8,7 @@ from local import demo
 from local.processes import LocalAwsError
 
 
-def test_records_are_short_texts_with_names_of_their_own():
+def test_records_are_short_texts_with_names():
     records = list(demo.records())
 
     assert len(records) > 3_000
@@ -19,7 +19,7 @@ def test_records_are_short_texts_with_names_of_their_own():
     )
 
 
-def test_text_is_cut_behind_sentence_or_else_behind_word():
+def test_text_is_cut_at_sentence_or_word():
     assert demo._first_sentences("Short. Not cut.") == "Short. Not cut."
     assert demo._first_sentences("One sentence of the two that are here, long enough. " + "word " * 60) == (
         "One sentence of the two that are here, long enough."
@@ -43,7 +43,7 @@ def test_demo_says_which_transports_there_are():
         demo._transport("pigeon", 4570)
 
 
-def test_demo_over_worker_reports_that_node_is_missing(monkeypatch, tmp_path):
+def test_missing_node_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)
@@ -53,7 +53,7 @@ def test_demo_over_worker_reports_that_node_is_missing(monkeypatch, tmp_path):
     ("names", "folder"),
     [([], ""), (["options.json"], ""), (["options.json", "status.json"], f"results/{demo.PATH}/job")],
 )
-def test_demo_waits_for_status_which_is_not_first_object_of_job(names, folder):
+def test_demo_waits_for_status(names, folder):
     class Listing:
         def list_objects_v2(self, Bucket, Prefix, **_):  # noqa: N803 - boto3's names
             found = [{"Key": f"{Prefix}job/{name}"} for name in names]

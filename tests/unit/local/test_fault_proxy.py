@@ -69,7 +69,7 @@ def with_proxy(*requests):
     return asyncio.run(run())
 
 
-def test_service_takes_as_long_as_it_is_given_and_its_calls_are_counted():
+def test_latency_is_added_and_calls_counted():
     latencies = {"s3": {"seconds": 0.1, "bytes_per_second": 10_000}, "dynamodb": {"seconds": 0.2}}
     _, put, query, (told, _) = with_proxy(
         control("PUT", json.dumps(latencies).encode()),

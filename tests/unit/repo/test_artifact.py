@@ -71,7 +71,7 @@ def test_handler_imports_from_artifact_alone(here, lambda_runtime, room):
 
 
 @pytest.mark.build
-def test_artifact_holds_our_code_and_locked_packages_only(here):
+def test_artifact_holds_code_and_locked_packages(here):
     lines = re.findall(r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? ", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     locked = [(name, version) for name, version, marker in lines if not marker or Marker(marker).evaluate()]
     metadata = {tuple(path.name.removesuffix(".dist-info").rsplit("-", 1)) for path in here.glob("*.dist-info")}
@@ -84,7 +84,7 @@ def test_artifact_holds_our_code_and_locked_packages_only(here):
 
 
 @pytest.mark.build
-def test_artifact_names_no_machine_and_includes_its_byte_code(here):
+def test_artifact_has_byte_code_and_no_machine_name(here):
     assert not list(here.rglob("RECORD"))
     compiled = list(here.rglob("*.pyc"))
     assert compiled
@@ -94,7 +94,7 @@ def test_artifact_names_no_machine_and_includes_its_byte_code(here):
 
 
 @pytest.mark.build
-def test_artifact_for_lambda_holds_arm64_code_for_its_python_only(arm64):
+def test_artifact_is_for_arm64_and_its_python(arm64):
     libraries = list(arm64.rglob("*.so*"))
 
     assert {path.parent.name for path in libraries} >= {"msgspec", "zstd"}
@@ -131,7 +131,7 @@ def test_locks_hold_hashes_and_no_address():
 
 @pytest.mark.slow
 @pytest.mark.build
-def test_bill_of_materials_names_each_package_that_is_packed_and_no_other(arm64, tmp_path):
+def test_sbom_names_each_packed_package(arm64, tmp_path):
     made = subprocess.run(
         ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],
         cwd=ROOT,

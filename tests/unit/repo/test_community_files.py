@@ -9,7 +9,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_workflow_runs_what_ci_runs_and_second_implementations():
+def test_workflow_runs_ci_and_second_implementations():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     (job,) = workflow["jobs"].values()
 
@@ -17,7 +17,7 @@ def test_workflow_runs_what_ci_runs_and_second_implementations():
     assert workflow["permissions"] == {"contents": "read"}
 
 
-def test_hooks_before_commit_are_checks_of_make_lint_with_projects_own_tools():
+def test_hooks_are_checks_of_make_lint():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
 

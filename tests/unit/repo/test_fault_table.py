@@ -18,7 +18,7 @@ def lines(*notes):
     return [json.dumps(asdict(note)) for note in notes]
 
 
-def test_notes_of_one_fault_at_one_place_add_up_and_no_loss_is_hidden():
+def test_notes_of_one_fault_add_up():
     rows = merged(lines(told("reset"), told("reset", lost=2, records=5, observed="lost"), told("reset", where="stack")))
 
     assert [(row.where, row.injected, row.records, row.lost) for row in rows] == [
@@ -28,7 +28,7 @@ def test_notes_of_one_fault_at_one_place_add_up_and_no_loss_is_hidden():
     assert rows[0].observed == "lost; retried"
 
 
-def test_each_reason_for_more_submits_stands_in_row_once():
+def test_each_reason_stands_once():
     reset, late = "a reset after acceptance", "a lost id"
     notes = [
         told("reset", extra_submits=number, why=why) for number, why in ((1, reset), (2, reset), (1, late), (0, ""))
@@ -39,7 +39,7 @@ def test_each_reason_for_more_submits_stands_in_row_once():
     assert "| 4: a lost id; a reset after acceptance |" in row.row()
 
 
-def test_processes_that_end_in_another_order_make_same_table():
+def test_order_of_processes_does_not_matter():
     notes = lines(told("reset"), told("html"), told("reset", why="x", extra_submits=1), told("html", where="stack"))
 
     assert table(merged(notes)) == table(merged(notes[::-1]))

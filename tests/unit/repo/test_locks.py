@@ -50,7 +50,7 @@ def test_every_lock_is_known():
 
 @pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
 @pytest.mark.parametrize("lock", LOCKS)
-def test_intel_macs_get_last_versions_that_have_wheels_for_them(lock, machine):
+def test_intel_macs_get_last_wheels(lock, machine):
     there = installed(lock, machine)
     first_without = {"cryptography": Version("49"), "lazy-object-proxy": Version("1.12")}
 
@@ -59,7 +59,7 @@ def test_intel_macs_get_last_versions_that_have_wheels_for_them(lock, machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-def test_wordllama_is_installed_only_where_it_has_wheels(machine):
+def test_wordllama_needs_wheels(machine):
     system, processor, python = machine
     has_wheels = python != "3.14" and (system, processor) != ("linux", "arm64")
 
@@ -67,12 +67,12 @@ def test_wordllama_is_installed_only_where_it_has_wheels(machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-def test_zstd_backport_is_installed_only_before_python_3_14(machine):
+def test_zstd_backport_is_only_before_3_14(machine):
     for lock in ("requirements.txt", "requirements-dev.txt"):
         assert ("backports-zstd" in installed(lock, machine)) == (machine[2] != "3.14")
 
 
-def test_environment_that_deploys_is_small_and_has_what_build_and_deploy_import():
+def test_deploy_environment_is_small():
     there = installed("requirements-sam.txt", ("linux", "x86_64", "3.13"))
 
     assert {"aws-sam-cli", "boto3", "httpx", "cyclonedx-bom"} <= there.keys()
@@ -99,11 +99,11 @@ def test_functions_packages_have_wheels_everywhere():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_every_lock_resolves_from_wheels_as_table_of_platforms_says():
+def test_locks_resolve_from_wheels():
     assert page(table()) == PAGE.read_text()
 
 
-def test_workers_lock_pins_every_package_by_hash_and_holds_no_address():
+def test_worker_lock_pins_hashes_without_addresses():
     text = (ROOT / "worker/package-lock.json").read_text("utf-8")
     packages = {name: one for name, one in json.loads(text)["packages"].items() if name}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_zstd_comes_from_standard_library_where_that_has_it():
+def test_zstd_is_from_standard_library_if_there():
     """Python 3.14 has `compression.zstd`, and the locks leave the backport out there: this pretends to be one."""
     program = """
 import sys, types

@@ -19,7 +19,7 @@ from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
         (MAX_CLAIMS, 30, 3_600),
     ],
 )
-def test_first_claims_wait_three_minutes_at_most_and_last_hour(others, usual, waits):
+def test_claims_wait_3_minutes_to_an_hour(others, usual, waits):
     assert claim_seconds(others, usual) == waits
 
 

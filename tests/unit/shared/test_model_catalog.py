@@ -35,7 +35,7 @@ def test_every_price_has_its_day_and_its_source():
             assert catalog().sources[model.price_source].startswith("https://developers.cloudflare.com/")
 
 
-def test_no_model_is_listed_twice_and_each_is_of_one_family():
+def test_model_is_listed_once_with_one_family():
     ids = [model.id for model in catalog().models]
     assert len(ids) == len(set(ids))
     for model in catalog().models:
@@ -73,14 +73,14 @@ def test_model_is_known_by_its_id_or_its_family(model, task, shape):
         ("", 500),
     ],
 )
-def test_batch_has_as_many_records_as_their_answers_leave_room_for(model, records):
+def test_answers_limit_records_of_batch(model, records):
     assert max_records_per_reply(model) == records
 
 
 @pytest.mark.parametrize(
     ("model", "records"), [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)]
 )
-def test_batch_over_worker_has_reply_that_fits_in_its_memory(model, records):
+def test_batch_over_worker_fits_its_memory(model, records):
     assert max_records_per_reply(model, "worker") == records
 
 

@@ -57,7 +57,7 @@ def test_call_of_log_is_found():
     assert len(list(log_calls())) > 40
 
 
-def test_line_about_batch_names_id_that_api_gave_it_last():
+def test_log_line_has_latest_request_id():
     batch = Batch("job", "00000003", BatchState.READY, 0, 1, 1, 10, 0.0)
     submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
     queued = Batch("job", "00000003", BatchState.QUEUED, 0, 1, 1, 10, 0.0, submissions=submissions)
@@ -66,7 +66,7 @@ def test_line_about_batch_names_id_that_api_gave_it_last():
     assert batch_log_fields(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
 
 
-def test_every_metric_is_counted_somewhere_and_seen_on_dashboard():
+def test_metric_is_counted_and_on_dashboard():
     sources = "".join(path.read_text() for path in SHIPPED if path.name != "observability.py")
     body = template()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
     seen = set(re.findall(r'"Dropbatch", "(\w+)"', body))

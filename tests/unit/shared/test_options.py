@@ -55,7 +55,7 @@ def test_file_may_name_every_option():
     assert {name: bytes(raw) for name, raw in options.defaults.items()} == {"max_tokens": b"100", "stop": b'["."]'}
 
 
-def test_unknown_member_is_named_with_what_there_is_and_nearest():
+def test_unknown_member_is_named_with_nearest():
     message = refused(file_options, b'{"dead_line_hours":5}')
     assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
     assert "max_failed_fraction" in message
@@ -161,14 +161,14 @@ def test_template_is_literal_unless_it_is_json_string(written, template):
         ("template", "=?UTF-8?B?/w==?="),
     ],
 )
-def test_wrong_value_in_metadata_is_refused_with_its_name(name, value):
+def test_wrong_metadata_value_is_refused_by_name(name, value):
     assert refused(metadata_options, {name: value}).startswith(f"x-amz-meta-{name}: It ")
 
 
 # ── resolved ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_option_comes_from_first_layer_that_names_it():
+def test_option_is_from_first_layer_naming_it():
     layers = [{"model": "a"}, {"model": "b", "format": "csv"}, {"format": "text", "template": "t"}]
     assert resolve(layers) == Options(model="a", format="csv", template="t")
 
@@ -217,7 +217,7 @@ def test_default_follows_members_and_changes_none(request_, merged):
 
 
 @given(request=members, defaults=members)
-def test_request_has_its_own_members_before_any_default(request, defaults):
+def test_own_members_precede_defaults(request, defaults):
     raw = json.dumps(request).encode()
     merged = merge_defaults(raw, {name: json.dumps(value).encode() for name, value in defaults.items()})
     assert json.loads(merged) == {**defaults, **request}

@@ -84,7 +84,7 @@ def test_step_that_hangs_leaves_caller_its_reserve():
 
 
 @pytest.mark.parametrize(("spare", "is_tried_again"), [(0.2, True), (0.19, False)])
-def test_step_is_tried_again_while_there_is_time_for_its_wait_and_reserve(spare, is_tried_again):
+def test_step_is_retried_within_wait_and_reserve(spare, is_tried_again):
     clock = Clock(RESERVE_SECONDS + spare)
     step = fails(1, clock)
     if is_tried_again:

@@ -14,7 +14,7 @@ MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
 JOB = "20261121T093000Z-5f3a9c1e"
 
 
-def test_job_id_holds_time_of_version_and_eight_hexadecimal_digits():
+def test_job_id_has_time_and_eight_hex_digits():
     assert re.fullmatch(r"20261121T093000Z-[0-9a-f]{8}", keys.job_id(*UPLOAD, MODIFIED))
 
 
@@ -24,7 +24,7 @@ def test_job_id_is_same_in_every_time_zone():
 
 
 @pytest.mark.parametrize("changed", range(4))
-def test_another_bucket_key_version_or_content_is_another_job(changed):
+def test_other_bucket_key_or_version_is_another_job(changed):
     other = tuple(part + "x" if index == changed else part for index, part in enumerate(UPLOAD))
     assert keys.job_id(*other, MODIFIED) != keys.job_id(*UPLOAD, MODIFIED)
 
@@ -77,7 +77,7 @@ def test_results_are_under_exact_path_of_upload():
 
 
 @pytest.mark.parametrize(("character", "most"), [("a", 900), ("ü", 450), ("日", 300), ("😀", 225)])
-def test_path_of_more_than_900_bytes_is_reported_apart(character, most):
+def test_path_over_900_bytes_is_reported_apart(character, most):
     assert keys.result("inbox/" + most * character, JOB, "manifest.json").startswith("results/" + character)
     assert keys.result("inbox/" + (most + 1) * character, JOB, "manifest.json") == f"results/_long/{JOB}/manifest.json"
 

@@ -71,13 +71,13 @@ def test_empty_variable_is_named(name):
     assert refusal(**{name: ""}).startswith(f"{name} must ")
 
 
-def test_everything_that_is_wrong_is_reported_together():
+def test_all_faults_are_reported_together():
     with pytest.raises(ConfigurationError) as caught:
         read_settings({})
     assert all(name in str(caught.value) for name in GOOD)
 
 
-def test_what_is_missing_and_what_is_wrong_are_reported_together():
+def test_missing_and_wrong_are_reported_together():
     bad = {**GOOD, "AMBIGUOUS_SUBMIT": "maybe", "MAX_BATCH_BYTES": "lots"}
     del bad["TABLE_NAME"]
     with pytest.raises(ConfigurationError) as caught:
@@ -174,7 +174,7 @@ def test_base_url_that_could_leak_token_is_refused(url):
         ("http://[::1]:8787/client/v4", "http://[::1]:8787/client/v4"),
     ],
 )
-def test_https_and_loopback_are_taken_without_last_slash(url, kept):
+def test_https_and_loopback_are_normalized(url, kept):
     assert read_settings({**GOOD, "WORKERS_AI_BASE_URL": url}).workers_ai_base_url == kept
 
 
@@ -188,7 +188,7 @@ def test_model_id_is_known_by_its_form(model):
     assert MODEL_ID.fullmatch(model)
 
 
-def test_api_is_reached_over_rest_unless_another_transport_is_chosen():
+def test_transport_is_rest_by_default():
     assert read_settings(GOOD).transport == "rest"
     assert read_settings({**GOOD, **GATEWAY}).transport == "gateway"
     assert read_settings({**GOOD, **WORKER}).worker_url == "https://dropbatch.example.workers.dev"
@@ -203,7 +203,7 @@ def test_api_is_reached_over_rest_unless_another_transport_is_chosen():
         ({**GATEWAY, "CLOUDFLARE_API_TOKEN_SECRET_ARN": ""}, "CLOUDFLARE_API_TOKEN_SECRET_ARN"),
     ],
 )
-def test_what_transport_needs_is_named_when_it_is_missing(changes, name):
+def test_missing_setting_of_transport_is_named(changes, name):
     assert refusal(**changes) == f"{name} must not be empty with TRANSPORT={changes['TRANSPORT']}"
 
 

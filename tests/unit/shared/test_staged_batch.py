@@ -56,7 +56,7 @@ def test_rows_are_read_back_as_they_were(rows):
 
 
 @given(rows=batches())
-def test_list_of_rows_as_version_before_staged_it_is_understood(rows):
+def test_rows_of_older_version_are_decoded(rows):
     assert list(map(told, decode_index(msgspec.json.encode(rows)))) == list(map(told, rows))
 
 
@@ -67,7 +67,7 @@ def test_section_is_those_rows(rows, begin, more):
     assert list(map(told, index_of(rows).section(begin, end))) == list(map(told, rows[begin:end]))
 
 
-def test_records_that_follow_each_other_and_have_nothing_to_say_cost_their_lengths():
+def test_plain_records_cost_only_lengths():
     assert encode_index(index_of([RecordEntry(number, 1_000) for number in range(7, 10)])) == (
         b'{"lengths":[1000,1000,1000],"lines":[[0,7]]}'
     )

@@ -10,7 +10,8 @@ def plan_of(most, first):
     return SplitPlan("@cf/baai/bge-m3", most, 9_500_000, "account", first_requests=first)
 
 
-def test_million_records_are_at_most_450_batches_and_small_job_keeps_to_small_ones():
+def test_million_records_are_at_most_450_batches():
+    """A small job keeps to small batches."""
     plan = plan_of(5_000, FIRST_BATCH_RECORDS)
     sizes = [max_records(plan, number) for number in range(450)]
     assert sum(sizes) >= 1_000_000
@@ -23,7 +24,7 @@ def test_million_records_are_at_most_450_batches_and_small_job_keeps_to_small_on
     ("number", "records"),
     [(0, 500), (3, 500), (4, 1_000), (7, 1_000), (8, 2_000), (11, 2_000), (12, 4_000), (15, 4_000), (16, 5_000)],
 )
-def test_every_four_batches_next_four_may_have_twice_as_many_records_up_to_most(number, records):
+def test_batch_size_doubles_every_four_batches(number, records):
     assert max_records(plan_of(5_000, 500), number) == records
 
 
@@ -33,7 +34,5 @@ def test_number_beyond_all_batches_is_no_trouble():
 
 @pytest.mark.parametrize("number", [0, 4, 400])
 @pytest.mark.parametrize(("most", "first"), [(300, 500), (500, 500), (700, 0)])
-def test_plan_whose_first_batches_may_have_most_or_that_knows_no_first_ones_has_batches_of_one_size(
-    number, most, first
-):
+def test_batch_size_is_constant_without_growth(number, most, first):
     assert max_records(plan_of(most, first), number) == most

@@ -34,7 +34,7 @@ def calls_of_a_run():
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "unanswered"])
-def test_death_at_any_call_leaves_no_gap_and_creates_same_batches(mode):
+def test_death_at_any_call_creates_same_batches(mode):
     for at in range(1, calls_of_a_run() + 1):
         fake = Fake()
         fake.strikes_at, fake.mode = at, mode
@@ -56,7 +56,7 @@ def test_deaths_one_after_another_leave_same_batches(deaths):
     fake.check_whole(SIZES)
 
 
-def test_objects_are_put_at_same_time_and_items_created_in_order():
+def test_objects_are_put_in_parallel_items_in_order():
     """The first object is there only after three others; no item is created before it."""
     fake = Fake()
     put, others = fake.put_if_absent, threading.Semaphore(0)
@@ -82,7 +82,7 @@ def test_objects_are_put_at_same_time_and_items_created_in_order():
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_AHEAD", 2), ("MAX_BYTES_AHEAD", 150)])
-def test_what_is_put_ahead_is_bounded_in_number_and_in_bytes(monkeypatch, limit, most):
+def test_objects_put_ahead_are_bounded(monkeypatch, limit, most):
     """With nothing put until the first item waits for it, as many are cut as may be ahead, and one more."""
     monkeypatch.setattr(staging, limit, most)
     fake = Fake(most=1)
@@ -123,7 +123,7 @@ def foreign(begin, end):
     mode=st.sampled_from(["before", "after", "unanswered"]),
 )
 @examples(150)
-def test_objects_that_another_version_cut_otherwise_never_mix_with_ours(there, at, mode):
+def test_objects_of_other_version_never_mix(there, at, mode):
     """Wherever they begin and end, and wherever the process dies: the batches cover the upload once."""
     fake = Fake()
     for number, (begin, records) in there.items():
@@ -137,7 +137,8 @@ def test_objects_that_another_version_cut_otherwise_never_mix_with_ours(there, a
     fake.check_whole()
 
 
-def test_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere():
+def test_object_with_our_start_counts():
+    """Although it ends elsewhere."""
     fake = Fake()
     fake.objects["staging/job/00000001/request"] = foreign(1, 4)
 
@@ -146,7 +147,7 @@ def test_object_that_begins_where_ours_does_counts_although_it_ends_elsewhere():
     fake.check_whole([1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1])
 
 
-def test_object_without_beginning_is_that_of_version_that_put_none_ahead():
+def test_object_without_start_is_an_old_versions():
     fake = Fake()
     theirs = foreign(1, 4)
     del theirs.metadata["begin"]
@@ -158,7 +159,7 @@ def test_object_without_beginning_is_that_of_version_that_put_none_ahead():
     fake.check_whole()
 
 
-def test_messages_are_sent_ten_at_time_and_each_batch_has_one():
+def test_messages_are_sent_ten_at_a_time():
     fake = Fake()
 
     assert fake.run()
@@ -184,7 +185,7 @@ def test_batches_before_fault_are_sent_immediately():
     assert fake.messages
 
 
-def test_turn_that_is_over_has_created_item_for_each_object_it_put(monkeypatch):
+def test_ended_turn_has_item_for_each_object(monkeypatch):
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
     fake = Fake()
 
@@ -197,7 +198,7 @@ def test_turn_that_is_over_has_created_item_for_each_object_it_put(monkeypatch):
 
 
 @pytest.mark.parametrize("packing", ["plain", "gzip"])
-def test_status_says_every_ten_seconds_how_far_upload_has_been_read(monkeypatch, packing):
+def test_status_is_written_every_ten_seconds(monkeypatch, packing):
     """Each batch takes six seconds here; of an archive the stored bytes count, as of any upload."""
     content = gzip.compress(UPLOAD, 0) if packing == "gzip" else UPLOAD
     fake = Fake()

@@ -51,7 +51,7 @@ def check_whole(fake):
         first += batch.requests
 
 
-def test_turn_ends_among_blank_lines_and_next_one_continues_there(blank):
+def test_turn_ends_and_resumes_among_blank_lines(blank):
     turns = 0
     while blank.job.state is JobState.SPLITTING:
         before, begun = blank.job.blank_until, blank.clock
@@ -72,7 +72,7 @@ def test_blank_lines_are_read_about_once(blank):
     assert len(blank.reads) < 1.5 * len(UPLOAD) / 100
 
 
-def test_lease_is_renewed_while_only_blank_lines_are_read(blank):
+def test_lease_is_renewed_among_blank_lines(blank):
     renewed = []
     renew = blank.update_leased_job
     blank.update_leased_job = lambda job, changes: renewed.append((blank.clock, changes)) or renew(job, changes)
@@ -88,7 +88,7 @@ def test_lease_is_renewed_while_only_blank_lines_are_read(blank):
 
 @pytest.mark.parametrize("mode", ["before", "after", "lost"])
 @pytest.mark.parametrize("at", range(1, 120, 7))
-def test_death_at_any_call_loses_no_record_and_no_line(blank, at, mode):
+def test_death_at_any_call_loses_no_record(blank, at, mode):
     blank.strikes_at, blank.mode = at, mode
 
     for _ in range(60):
@@ -124,7 +124,7 @@ def test_place_counts_only_after_batch_it_follows(blank, until, begins):
     assert blank.reads[0] == begins
 
 
-def test_objects_put_before_place_was_noted_are_used_after_it(blank):
+def test_objects_put_before_checkpoint_are_used(blank):
     """Their beginning is the end of the batch before them, wherever reading began."""
     while blank.job.state is JobState.SPLITTING:
         blank.run()
@@ -135,7 +135,7 @@ def test_objects_put_before_place_was_noted_are_used_after_it(blank):
     assert "replace" not in blank.calls
 
 
-def test_turn_of_archive_does_not_end_among_blank_lines(blank):
+def test_archive_turn_does_not_end_among_blanks(blank):
     content = gzip.compress(UPLOAD, 0)
     blank.read_version = lambda key, version, etag, start, length: content[start : start + length]
     blank.job = replace(

@@ -41,7 +41,7 @@ def test_turn_resumes_after_last_batch():
     fake.check_whole(SIZES)
 
 
-def test_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_now(monkeypatch):
+def test_partly_read_upload_is_due_immediately(monkeypatch):
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
     fake = Fake()
 
@@ -51,7 +51,7 @@ def test_upload_that_is_not_read_to_its_end_is_released_to_be_gone_on_with_now(m
     assert "end" not in fake.calls
 
 
-def test_upload_that_is_read_to_its_end_is_not_released():
+def test_wholly_read_upload_is_not_released():
     fake = Fake()
 
     assert fake.run()
@@ -94,7 +94,7 @@ def test_cancelled_job_ends_where_it_is():
     assert "status" not in fake.calls
 
 
-def test_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
+def test_job_cancelled_while_split_ends():
     fake = Fake()
     fake.update_leased_job = lambda job, changes: replace(job, control=OVER)
 
@@ -105,7 +105,7 @@ def test_job_that_is_cancelled_while_it_is_split_ends_where_it_is():
     assert "release" not in fake.calls
 
 
-def test_upload_that_turns_out_broken_ends_after_batches_before(monkeypatch):
+def test_broken_upload_ends_after_batches_before(monkeypatch):
     monkeypatch.setattr("functions.submit.stage_batches.MAX_AHEAD", 0)
     fake = Fake()
     read = fake.read_version
@@ -126,7 +126,7 @@ def test_upload_that_turns_out_broken_ends_after_batches_before(monkeypatch):
 
 
 @pytest.mark.parametrize(("form", "put"), [("jsonl", False), ("", True)])
-def test_job_that_ends_before_it_has_plan_is_still_found_by_its_id(form, put):
+def test_job_ended_without_plan_is_found_by_id(form, put):
     fake = Fake()
     fake.job = replace(fake.job, error=BROKEN, plan=replace(fake.job.plan, form=form))
 
@@ -135,7 +135,7 @@ def test_job_that_ends_before_it_has_plan_is_still_found_by_its_id(form, put):
     assert ("results/_jobs/job.json" in fake.objects) is put
 
 
-def test_job_without_batch_begins_where_its_first_record_does():
+def test_job_without_batch_begins_at_first_record():
     """After a byte order mark, or the header of a table."""
     fake = Fake()
     plan = replace(fake.job.plan, start=place(2).offset, start_line=2)

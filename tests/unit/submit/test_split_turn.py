@@ -63,7 +63,8 @@ def test_whoever_created_job_has_its_lease():
 
 
 @pytest.mark.parametrize(("claims", "seconds"), [(0, 150.0), (19, 150.0), (20, 3_600.0)])
-def test_turn_is_leased_for_as_long_as_function_runs_or_hour_if_many_turns_failed(claims, seconds):
+def test_turn_is_leased_while_function_may_run(claims, seconds):
+    """Or for an hour, if many turns have failed."""
     fake = Fake()
     fake.job = replace(fake.job, claims=claims)
 
@@ -112,7 +113,7 @@ def turn_of(fake, *, ends=NOW, begun=0, at=0):
 
 
 @pytest.mark.parametrize(("clock", "cuts"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 1)])
-def test_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
+def test_turn_takes_at_least_one_cut(clock, cuts):
     fake = Fake()
     fake.clock = clock
     turn = turn_of(fake)
@@ -124,7 +125,7 @@ def test_turn_takes_cuts_until_its_time_is_over_and_at_least_one(clock, cuts):
     assert turn.finished is (cuts == 3)
 
 
-def test_turn_that_is_over_while_archive_is_unpacked_has_not_finished():
+def test_turn_over_while_unpacking_is_unfinished():
     def unpacked():
         yield SimpleNamespace(end=place(1))
         raise TurnOverError
@@ -135,7 +136,7 @@ def test_turn_that_is_over_while_archive_is_unpacked_has_not_finished():
     assert not turn.finished
 
 
-def test_unpacking_is_broken_off_once_turn_is_over_and_has_batch():
+def test_unpacking_stops_at_end_of_turn():
     fake = Fake()
     turn = turn_of(fake, at=1)
 
@@ -147,7 +148,7 @@ def test_unpacking_is_broken_off_once_turn_is_over_and_has_batch():
 
 @pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
 @pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadError)])
-def test_before_its_first_batch_turn_is_given_up_without_time_and_upload_after_three(skipping, wanted, claims, error):
+def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claims, error):
     fake = Fake()
     job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
     turn = turn_of(fake, ends=0.0, begun=7, at=7)
@@ -158,7 +159,7 @@ def test_before_its_first_batch_turn_is_given_up_without_time_and_upload_after_t
 
 
 @pytest.mark.parametrize(("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")])
-def test_content_in_which_no_batch_ends_is_read_to_limit(monkeypatch, packing, code):
+def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
     monkeypatch.setattr(module, "MAX_BYTES_WITHOUT_BATCH", 10)
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
@@ -183,7 +184,7 @@ def test_batch_that_ends_lets_turn_read_on(monkeypatch):
 # ── what it renews and reports ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_lease_is_renewed_after_first_batch_for_three_quarters_of_minute():
+def test_lease_is_renewed_after_first_batch():
     fake = Fake()
     fake.job = replace(fake.job, claims=2)
 
@@ -211,7 +212,7 @@ def test_lease_is_renewed_every_five_seconds(takes, renewals):
 
 
 @pytest.mark.parametrize(("known", "told"), [(0, len(UPLOAD)), (10_000, 10_000)])
-def test_what_has_been_read_never_seems_to_become_less(known, told):
+def test_progress_never_decreases(known, told):
     fake = Fake()
     fake.job = replace(fake.job, bytes_read=known)
 
@@ -220,7 +221,7 @@ def test_what_has_been_read_never_seems_to_become_less(known, told):
     assert fake.given["move"]["bytes_read"] == told
 
 
-def test_run_that_has_lost_its_lease_lets_go(monkeypatch):
+def test_run_stops_after_losing_lease(monkeypatch):
     said = []
     monkeypatch.setattr(module.logger, "info", lambda words, **_: said.append(words))
     fake = Fake()
@@ -244,7 +245,7 @@ def test_status_is_written_every_ten_seconds(takes, written):
 
 
 @pytest.mark.parametrize(("lease", "is_written"), [(NOW + 45, True), (NOW, False)])
-def test_status_of_upload_that_was_read_is_written_under_lease_only(lease, is_written):
+def test_final_status_needs_lease(lease, is_written):
     fake = Fake()
     fake.job = replace(fake.job, lease_until=lease)
     fake.update_leased_job = lambda job, changes: replace(job, lease_until=lease)

@@ -35,7 +35,7 @@ def test_completed_multipart_upload_is_arrival():
     assert arrival.key == "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz"
 
 
-def test_event_of_source_bucket_names_its_key_as_it_is():
+def test_event_of_source_bucket_keeps_key():
     assert parse_notification(event("s3-eventbridge")) == [
         ObjectCreated("team-exports", "ai/reviews 100%+/july.jsonl", "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.0)
     ]
@@ -67,7 +67,7 @@ def test_message_of_upload_queue_holds_event():
     assert parse_notification(body_of("sqs-upload")) == parse_notification(event("s3-put"))
 
 
-def test_several_records_are_several_arrivals_in_order():
+def test_records_are_arrivals_in_order():
     notification = json.loads(event("s3-put"))
     other = json.loads(event("s3-multipart"))
     notification["Records"] += other["Records"]

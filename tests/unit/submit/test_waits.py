@@ -13,23 +13,24 @@ from shared.workers_ai import client as workers_ai
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 
 
-def test_table_that_hangs_is_given_up_in_time_for_receipt():
+def test_hanging_table_leaves_time_for_receipt():
     assert QUICK.longest + OBJECTS.longest < send.SETTLE_SECONDS
 
 
-def test_refusal_is_recorded_in_time_after_tokens_check():
+def test_rejection_is_recorded_after_token_check():
     assert workers_ai.TOKEN_CHECK_SECONDS + QUICK.longest < send.SETTLE_SECONDS
 
 
-def test_post_is_begun_early_enough_although_table_hangs_before_it():
+def test_post_begins_early_despite_hanging_table():
     assert QUICK.longest + send.POST_SECONDS + send.SETTLE_SECONDS < LAMBDA_SECONDS
 
 
-def test_finished_reply_is_stored_in_time_by_one_call_that_hangs_to_its_last_try():
+def test_finished_reply_is_stored_in_time():
+    """By one call that hangs up to its last try."""
     assert OBJECTS.longest < ask.COLLECT_SECONDS
 
 
-def test_longest_wait_counts_every_try_and_every_pause():
+def test_longest_wait_counts_tries_and_pauses():
     """Three tries of (2 + 3) seconds, pauses of up to 1 and 2, and after a busy answer up to 0.12, 0.24 and 0.48."""
     assert (QUICK.connect, QUICK.read, QUICK.tries) == (2, 3, 3)
     assert QUICK.longest == pytest.approx(18.84)
@@ -49,7 +50,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("takes", [0.0, 5.0, 18.0])
-def test_step_that_hangs_is_not_begun_again_without_time_for_it(takes):
+def test_hanging_step_is_not_restarted_without_time(takes):
     clock = Clock(60.0)
 
     def hang():

@@ -8,7 +8,7 @@ from shared.observability import METRICS
 from tests.support.translated_template import ROOT, resolved, target
 
 
-def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type):
+def test_queues_functions_and_counts_have_alarms(of_type):
     alarms = of_type("AWS::CloudWatch::Alarm").values()
     watched = {
         (alarm["MetricName"], target(alarm["Dimensions"][0]["Value"]))
@@ -32,7 +32,7 @@ def test_every_dead_letter_queue_function_and_worrying_count_has_alarms(of_type)
         assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
 
 
-def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
+def test_metrics_are_of_this_stack_alone(of_type):
     for function in of_type("AWS::Lambda::Function").values():
         assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
     for alarm in of_type("AWS::CloudWatch::Alarm").values():
@@ -40,7 +40,8 @@ def test_what_is_counted_is_counted_for_this_stack_alone(of_type):
             assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
 
 
-def test_missing_data_raises_alarm_for_ticks_alone_and_not_on_first_deployment(of_type):
+def test_missing_ticks_raise_alarm(of_type):
+    """Missing data raises an alarm for ticks alone, and not on a first deployment."""
     alarms = of_type("AWS::CloudWatch::Alarm")
 
     # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With `breaching` it would go to
@@ -61,7 +62,7 @@ def test_each_alarm_has_its_page_in_runbook(of_type):
     assert told == set(of_type("AWS::CloudWatch::Alarm"))
 
 
-def test_dashboard_shows_every_alarm_and_no_widget_covers_another(template, of_type):
+def test_dashboard_shows_alarms_without_overlap(template, of_type):
     (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
     body = dashboard["DashboardBody"]["Fn::Sub"]
     alarms, *widgets = json.loads(body)["widgets"]
@@ -82,7 +83,7 @@ def test_dashboard_shows_every_alarm_and_no_widget_covers_another(template, of_t
     assert all(widget["properties"]["title"] for widget in widgets)
 
 
-def test_failed_job_of_this_stack_is_mailed_where_there_is_address(template, of_type):
+def test_failed_job_is_mailed_if_address_is_given(template, of_type):
     rule = of_type("AWS::Events::Rule")["FailedJobRule"]
     (policy,) = of_type("AWS::SNS::TopicPolicy").values()
 

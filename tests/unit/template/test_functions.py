@@ -55,7 +55,7 @@ def test_functions_are_what_makefile_packs_for(template, of_type, source):
         assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
 
 
-def test_functions_keep_their_logs_for_while_and_are_traced(of_type):
+def test_functions_keep_logs_and_are_traced(of_type):
     groups = of_type("AWS::Logs::LogGroup")
     used = set()
     for function in of_type("AWS::Lambda::Function").values():
@@ -67,14 +67,14 @@ def test_functions_keep_their_logs_for_while_and_are_traced(of_type):
     assert used == set(groups)
 
 
-def test_sources_report_each_failure_and_never_flood_account(of_type):
+def test_sources_report_failures_and_are_bounded(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
         assert 2 <= resolved(mapping["ScalingConfig"]["MaximumConcurrency"], ReservesConcurrency=True) <= 10
 
 
-def test_queues_use_little_of_account_unless_it_is_reserved(of_type):
+def test_queues_use_little_concurrency_by_default(of_type):
     """16 in all; SQS does not allow less than 2 for a queue, and a new account has 10."""
     scaling = [mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()]
 
@@ -82,7 +82,7 @@ def test_queues_use_little_of_account_unless_it_is_reserved(of_type):
     assert sum(resolved(one["MaximumConcurrency"], ReservesConcurrency=True) for one in scaling) == 27
 
 
-def test_missed_tick_is_not_made_up_for(of_type):
+def test_schedule_does_not_retry(of_type):
     (tick,) = of_type("AWS::Scheduler::Schedule").values()
     (invoke,) = of_type("AWS::Lambda::EventInvokeConfig").values()
 
@@ -94,7 +94,7 @@ def test_missed_tick_is_not_made_up_for(of_type):
     assert invoke["MaximumRetryAttempts"] == 0
 
 
-def test_functions_reserve_what_their_queues_may_use_together(of_type):
+def test_functions_reserve_what_queues_may_use(of_type):
     used = dict.fromkeys(of_type("AWS::Lambda::Function"), 0)
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         most = mapping["ScalingConfig"]["MaximumConcurrency"]
@@ -111,7 +111,7 @@ def test_loop_of_functions_is_left_for_lambda_to_end(of_type):
     assert all("RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values())
 
 
-def test_disks_hold_largest_replies_and_parts_made_of_them(source):
+def test_disks_hold_largest_replies_and_parts(source):
     poll, submit = (source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction"))
     assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < poll["EphemeralStorage"]["Size"] << 20
     assert "EphemeralStorage" not in submit

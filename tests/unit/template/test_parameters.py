@@ -53,7 +53,8 @@ def test_parameters_are_those_of_design(source):
         assert limits & set(parameter), f"{name} takes anything"
 
 
-def test_console_shows_every_parameter_in_group_with_label_and_first_those_that_must_be_given(source):
+def test_console_groups_and_labels_parameters(source):
+    """Those that must be given come first."""
     shown = source["Metadata"]["AWS::CloudFormation::Interface"]
     groups = [group["Parameters"] for group in shown["ParameterGroups"]]
     grouped = [name for group in groups for name in group]
@@ -168,7 +169,7 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ("AccessLogBucketName", "logs.example", True),
     ],
 )
-def test_parameters_are_checked_before_anything_is_made(source, name, value, taken):
+def test_parameters_are_checked_first(source, name, value, taken):
     assert bool(re.search(source["Parameters"][name]["AllowedPattern"], value)) is taken
 
 

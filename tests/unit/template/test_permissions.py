@@ -33,7 +33,7 @@ def test_owners_key_is_used_through_services_alone(of_type):
 
 
 @pytest.mark.parametrize("own_key", [False, True])
-def test_roles_name_single_actions_on_single_resources(of_type, own_key):
+def test_roles_name_single_actions_and_resources(of_type, own_key):
     for role in ROLES:
         for grant in grants(role, UsesOwnKey=own_key):
             assert "*" not in grant.action, f"{role}: {grant}"
@@ -87,7 +87,7 @@ def _operators(of_type):
     return statements(of_type, "OperatorPolicy", UsesSource=True, Notifies=True)
 
 
-def test_dead_letters_are_moved_by_operators_back_to_every_queue(of_type):
+def test_operators_can_redrive_to_every_queue(of_type):
     (take,) = [one for one in _operators(of_type) if one["Sid"] == "TakeDeadLetters"]
     (send,) = [one for one in _operators(of_type) if one["Sid"] == "SendThemAgain"]
     queues = {f"<{name}.Arn>" for name in of_type("AWS::SQS::Queue")}
@@ -164,7 +164,7 @@ def _matches(patterns, *, key):
         ("PollRole", "s3:PutObject", "inbox/a.jsonl", False),
     ],
 )
-def test_each_function_reads_and_writes_its_own_prefixes(role, action, key, may):
+def test_functions_have_their_own_prefixes(role, action, key, may):
     assert _matches(granted_on(role, action), key=key) is may
 
 
@@ -172,7 +172,7 @@ def test_submit_does_not_send_to_queue_of_uploads():
     assert "<UploadQueue.Arn>" not in granted_on("SubmitRole", "sqs:SendMessage")
 
 
-def test_functions_alone_read_secrets_of_transport_in_use():
+def test_only_functions_read_secrets():
     for choices, secrets in (
         ({}, {"<ApiToken.Id>"}),
         ({"NamesSecret": True}, {"<CloudflareApiTokenSecretArn>"}),
@@ -195,7 +195,7 @@ def test_only_events_of_finished_jobs_may_be_put():
     assert not any(granted_on(role, "events:PutEvents") for role in ("SubmitRole", "PollTickRole"))
 
 
-def test_submit_alone_reads_source_bucket_and_nobody_writes_there():
+def test_only_submit_reads_source_bucket():
     source = "arn:<AWS::Partition>:s3:::<SourceBucketName>"
     for role in ROLES:
         granted = grants(role, UsesSource=True)

@@ -3,7 +3,7 @@
 from tests.support.translated_template import NOT_TLS, as_list, resolved, target
 
 
-def test_queues_give_function_its_time_and_keep_what_fails(of_type):
+def test_queues_outlast_function_and_keep_failures(of_type):
     queues, functions = of_type("AWS::SQS::Queue"), of_type("AWS::Lambda::Function")
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         queue = queues[target(mapping["EventSourceArn"])]
@@ -18,7 +18,7 @@ def test_queues_give_function_its_time_and_keep_what_fails(of_type):
         assert queue["MessageRetentionPeriod"] < dead_letters["MessageRetentionPeriod"]
 
 
-def test_queues_are_encrypted_so_that_s3_can_still_send(of_type):
+def test_queues_are_encrypted_and_reachable_by_s3(of_type):
     for queue in of_type("AWS::SQS::Queue").values():
         assert resolved(queue["SqsManagedSseEnabled"]) is True
         assert resolved({"key": queue["KmsMasterKeyId"]}) == {}
@@ -35,7 +35,7 @@ def test_commands_have_queue_of_their_own(of_type):
     assert notified == {"inbox/": "UploadQueue", "validate/": "UploadQueue", "control/": "ControlQueue"}
 
 
-def test_queues_are_spoken_to_over_tls_only(of_type):
+def test_queues_require_tls(of_type):
     covered = []
     for policy in of_type("AWS::SQS::QueuePolicy").values():
         covered += [target(queue) for queue in policy["Queues"]]
@@ -47,7 +47,7 @@ def test_queues_are_spoken_to_over_tls_only(of_type):
     assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))  # Of two policies of one queue the last would count.
 
 
-def test_uploads_are_announced_once_and_by_our_bucket_only(template, of_type):
+def test_only_our_bucket_announces_uploads(template, of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     uploads = [
         one
@@ -75,7 +75,7 @@ def test_uploads_are_announced_once_and_by_our_bucket_only(template, of_type):
     assert "UploadQueuePolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
 
 
-def test_only_rule_of_source_bucket_sends_to_queue_of_uploads(of_type):
+def test_only_source_rule_sends_to_upload_queue(of_type):
     (rule,) = [one for one in of_type("AWS::Events::Rule").values() if "aws.s3" in one["EventPattern"]["source"]]
     pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
     assert pattern == {

@@ -3,7 +3,7 @@
 from tests.support.translated_template import NOT_TLS, resolved
 
 
-def test_whatever_holds_data_can_be_encrypted_with_owners_key(of_type):
+def test_data_can_be_encrypted_with_own_key(of_type):
     (bucket,), (table,) = of_type("AWS::S3::Bucket").values(), of_type("AWS::DynamoDB::Table").values()
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     keys = {
@@ -68,7 +68,7 @@ def decided(template, name, parameters):
     return value(template["Conditions"][name])
 
 
-def test_bucket_is_private_versioned_encrypted_and_stays(template):
+def test_bucket_is_private_versioned_and_retained(template):
     bucket = template["Resources"]["Bucket"]
     properties = bucket["Properties"]
 
@@ -82,7 +82,7 @@ def test_bucket_is_private_versioned_encrypted_and_stays(template):
     assert properties["BucketEncryption"]
 
 
-def test_bucket_is_spoken_to_over_tls_only(of_type):
+def test_bucket_requires_tls(of_type):
     (policy,) = of_type("AWS::S3::BucketPolicy").values()
     (statement,) = resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
 
@@ -91,7 +91,7 @@ def test_bucket_is_spoken_to_over_tls_only(of_type):
     assert statement["Condition"] == NOT_TLS
 
 
-def test_data_is_protected_from_deletion_unless_owner_says_no(of_type, source):
+def test_data_is_protected_unless_owner_declines(of_type, source):
     (policy,), (table,) = of_type("AWS::S3::BucketPolicy").values(), of_type("AWS::DynamoDB::Table").values()
     kept = [one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"]
 
@@ -108,7 +108,7 @@ def test_access_to_bucket_can_be_logged(of_type):
     assert logging["DestinationBucketName"] == "<AccessLogBucketName>"
 
 
-def test_bucket_forgets_what_nobody_needs(of_type):
+def test_lifecycle_expires_staging(of_type):
     (bucket,) = of_type("AWS::S3::Bucket").values()
     rules = bucket["LifecycleConfiguration"]["Rules"]
     plain = {rule["Id"]: rule for rule in rules if "Id" in rule}
@@ -126,7 +126,7 @@ def test_bucket_forgets_what_nobody_needs(of_type):
     }
 
 
-def test_table_is_kept_and_can_be_put_back(template):
+def test_table_is_retained_with_pitr(template):
     table = template["Resources"]["Table"]
     properties = table["Properties"]
 

@@ -29,7 +29,7 @@ def statuses():
 
 
 @pytest.mark.parametrize("status", statuses())
-def test_every_status_that_cloudformation_knows_has_its_step(status):
+def test_every_cloudformation_status_has_step(status):
     assert status in STEPS
     step = next_step(stack_in(status))
     if status == "REVIEW_IN_PROGRESS":
@@ -46,7 +46,7 @@ def test_every_status_that_cloudformation_knows_has_its_step(status):
         assert step is Step.UPDATE
 
 
-def test_no_stack_is_created_and_unknown_status_is_left_to_person():
+def test_unknown_status_is_left_to_a_person():
     assert next_step(None) is Step.CREATE
     assert next_step(stack_in("SOMETHING_NEW")) is Step.REPAIR
 
@@ -123,7 +123,7 @@ def test_first_deployment_creates_and_deletes_nothing(account, status):
 
 
 @pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
-def test_stack_that_cannot_be_updated_is_deleted_if_user_agrees(account, status):
+def test_failed_stack_is_deleted_if_agreed(account, status):
     account.stack = stack_in(status)
 
     deploy.deploy(GIVEN)
@@ -132,7 +132,7 @@ def test_stack_that_cannot_be_updated_is_deleted_if_user_agrees(account, status)
     assert account.created
 
 
-def test_without_agreement_nothing_is_deleted_built_or_deployed(account):
+def test_nothing_is_done_without_agreement(account):
     account.stack, account.says_yes = stack_in("ROLLBACK_COMPLETE"), False
 
     with pytest.raises(DeployError, match="Nothing was changed"):
@@ -152,7 +152,7 @@ def test_usable_stack_is_updated_without_questions(account, status):
 
 
 @pytest.mark.parametrize("status", ["UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_ROLLBACK_FAILED"])
-def test_stack_that_is_being_changed_or_is_broken_is_left_alone_with_sentence(account, status):
+def test_busy_or_broken_stack_is_left_alone(account, status):
     account.stack = stack_in(status)
 
     with pytest.raises(DeployError, match=status):
@@ -170,7 +170,7 @@ def test_declining_change_set_ends_with_sentence(account, capsys, monkeypatch):
     assert "change set was not executed" in capsys.readouterr().err
 
 
-def test_declining_without_stack_left_ends_with_sentence(account):
+def test_declining_without_stack_ends_with_advice(account):
     account.after_deploy = None
 
     with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
@@ -188,7 +188,7 @@ def test_failure_of_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
     assert "run make deploy again" in capsys.readouterr().err
 
 
-def test_answers_go_to_file_of_their_own_without_token(account):
+def test_answers_are_saved_without_token(account):
     before = (account.folder / "samconfig.toml").read_text()
 
     deploy.deploy(GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "STACK_NAME": "second"})
@@ -207,12 +207,12 @@ def test_answers_go_to_file_of_their_own_without_token(account):
     assert "samconfig.local.toml" in ignored
 
 
-def test_functions_are_packed_for_processor_that_was_given(account):
+def test_functions_are_packed_for_given_processor(account):
     deploy.deploy(GIVEN | {"PARAMETERS": "Architecture=x86_64"})
     assert account.sam_calls == [("build", "x86_64"), DEPLOYED]
 
 
-def test_parameter_that_is_given_later_is_saved_beside_others(account):
+def test_later_parameter_is_saved_too(account):
     deploy.deploy(GIVEN)
     deploy.deploy({"PARAMETERS": "LogLevel=DEBUG", "CLOUDFLARE_ACCOUNT_ID": "f" * 32})
     assert answers.parameters_of(account_stack.saved_answers()) == {
@@ -221,7 +221,7 @@ def test_parameter_that_is_given_later_is_saved_beside_others(account):
     }
 
 
-def test_update_without_answers_is_packed_for_stacks_own_processor(account):
+def test_update_keeps_stacks_processor(account):
     account.stack = account.after_deploy = stack_in("UPDATE_COMPLETE", Architecture="x86_64")
 
     deploy.deploy({"AWS_REGION": "eu-west-1"})
@@ -242,13 +242,13 @@ class Client:
         raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
 
 
-def test_stack_that_does_not_exist_is_reported_as_none(monkeypatch):
+def test_missing_stack_is_none(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
 
     assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
 
 
-def test_denied_call_does_not_mean_that_there_is_no_stack(monkeypatch):
+def test_denied_call_is_not_missing_stack(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
 
     with pytest.raises(ClientError):
@@ -262,7 +262,7 @@ SETTINGS = {
 }
 
 
-def test_closing_words_say_what_check_proved_and_what_not():
+def test_closing_words_say_what_was_checked():
     said = deploy.closing_words(SETTINGS, "", smoke=False)
 
     assert "may read Workers AI" in said
@@ -272,7 +272,7 @@ def test_closing_words_say_what_check_proved_and_what_not():
     assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), "the smoke job checks it"
 
 
-def test_closing_words_of_worker_say_that_it_takes_secret():
+def test_closing_words_of_worker_mention_secret():
     said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "", smoke=False)
     assert "the Worker accepts the shared secret" in said
     assert "Workers AI - Edit" not in said
@@ -309,7 +309,7 @@ class Topic:
     ],
     ids=["pending", "confirmed", "may not look"],
 )
-def test_only_subscription_that_is_not_confirmed_is_named(monkeypatch, subscription_arn, unconfirmed):
+def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconfirmed):
     monkeypatch.setattr(deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"})
     monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
 
@@ -318,7 +318,7 @@ def test_only_subscription_that_is_not_confirmed_is_named(monkeypatch, subscript
     assert found == unconfirmed
 
 
-def test_destroy_says_what_stays_with_commands_that_remove_it():
+def test_destroy_says_what_stays():
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"})
 
     for words in ('Bucket("files")', "--table-name ledger", "recovery window", "eu-west-1", "no-deletion-protection"):
@@ -349,7 +349,7 @@ def test_destroy_asks_first(account):
 
 
 @pytest.mark.parametrize("status", [None, "UPDATE_IN_PROGRESS"])
-def test_destroy_without_stack_or_during_change_ends_with_sentence(account, status):
+def test_destroy_without_idle_stack_ends_with_advice(account, status):
     account.stack = stack_in(status) if status else None
 
     with pytest.raises(DeployError):

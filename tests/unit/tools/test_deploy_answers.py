@@ -44,13 +44,13 @@ def test_no_token_is_asked_where_none_is_needed(parameters):
         (GIVEN | {"PARAMETERS": "LOUD"}, "PARAMETERS: .*LOUD"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named_by_its_variable(given, named):
+def test_missing_or_wrong_is_named_by_variable(given, named):
     with pytest.raises(DeployError, match=named) as found:
         answers.ask(given, SAVED)
     assert "two words" not in str(found.value)
 
 
-def test_file_holds_variables_and_environment_comes_first(tmp_path):
+def test_environment_precedes_file(tmp_path):
     file = tmp_path / "deploy.env"
     file.write_text('# mine\n\nexport CLOUDFLARE_API_TOKEN="from-file"\nSTACK_NAME=second\n')
     found = answers.variables({"ANSWERS": str(file), "STACK_NAME": "third"})
@@ -85,7 +85,7 @@ def test_no_secret_is_counted_where_none_is_made():
     assert "1 secret" in plan.resources({"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET})
 
 
-def test_new_account_hears_that_its_limit_is_low_and_how_to_raise_it():
+def test_low_account_limit_is_explained():
     used, _ = plan.concurrency(reserve=False)
     possible, said = about_limit(Limit(10, 10), "eu-west-1", reserve=False)
     assert possible
@@ -94,7 +94,7 @@ def test_new_account_hears_that_its_limit_is_low_and_how_to_raise_it():
     assert "request-service-quota-increase" not in about_limit(Limit(1000, 1000), "eu-west-1", reserve=False)[1]
 
 
-def test_concurrency_that_cannot_be_reserved_is_refused_before_anything_is_created():
+def test_unreservable_concurrency_is_refused_first():
     _, reserved = plan.concurrency(reserve=True)
     assert reserved == sum(
         properties(name)["ReservedConcurrentExecutions"]["Fn::If"][1] for name in ("SubmitFunction", "PollFunction")
@@ -104,5 +104,5 @@ def test_concurrency_that_cannot_be_reserved_is_refused_before_anything_is_creat
     assert about_limit(Limit(1000, 100 + reserved), "eu-west-1", reserve=True)[0]
 
 
-def test_number_that_depends_on_reserving_is_chosen_one():
+def test_number_follows_reservation():
     assert [plan._chosen({"Fn::If": ["Reserves", 8, 2]}, reserve=reserve) for reserve in (True, False)] == [8, 2]

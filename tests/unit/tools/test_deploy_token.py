@@ -40,20 +40,20 @@ def test_token_is_put_in_stacks_secret(secrets, stack):
     assert kept(secrets, stack) == "the-token"
 
 
-def test_update_leaves_token_alone_whatever_environment_holds(secrets, stack):
+def test_update_leaves_token_alone(secrets, stack):
     deploy._put_token({}, SAVED, stack, "the-token")
     deploy._put_token({answers.TOKEN: "of-another-tool"}, SAVED, stack, "")
     assert kept(secrets, stack) == "the-token"
 
 
-def test_deployment_that_died_before_token_was_put_asks_for_it(secrets, stack):
+def test_deployment_without_token_asks_for_it(secrets, stack):
     with pytest.raises(DeployError, match="CLOUDFLARE_API_TOKEN"):
         deploy._put_token({}, SAVED, stack, "")
     deploy._put_token({answers.TOKEN: "the-token"}, SAVED, stack, "")
     assert kept(secrets, stack) == "the-token"
 
 
-def test_secret_that_was_deleted_is_restored_and_gets_token(secrets, stack):
+def test_deleted_secret_is_restored_with_token(secrets, stack):
     deploy._put_token({}, SAVED, stack, "old")
     secrets.delete_secret(SecretId=stack.outputs["ApiTokenSecretArn"])
     deploy._put_token({}, SAVED, stack, "new")
@@ -91,7 +91,7 @@ def test_refused_token_ends_it_without_smoke_job(capsys):
 
 @pytest.mark.usefixtures("deployed")
 @pytest.mark.parametrize(("smoke", "ran"), [("yes", True), ("no", False)])
-def test_another_token_replaces_refused_one_and_then_smoke_job_runs(monkeypatch, secrets, stack, capsys, smoke, ran):
+def test_refused_token_is_replaced_before_smoke_job(monkeypatch, secrets, stack, capsys, smoke, ran):
     monkeypatch.setenv(answers.TOKEN, "good")
     monkeypatch.setenv("SMOKE", smoke)
     assert deploy.main() == 0
@@ -101,7 +101,7 @@ def test_another_token_replaces_refused_one_and_then_smoke_job_runs(monkeypatch,
     assert "good" not in shown
 
 
-def test_worker_without_address_is_deployed_and_gets_stacks_secret(monkeypatch, stack):
+def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
     given = []
     monkeypatch.setattr(deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev")
     monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))

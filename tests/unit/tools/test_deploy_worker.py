@@ -77,7 +77,8 @@ def calls(cloudflare):
     return (cloudflare.folder / "calls").read_text().splitlines()
 
 
-def test_worker_is_stacks_own_and_gets_stacks_secret_which_is_not_printed(cloudflare, capfd):
+def test_worker_gets_stacks_secret_unprinted(cloudflare, capfd):
+    """The Worker is the stack's own."""
     assert deploy_worker.main() == 0
     assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
     printed = "".join(capfd.readouterr())
@@ -102,7 +103,8 @@ def test_two_stacks_have_two_workers():
 
 
 @pytest.mark.parametrize("transport", ["rest", None])
-def test_without_stack_that_uses_it_next_step_is_named_and_no_secret_is_given(cloudflare, capsys, transport):
+def test_missing_stack_names_next_step(cloudflare, capsys, transport):
+    """Without a stack that uses a Worker, no secret is given."""
     cloudflare.stack = transport and Stack("dropbatch", "", "CREATE_COMPLETE", {"Transport": transport}, {})
     assert deploy_worker.main() == 0
     assert not (cloudflare.folder / "secret").exists()
@@ -128,7 +130,7 @@ def test_secret_without_value_has_none(cloudflare):
     assert account_stack.secret_value(cloudflare.secrets, empty) == ""
 
 
-def test_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
+def test_failing_wrangler_says_what_it_needs(cloudflare, capsys):
     cloudflare.begin(code=1)
     assert deploy_worker.main() == 1
     assert not (cloudflare.folder / "secret").exists()
@@ -137,7 +139,7 @@ def test_wrangler_that_fails_ends_it_with_what_it_needs(cloudflare, capsys):
         assert words in said
 
 
-def test_worker_without_address_or_with_failing_check_is_reported(cloudflare, monkeypatch, capsys):
+def test_failing_worker_check_is_reported(cloudflare, monkeypatch, capsys):
     cloudflare.begin(targets=())
     assert deploy_worker.main() == 1
     assert "no address" in capsys.readouterr().err

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")
 
 
-def test_template_of_release_names_its_zip_and_its_processor_and_nothing_to_build():
+def test_release_template_needs_no_build():
     made, source = parse(release_template(TEMPLATE, "code.zip", "x86_64")), parse(TEMPLATE)
     assert made["Globals"]["Function"].pop("CodeUri") == "code.zip"
     assert made["Parameters"]["Architecture"]["Default"] == "x86_64"
@@ -61,7 +61,7 @@ def test_cfn_lint_accepts_template_of_release(tmp_path):
         ("BuildMethod: makefile", "BuildMethod: python3.13"),
     ],
 )
-def test_template_that_has_changed_its_form_is_noticed(old, new):
+def test_changed_template_form_is_noticed(old, new):
     with pytest.raises(ReleaseError, match="is expected"):
         release_template(TEMPLATE.replace(old, new), "code.zip", "arm64")
 

@@ -246,7 +246,7 @@ def test_upload_that_was_overwritten_is_not_read(table):
 # ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypatch):
+def test_model_wait_is_probed_once_by_two_readers(table, monkeypatch):
     first, second = Budget(table, "table", 200), Budget(table, "table", 200)
     until = first.delay_model(M2M, T, "3040", Permit())
     seen = first.controls(M2M)
@@ -257,7 +257,7 @@ def test_model_is_probed_by_one_even_when_two_have_read_its_wait(table, monkeypa
     assert isinstance(first.permit_submit(M2M, until), Denied)
 
 
-def test_pause_is_probed_by_one_even_when_two_have_read_it(table, monkeypatch):
+def test_pause_is_probed_once_by_two_readers(table, monkeypatch):
     first, second = Budget(table, "table", 200), Budget(table, "table", 200)
     first.pause(PauseReason.TOKEN_REFUSED, T, "10000", Permit())
     seen = first.controls()

@@ -35,7 +35,7 @@ def five_polls(table):
     ("limit", "found", "following"),
     [(0, 0, T - 2), (1, 1, T - 1), (2, 2, T), (3, 3, T + 1), (4, 3, T + 1), (5, 3, T + 1), (9, 3, T + 1)],
 )
-def test_what_is_due_comes_oldest_first_of_both_schemas_and_with_time_of_next(five_polls, limit, found, following):
+def test_due_items_come_oldest_first(five_polls, limit, found, following):
     entries, next_at = five_polls.due(DueKind.POLL, T, limit)
 
     assert [(entry.job_id, entry.number, entry.due_at) for entry in entries] == [
@@ -57,7 +57,7 @@ def test_job_among_what_is_due_has_no_number(table):
 
 
 @pytest.mark.parametrize(("most", "pages"), [(1, 1), (4, 1), (5, 2), (9, 2)])
-def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, monkeypatch, most, pages):
+def test_open_items_are_counted_up_to_limit(five_polls, monkeypatch, most, pages):
     """Each schema is a page of its own: four items of `v1`, one of `v2`."""
     asked = []
     real = five_polls.call
@@ -84,13 +84,13 @@ def test_open_items_are_counted_up_to_about_as_many_as_are_wanted(five_polls, mo
     ],
     ids=["open", "being submitted", "accepted", "read", "over", "leased", "its lease is over", "never leased"],
 )
-def test_open_item_is_unclaimed_unless_somebody_holds_it(table, held, found):
+def test_open_item_is_unclaimed_unless_held(table, held, found):
     ledger = OneItem(table, held).ledger
 
     assert ledger.unclaimed(held.job_id, getattr(held, "number", ""), T) == found
 
 
-def test_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
+def test_missing_item_was_never_claimed(table):
     ledger = Ledger(table, "table")
 
     assert ledger.unclaimed("no-job", "", T) is None
@@ -98,7 +98,7 @@ def test_item_that_is_not_there_is_not_unclaimed_and_was_never_claimed(table):
 
 
 @pytest.mark.parametrize(("claims", "counted"), [(3, 3), ("three", 0)])
-def test_claims_are_read_of_item_that_cannot_be_read_otherwise(table, claims, counted):
+def test_claims_of_unreadable_item_are_read(table, claims, counted):
     item = OneItem(table, JOB)
     item.change("plan", "broken")
     item.change("claims", claims)
@@ -130,7 +130,7 @@ def ten_batches(table):
         ({"prefix": "00000003."}, ["3.1"]),
     ],
 )
-def test_batches_are_read_in_order_and_no_further_than_wanted(ten_batches, monkeypatch, wanted, numbers):
+def test_batches_are_read_in_order_up_to_limit(ten_batches, monkeypatch, wanted, numbers):
     asked = []
     real = ten_batches.call
     monkeypatch.setattr(
@@ -152,7 +152,7 @@ def test_last_batch_is_one_with_highest_number(ten_batches):
 
 
 @pytest.mark.parametrize(("left_out", "found"), [(0, 3), (READ_TRIES - 1, 3), (READ_TRIES, 2)])
-def test_models_that_dynamodb_left_out_of_read_are_asked_for_again(table, monkeypatch, left_out, found):
+def test_unprocessed_models_are_read_again(table, monkeypatch, left_out, found):
     """It may return a part of the keys as unprocessed; a job that is never read is left out, and the read ends."""
     ledger = Ledger(table, "table")
     job_ids = [f"20261121T093000Z-{left_out}000000{place}" for place in range(3)]

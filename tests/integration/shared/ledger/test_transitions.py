@@ -331,7 +331,7 @@ def due_entry(held):
 
 
 @pytest.mark.parametrize("transition", WRITES)
-def test_transition_writes_this_and_leaves_everything_else(table, transition):
+def test_transition_writes_only_its_attributes(table, transition):
     held, change, expected = WRITES[transition]
     item = OneItem(table, held)
     before = {name: plain(value) for name, value in item.read().items()}
@@ -366,7 +366,8 @@ def test_fault_noted_while_upload_was_read_stays(table):
     ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
 )
 @pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_job_that_visit_moves_on_is_work_and_stays_what_it_is_while_it_only_waits(table, change, kind, schema):
+def test_job_that_moves_on_is_due_as_work(table, change, kind, schema):
+    """A job that only waits stays what it is."""
     job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
     item = OneItem(table, job)
     idle = item.ledger.release_job(job, T, DueKind.JOB)
@@ -388,7 +389,7 @@ def test_end_of_split_is_work(table, schema):
 
 
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
-def test_item_is_not_given_up_once_it_is_due_at_another_time(table, change):
+def test_item_due_at_another_time_is_not_given_up(table, change):
     item = OneItem(table, READY)
     before = item.read()
     arguments = (3, T + 9) if change is Ledger.set_aside else (T,)

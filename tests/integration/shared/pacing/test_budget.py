@@ -84,7 +84,7 @@ def lift_by_hand(budget):
     pause=st.sampled_from([0.0, 0.2, 5.0]),
 )
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, derandomize=True)
-def test_no_five_minutes_ever_see_more_calls_than_cloudflare_allows(budget_of, calls, seed, pause):
+def test_five_minutes_stay_within_cloudflare_limit(budget_of, calls, seed, pause):
     budget = budget_of(calls)
     chance = random.Random(seed)
     now, made, counted = NOW, 0, deque()
@@ -102,7 +102,7 @@ def test_no_five_minutes_ever_see_more_calls_than_cloudflare_allows(budget_of, c
 
 
 @pytest.mark.parametrize("calls", range(1, 241))
-def test_burst_and_flow_of_five_minutes_stay_within_cloudflares_limit(calls):
+def test_burst_and_refill_stay_within_cloudflare_limit(calls):
     budget = Budget(None, "table", calls)
     assert budget.burst + 300_000 / budget.interval <= CLOUDFLARE_CALLS
     assert 60_000 / budget.interval <= calls
@@ -137,9 +137,8 @@ def test_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
 
 
 @pytest.mark.parametrize("already", [0, 10])
-def test_submit_finds_its_token_however_many_others_take_theirs_between_its_reads_and_its_writes(
-    budget, monkeypatch, already
-):
+def test_submit_finds_token_in_spite_of_races(budget, monkeypatch, already):
+    """However many others take tokens between its reads and its writes."""
     twin = Budget(budget.client, budget.table, 200)
     for _ in range(already):
         twin.permit_submit(MODEL, NOW)
@@ -157,9 +156,7 @@ def test_submit_finds_its_token_however_many_others_take_theirs_between_its_read
 
 
 @pytest.mark.parametrize("later", [0.0, 20.0])
-def test_functions_that_read_it_at_any_time_never_take_more_than_there_is_and_polls_find_their_share(
-    budget, later, monkeypatch
-):
+def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     """Every third of them polls; each acts on what it read some turns ago, until all are refused for good."""
     chance = random.Random(later)
     twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
@@ -187,7 +184,7 @@ def test_functions_that_read_it_at_any_time_never_take_more_than_there_is_and_po
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
-def test_submits_take_half_of_burst_and_polls_find_rest(budget):
+def test_submits_take_half_of_burst(budget):
     taken = 0
     while isinstance(budget.permit_submit(MODEL, NOW), Permit):
         taken += 1
@@ -195,14 +192,14 @@ def test_submits_take_half_of_burst_and_polls_find_rest(budget):
     assert budget.permit_polls(1_000, NOW)[0] == 40
 
 
-def test_first_batches_of_jobs_find_tokens_when_polls_and_other_submits_find_none(budget):
+def test_first_batches_find_reserved_tokens(budget):
     budget.permit_polls(1_000, NOW)
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     assert budget.permit_polls(1, NOW)[0] == 0
     assert [is_free(budget.permit_submit(MODEL, NOW, first=True)) for _ in range(11)] == [True] * 10 + [False]
 
 
-def test_busy_polls_leave_no_submit_but_submits_always_leave_polls(budget):
+def test_polls_may_starve_submits_but_not_vice_versa(budget):
     assert budget.permit_polls(100, NOW)[0] == 90
     assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
     later = NOW + 60
@@ -216,14 +213,14 @@ def test_even_lowest_rate_submits(budget_of, calls):
     assert isinstance(budget_of(calls).permit_submit(MODEL, NOW), Permit)
 
 
-def test_denied_call_learns_when_to_look_again_and_that_no_pause_is_reason(budget):
+def test_denied_call_learns_when_to_retry(budget):
     budget.permit_polls(100, NOW)
     refusal = budget.permit_submit(MODEL, NOW)
     assert NOW < refusal.until <= NOW + 15
     assert not refusal.paused
 
 
-def test_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_and_polls_continue(budget):
+def test_model_at_limit_stops_submitting(budget):
     budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
     assert isinstance(refusal, Denied)
@@ -234,7 +231,7 @@ def test_model_with_as_many_outstanding_as_it_may_submits_no_more_while_others_a
     assert is_free(budget.permit_submit(MODEL, NOW))
 
 
-def test_model_alone_may_have_what_polls_can_follow_and_less_more_others_have(budget):
+def test_lone_model_may_use_all_that_polls_can_follow(budget):
     most = 100 * OUTSTANDING_MINUTES
     assert budget.full_models({MODEL: most - 1}, most - 1) == []
     assert budget.full_models({MODEL: most}, most) == [MODEL]
@@ -242,7 +239,8 @@ def test_model_alone_may_have_what_polls_can_follow_and_less_more_others_have(bu
     assert budget.full_models({MODEL: most, OTHER: most // 2}, most + most // 2) == [MODEL, OTHER]
 
 
-def test_however_many_models_stall_each_may_submit_and_all_together_have_less_than_twice_as_many(budget):
+def test_stalled_models_share_bounded_room(budget):
+    """However many models stall, each may submit, and all together have less than twice as many batches."""
     outstanding = {}
     for number in range(MAX_FULL_MODELS):
         model = f"@cf/a/{number}"
@@ -306,7 +304,7 @@ def probes_in(budget, begin, end, *, submits=True, step=5.0):
 
 
 @pytest.mark.parametrize("submits", [True, False])
-def test_refused_token_pauses_everything_and_is_probed_each_minute_then_every_five(budget, submits):
+def test_refused_token_pauses_all_and_is_probed(budget, submits):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     found = probes_in(budget, NOW, NOW + 1_800, submits=submits)
     assert found[:10] == list(range(60, 601, 60))
@@ -326,7 +324,7 @@ def test_one_caller_alone_is_probe(budget):
     assert isinstance(permits[2], Denied)
 
 
-def test_poll_that_probes_is_one_poll_however_many_were_wanted(budget):
+def test_probing_poll_is_a_single_poll(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     granted, permit = budget.permit_polls(16, NOW + 60)
     assert granted == 1
@@ -340,7 +338,7 @@ def test_good_probe_lifts_pause(budget):
     assert is_free(budget.permit_submit(MODEL, NOW + 61))
 
 
-def test_good_probe_does_not_lift_pause_written_meanwhile(budget):
+def test_good_probe_keeps_newer_pause(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     probe = budget.permit_submit(MODEL, NOW + 60)
     lift_by_hand(budget)
@@ -349,7 +347,7 @@ def test_good_probe_does_not_lift_pause_written_meanwhile(budget):
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
 
 
-def test_deleting_pause_by_hand_is_noticed_by_next_look(budget):
+def test_deleted_pause_is_noticed(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
     assert refusal.paused
@@ -358,7 +356,8 @@ def test_deleting_pause_by_hand_is_noticed_by_next_look(budget):
     assert is_free(budget.permit_submit(MODEL, NOW + 2))
 
 
-def test_used_up_quota_pauses_submits_until_midnight_probed_each_half_hour_and_lets_polls_continue(budget):
+def test_used_up_quota_pauses_submits_until_midnight(budget):
+    """It is probed each half hour, and polls continue."""
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     midnight = NOW - NOW % 86_400 + 86_400
     assert budget.controls().pause.until == midnight
@@ -375,7 +374,7 @@ def test_429_holds_everything_for_as_long_as_it_says(budget):
     assert budget.permit_polls(1, NOW + 17)[0] == 1
 
 
-def test_429_that_does_not_say_how_long_holds_for_minute(budget):
+def test_429_without_retry_after_holds_a_minute(budget):
     budget.hold(NOW, None)
     assert isinstance(budget.permit_submit(MODEL, NOW + 59), Denied)
     assert is_free(budget.permit_submit(MODEL, NOW + 60))
@@ -387,7 +386,7 @@ def test_shorter_hold_does_not_shorten_longer_one(budget):
     assert isinstance(budget.permit_submit(MODEL, NOW + 99), Denied)
 
 
-def test_outage_lets_one_submit_at_time_try_and_backs_off_to_five_minutes(budget):
+def test_outage_lets_one_submit_try_with_back_off(budget):
     budget.pause(PauseReason.OUTAGE, NOW, "no answer", Permit())
     assert budget.permit_polls(16, NOW + 1)[0] == 16
     steps, now = [], NOW
@@ -409,7 +408,7 @@ def test_many_lost_answers_of_one_outage_are_one_step(budget):
 
 
 @pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
-def test_nothing_covers_refused_token(budget, other):
+def test_token_pause_is_never_replaced(budget, other):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     budget.pause(other, NOW + 1, "words", Permit())
     assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
@@ -446,7 +445,7 @@ def test_pause_that_has_expired_stops_no_call(budget):
 # ── waits of one model ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_model_that_waits_leaves_others_and_polls_alone(budget):
+def test_waiting_model_leaves_others_alone(budget):
     budget.delay_model(MODEL, NOW, "3040", Permit())
     refusal = budget.permit_submit(MODEL, NOW + 1)
     assert isinstance(refusal, Denied)
@@ -455,7 +454,7 @@ def test_model_that_waits_leaves_others_and_polls_alone(budget):
     assert is_free(budget.permit_polls(1, NOW + 1)[1])
 
 
-def test_one_batch_of_waiting_model_tries_and_others_move_behind_it(budget):
+def test_one_batch_of_waiting_model_tries(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe, other = budget.permit_submit(MODEL, until), budget.permit_submit(MODEL, until)
     assert probe.model_wait is not None
@@ -463,13 +462,13 @@ def test_one_batch_of_waiting_model_tries_and_others_move_behind_it(budget):
     assert other.until > until
 
 
-def test_probe_of_model_that_never_came_back_is_followed_by_another(budget):
+def test_probe_that_never_returned_is_followed(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.permit_submit(MODEL, until).model_wait is not None
     assert budget.permit_submit(MODEL, until + 100).model_wait is not None
 
 
-def test_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_cap(budget):
+def test_wait_doubles_with_each_failed_probe(budget):
     permit, now, waits = Permit(), NOW, []
     for _ in range(9):
         until = budget.delay_model(MODEL, now, "3040", permit)
@@ -481,7 +480,7 @@ def test_model_waits_twice_as_long_each_time_its_probe_is_refused_up_to_cap(budg
     assert all(0.8 * step <= wait <= 1.2 * step for wait, step in zip(waits, wanted, strict=True))
 
 
-def test_refusals_of_batches_that_were_under_way_do_not_lengthen_wait(budget):
+def test_late_refusals_do_not_lengthen_wait(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     assert budget.delay_model(MODEL, NOW + 1, "3040", Permit()) == until
 
@@ -494,7 +493,7 @@ def test_good_probe_lifts_models_wait_and_no_other(budget):
     assert budget.controls(OTHER).model_wait is not None
 
 
-def test_good_probe_does_not_lift_wait_written_meanwhile(budget):
+def test_good_probe_keeps_newer_wait(budget):
     until = budget.delay_model(MODEL, NOW, "3040", Permit())
     probe = budget.permit_submit(MODEL, until)
     later = budget.delay_model(MODEL, until + 1, "3040", probe)

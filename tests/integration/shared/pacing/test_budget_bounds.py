@@ -36,9 +36,7 @@ def in_milliseconds(seconds):
 @pytest.mark.parametrize(
     ("meanwhile", "permit", "filled_after"), [(49, Permit, 15.0), (50, Denied, 15.0)], ids=["one left", "none left"]
 )
-def test_submit_that_read_before_others_took_tokens_takes_only_what_they_left(
-    budget, monkeypatch, meanwhile, permit, filled_after
-):
+def test_submit_with_old_read_takes_only_the_rest(budget, monkeypatch, meanwhile, permit, filled_after):
     put(budget, "RATE", taken(10))
     seen = budget.controls(MODEL)
     put(budget, "RATE", taken(meanwhile))
@@ -81,33 +79,32 @@ def waits(turns):
     return [round(turn - NOW, 3) for turn in turns]
 
 
-def test_twelve_pieces_are_submitted_immediately_and_others_one_by_one(budget):
+def test_twelve_pieces_go_at_once_then_one_by_one(budget):
     assert waits(budget.isolation_turns(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
 
 
-def test_pieces_of_next_batch_come_behind_those_of_last(budget):
+def test_pieces_of_next_batch_queue_behind(budget):
     budget.isolation_turns(11, NOW)
     assert waits(budget.isolation_turns(3, NOW)) == [0.0, 2.4, 4.8]
     assert held(budget, TURNS).filled_at == in_milliseconds(14 * 2.4)
 
 
-def test_with_time_pieces_are_submitted_immediately_again(budget):
+def test_piece_burst_refills_with_time(budget):
     budget.isolation_turns(13, NOW)
     later = budget.isolation_turns(3, NOW + 4.8)
     assert waits(later) == [4.8, 7.2, 9.6]
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(2, 1), (30, 1), (32, 2)])
-def test_even_at_low_rate_one_piece_is_submitted_immediately(budget, calls, at_once):
+def test_low_rate_still_sends_one_piece_at_once(budget, calls, at_once):
     turns = Budget(budget.client, "table", calls).isolation_turns(3, NOW)
     assert turns.count(NOW) == at_once
     assert turns == sorted(turns)
 
 
 @pytest.mark.parametrize(("races", "begins"), [(1, 2.4), (2, 2.4), (3, 0.0)], ids=str)
-def test_turns_that_others_took_meanwhile_are_not_given_again_unless_three_races_are_lost(
-    budget, monkeypatch, races, begins
-):
+def test_taken_turns_are_not_given_again(budget, monkeypatch, races, begins):
+    """Turns that others took meanwhile are given again only after three lost races."""
     put(budget, TURNS, Rate(in_milliseconds(12 * 2.4)))
     true_get, looks = budget.get, []
 

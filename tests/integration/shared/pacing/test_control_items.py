@@ -91,7 +91,7 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     assert read(items) == left
 
 
-def test_one_that_is_gone_does_not_keep_other_from_being_lifted(items):
+def test_deleted_one_does_not_block_the_other(items):
     put(items, (None, ITEM[1]))
     items.lift(Permit(*ITEM), MODEL)
     assert read(items) == NO_ITEM

@@ -35,7 +35,7 @@ def cosine(one, other):
 
 @every_choice
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if model.dimension])
-def test_embeddings_have_models_dimension_and_unit_length(model, choice):
+def test_embeddings_have_dimension_and_unit_length(model, choice):
     result = expected_result(model.name, {"text": ["one", "two words"]}, embedder_choice=choice)
     assert result["shape"] == [2, model.dimension]
     assert [len(row) for row in result["data"]] == [model.dimension] * 2
@@ -44,14 +44,14 @@ def test_embeddings_have_models_dimension_and_unit_length(model, choice):
 
 
 @every_choice
-def test_same_text_has_same_vector_in_whatever_company(choice):
+def test_vector_depends_on_text_alone(choice):
     company = {"text": ["a much longer text " * 50, "one", "another"]}
     result = expected_result("@cf/baai/bge-small-en-v1.5", company, embedder_choice=choice)
     assert result["data"][1] == vector("one", choice=choice)
 
 
 @installed
-def test_like_texts_are_nearer_than_unlike_ones_in_every_dimension_alike():
+def test_like_texts_are_near_in_every_dimension():
     cosines = []
     for model in ("@cf/baai/bge-small-en-v1.5", "@cf/baai/bge-base-en-v1.5", "@cf/baai/bge-large-en-v1.5"):
         cat, kitten, tax = (
@@ -63,7 +63,7 @@ def test_like_texts_are_nearer_than_unlike_ones_in_every_dimension_alike():
     assert max(cosines) - min(cosines) < 1e-4
 
 
-def test_hashes_of_words_put_texts_with_like_words_nearer():
+def test_hashed_words_put_like_texts_nearer():
     asked, stem, unlike = (
         vector(text, choice="words")
         for text in (
@@ -76,7 +76,7 @@ def test_hashes_of_words_put_texts_with_like_words_nearer():
 
 
 @pytest.mark.parametrize("error", [ImportError("no such module"), ImportError("built for another Python")])
-def test_without_wordllama_hashes_of_words_answer_and_say_so(monkeypatch, error):
+def test_hashed_words_replace_missing_wordllama(monkeypatch, error):
     def fail(name):
         raise error
 
@@ -106,7 +106,7 @@ def test_empty_choice_of_texts_needs_no_vectors():
     assert embedder("hash").rows([], 384, 6) == []
 
 
-def test_llama_answers_with_text_or_with_object_that_fits_schema():
+def test_llama_answers_with_text_or_schema():
     assert expected_result(LLAMA, {"prompt": "hello"})["response"].endswith("hello")
     asked = {"prompt": "hello", "response_format": {"type": "json_schema", "json_schema": SCHEMA}}
     result = expected_result(LLAMA, asked)

@@ -64,7 +64,7 @@ def test_submit_is_queued_in_documented_envelope():
     }
 
 
-def test_same_body_twice_is_two_batches_and_both_are_billed():
+def test_repeated_body_is_billed_twice():
     world = World()
     assert world.submit() != world.submit()
     assert [entry["count"] for entry in world.api.accepted] == [20, 20]
@@ -93,7 +93,7 @@ def test_ids_do_not_depend_on_order_of_submits():
         ("@cf/baai/bge-reranker-base", {"requests": TEXTS}, (400, 8007)),
     ],
 )
-def test_what_cannot_be_taken_is_refused_and_not_billed(model, body, expected):
+def test_rejected_body_is_not_billed(model, body, expected):
     world = World()
     assert code(world.run(model, body)) == expected
     assert world.api.accepted == []
@@ -105,7 +105,7 @@ def test_gpt_oss_refuses_chat_requests_with_one_of():
     assert "oneOf" in reply.text
 
 
-def test_model_without_property_says_that_it_cannot_be_queued():
+def test_model_without_queue_says_so():
     world = World(no_batch_models=["@cf/baai/bge-m3"], unqueueable_status=422)
     reply = world.run("@cf/baai/bge-m3", {"requests": TEXTS})
     assert code(reply) == (422, 8007)
@@ -121,7 +121,7 @@ def test_body_of_ten_million_bytes_is_too_large():
         assert world.client.post(path, content=content).status_code == status
 
 
-def test_missing_wrapper_can_be_accepted_and_fail_later():
+def test_missing_wrapper_may_fail_later():
     world = World(missing_requests="fail_later")
     request_id = world.run(BGE, {"text": "a"}).json()["result"]["request_id"]
     world.now += 10
@@ -164,7 +164,7 @@ def test_batch_is_queued_then_running_then_finished(query):
     assert {"responses", "usage"} <= set(seen[3])
 
 
-def test_items_come_in_another_order_with_their_references():
+def test_items_are_reordered_with_references():
     world = World()
     items = world.finished(world.submit())["responses"]
     assert [item["id"] for item in items] != list(range(20))
@@ -173,7 +173,7 @@ def test_items_come_in_another_order_with_their_references():
         assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
 
 
-def test_missing_reference_is_null_and_one_within_contexts_is_not_lifted():
+def test_missing_reference_is_null():
     world = World()
     model = "@cf/baai/bge-m3"
     requests = [{"query": "q", "contexts": [{"text": "a", "external_reference": "inner"}]}]
@@ -181,7 +181,7 @@ def test_missing_reference_is_null_and_one_within_contexts_is_not_lifted():
     assert item["external_reference"] is None
 
 
-def test_newer_models_answer_in_shape_b_and_switch_overrides_it():
+def test_newer_models_answer_in_shape_b():
     requests = [{"messages": [{"role": "user", "content": "hello"}]}]
     world = World()
     result = world.finished(world.submit(KIMI, requests), KIMI)
@@ -191,7 +191,7 @@ def test_newer_models_answer_in_shape_b_and_switch_overrides_it():
     assert "responses" in world.finished(world.submit(KIMI, requests), KIMI)
 
 
-def test_finished_batch_can_be_read_again_until_its_retention_ends():
+def test_finished_batch_is_readable_until_retention():
     world = World(retention=100)
     request_id = world.submit()
     assert world.finished(request_id) == world.finished(request_id)
@@ -234,7 +234,7 @@ def test_switched_forms_of_finished_batch():
     assert "external_reference" not in result["responses"][0]
 
 
-def test_bodies_beyond_memory_limit_are_answered_all_same():
+def test_large_bodies_are_spooled_and_answered():
     world = World(memory=0)
     assert len(world.finished(world.submit())["responses"]) == 20
 
@@ -298,7 +298,7 @@ def test_paths_that_lead_nowhere(method, path, expected):
     assert code(World().client.request(method, path)) == expected
 
 
-def test_over_global_limit_everything_is_refused_for_block():
+def test_global_limit_refuses_everything():
     world = World(global_limit=5, latency=0)
     request_id = world.submit()
     left = [world.poll(request_id).headers["ratelimit"] for _ in range(4)]
@@ -312,7 +312,7 @@ def test_over_global_limit_everything_is_refused_for_block():
     assert world.poll(request_id).is_success
 
 
-def test_models_minute_limit_counts_submits_and_not_polls():
+def test_minute_limit_counts_only_submits():
     world = World(model_limit={BGE: 2})
     request_id = world.submit()
     for _ in range(5):
@@ -339,7 +339,7 @@ def test_token_check():
     assert code(world.client.get("/user/tokens/verify")) == (401, 1000)
 
 
-def test_compressed_replies_for_clients_that_accept_them():
+def test_replies_are_compressed_if_accepted():
     world = World(compress=True)
     request_id = world.submit()
     world.now += 10
@@ -368,7 +368,7 @@ def test_bill_counts_polls_and_answers():
     assert (entry["request_id"], entry["model"], entry["polls"], entry["answers"]) == (request_id, BGE, 2, 1)
 
 
-def test_calls_from_many_threads_are_each_counted_and_answered():
+def test_threads_are_counted_and_answered():
     world = World(latency=0, global_limit=0, memory=2_000)
 
     def one(number):

@@ -45,7 +45,7 @@ def test_switches_that_are_refused(text):
 
 
 @pytest.mark.parametrize("name", ["nothing", "submit:nothing", "nowhere:3040"])
-def test_probabilities_of_faults_that_do_not_exist_are_refused(name):
+def test_unknown_fault_probabilities_are_refused(name):
     with pytest.raises(SwitchError):
         Behaviour().changed({"fault_rates": {name: 0.5}})
 

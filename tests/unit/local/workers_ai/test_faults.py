@@ -65,7 +65,7 @@ def failed(items):
         (4242, 500),
     ],
 )
-def test_codes_come_with_their_status_and_nothing_is_accepted(code, status):
+def test_codes_have_status_and_accept_nothing(code, status):
     world = World(Fault(kind=str(code)))
     reply = world.submit()
     assert (reply.status_code, reply.json()["errors"][0]["code"]) == (status, code)
@@ -105,7 +105,7 @@ def test_replies_in_place_of_answer(fault, status, start):
         ("accept_then_truncate", httpx.RemoteProtocolError, 1),
     ],
 )
-def test_broken_connections_and_what_they_leave_on_bill(kind, error, accepted):
+def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
     world = World(Fault(kind=kind))
     with pytest.raises(error):
         world.submit()
@@ -130,14 +130,14 @@ def test_accepted_without_request_id():
     assert len(world.api.accepted) == 1
 
 
-def test_synchronous_answer_is_billed_and_cannot_be_polled():
+def test_synchronous_answer_is_billed_not_polled():
     world = World(Fault(kind="sync_answer"))
     assert len(world.submit().json()["result"]["responses"]) == 8
     assert world.api.accepted[0]["inline"]
     assert world.poll().status_code == 404
 
 
-def test_truncated_json_on_poll_and_whole_answer_after_it():
+def test_truncated_json_is_followed_by_whole_answer():
     world = World(Fault(kind="truncated_json"))
     world.submit()
     with pytest.raises(ValueError, match=r"Expecting|Unterminated|delimiter"):
@@ -152,7 +152,7 @@ def test_truncated_body_on_poll():
         world.poll()
 
 
-def test_slow_body_arrives_unless_its_gaps_are_longer_than_clients_patience():
+def test_slow_body_arrives_within_read_timeout():
     world = World(Fault(kind="slow_body", seconds=4), Fault(kind="slow_body", seconds=6))
     world.submit()
     assert len(world.items()) == 8
@@ -163,7 +163,7 @@ def test_slow_body_arrives_unless_its_gaps_are_longer_than_clients_patience():
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_stuck_batch_is_pending_for_ever_and_others_are_not():
+def test_stuck_batch_stays_pending():
     world = World(Fault(kind="stuck"))
     world.submit()
     world.now += 10_000_000
@@ -261,7 +261,7 @@ def test_failed_items_in_every_shape(form, said):
     assert items[4] == {"id": 4, "success": False, "external_reference": "row-4", **said}
 
 
-def test_item_fails_in_its_first_attempts_wherever_it_is_sent_again():
+def test_item_fails_in_first_attempts():
     world = World(Fault(kind="item_fails", marker='"text 4"', times=0, first=2))
     seen = []
     for requests in (REQUESTS, REQUESTS[4:5], REQUESTS[3:6]):
@@ -302,7 +302,7 @@ def test_poll_fault_finds_its_batch_by_what_was_sent():
     assert world.poll().status_code == 502
 
 
-def test_chance_faults_are_about_as_frequent_as_asked_and_repeat_with_seed():
+def test_chance_faults_match_rate_and_seed():
     def ends(seed):
         world = World(fault_rates={"submit:3040": 0.2, "submit:html": 0.1}, seed=seed, global_limit=0)
         return [world.submit(REQUESTS[:1]).status_code for _ in range(400)]
@@ -315,7 +315,7 @@ def test_chance_faults_are_about_as_frequent_as_asked_and_repeat_with_seed():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].stage == "batch"])
-def test_chance_can_strike_with_every_fault_of_batches(kind):
+def test_chance_covers_every_batch_fault(kind):
     world = World(fault_rates={kind: 1})
     assert world.submit().is_success
     assert world.poll().status_code in (200, 400)

@@ -64,7 +64,7 @@ def chat(*messages, **more):
         (WHISPER, {"audio": {"body": "a"}}, "/audio"),
     ],
 )
-def test_what_schemas_refuse_is_refused_with_its_place(model, request_, place):
+def test_schemas_refuse_with_place(model, request_, place):
     assert place in problem(model, request_, "/requests/3", Behaviour())
 
 
@@ -94,7 +94,7 @@ def test_what_is_not_published_is_switch():
     assert "'/stop'" in problem(LLAMA, request, "", Behaviour(unknown_members="refuse"))
 
 
-def test_each_model_has_one_schema_and_each_schema_its_source():
+def test_model_has_one_schema_with_source():
     path = Path(__file__).parents[4] / "local/workers_ai/schemas.json"
     schemas = json.loads(path.read_text("utf-8"))["schemas"]
     assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)

@@ -18,7 +18,7 @@ NOW = 1_010.0
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda sent: sum(sent) > 1))
-def test_pieces_tile_batch_and_each_has_about_as_many_requests(sent):
+def test_pieces_tile_batch_evenly(sent):
     rows = RecordIndex(lengths=[int(one) for one in sent])
     pieces = min(sum(sent), MAX_PIECES)
 
@@ -33,7 +33,7 @@ def test_pieces_tile_batch_and_each_has_about_as_many_requests(sent):
 
 
 @pytest.mark.parametrize("pieces", range(2, 17))
-def test_numbers_of_pieces_sort_in_order_of_their_records(pieces):
+def test_piece_numbers_sort_like_records(pieces):
     numbers = ["00000000", *(f"00000000.{piece:x}" for piece in range(pieces)), "00000001"]
     deeper = [numbers[1], f"{numbers[1]}.0", f"{numbers[1]}.f", *numbers[2:]]
     assert numbers == sorted(numbers)
@@ -88,6 +88,6 @@ def test_batch_that_is_not_there_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
 
 
-def test_batch_that_is_not_split_yet_shows_nothing_yet():
+def test_unsplit_batch_shows_nothing():
     scout = replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None)
     assert all_failed_alike(scout, [], NOW) is None

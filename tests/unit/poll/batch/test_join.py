@@ -27,7 +27,7 @@ ENDING = ("expired", "Workers AI did not finish the batch in time.")
 # ── single rules ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_good_line_is_apis_own_item_under_records_id_and_reference():
+def test_good_line_is_the_apis_item():
     rows = [row_of(1, "row-17", "")]
     (line,) = joined(
         rows, [{"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}], first_id=17
@@ -35,7 +35,7 @@ def test_good_line_is_apis_own_item_under_records_id_and_reference():
     assert line.output == b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
 
 
-def test_members_of_failed_line_are_in_documented_order():
+def test_failed_line_has_documented_order():
     (line,) = joined(
         [row_of(18, None, "")], [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}], first_id=18
     )
@@ -66,7 +66,7 @@ def test_further_members_of_item_are_passed_on():
 
 
 @pytest.mark.parametrize(("failure", "words"), FAILURES)
-def test_failed_item_has_apis_message_wherever_reply_has_it(failure, words):
+def test_failed_item_has_message_from_anywhere(failure, words):
     (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, **failure}])
     assert json.loads(line.output)["error"] == {"code": "inference_failed", "message": words}
 
@@ -82,14 +82,14 @@ def test_item_without_result_is_not_success(item):
     assert outcome(line) == "inference_failed"
 
 
-def test_answers_are_counted_from_records_that_were_sent():
+def test_answers_count_from_sent_records():
     rows = [row_of(1, None, "invalid_json"), row_of(2, None, ""), row_of(3, None, "too_large"), row_of(4, None, "")]
     lines = joined(rows, [good(1), good(0)], first_id=100)
     assert [outcome(line) for line in lines] == ["invalid_json", "", "too_large", ""]
     assert [json.loads(lines[index].output)["result"]["response"] for index in (1, 3)] == ["answer 0", "answer 1"]
 
 
-def test_swapped_references_are_detected_and_not_fixed_by_guessing():
+def test_swapped_references_are_detected():
     rows = [row_of(1, "a", ""), row_of(2, "b", "")]
     lines = joined(rows, [good(0, external_reference="b"), good(1, external_reference="a")])
     assert [outcome(line) for line in lines] == ["missing_response", "missing_response"]
@@ -99,7 +99,7 @@ def test_swapped_references_are_detected_and_not_fixed_by_guessing():
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("a", None), (None, "a"), (1, "1"), ("1", 1), (None, None), ({"a": 1}, "b"), ("ü", "ü")]
 )
-def test_references_are_compared_only_where_both_are_strings(ours, theirs):
+def test_only_string_references_are_compared(ours, theirs):
     (line,) = joined([row_of(1, ours, "")], [good(0, external_reference=theirs)])
     assert outcome(line) == ""
 
@@ -110,7 +110,7 @@ def test_same_reference_may_be_escaped_otherwise():
     assert outcome(line) == ""
 
 
-def test_repeated_contradicting_and_foreign_items_are_counted():
+def test_odd_items_are_counted():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [good(0), good(0), good(1), {**good(1), "result": 2}, good(7), good(-1), "odd", good(2)]
     answers = answers_of(rows, items_reply(items))
@@ -123,7 +123,7 @@ def test_third_answer_does_not_settle_contradiction():
     assert outcome(line) == "missing_response"
 
 
-def test_without_answer_all_end_as_batch_does_but_what_was_never_sent():
+def test_sent_records_get_batch_error():
     rows = [row_of(1, None, ""), row_of(2, None, "invalid_json"), row_of(3, None, "")]
     lines = lines_of(rows, None, ending=ENDING)
     assert [outcome(line) for line in lines] == ["expired", "invalid_json", "expired"]
@@ -207,7 +207,7 @@ def test_what_holds_no_results_is_refused(body):
         {"result": [1], "responses": [good(0)]},
     ],
 )
-def test_members_of_another_type_beside_results_do_no_harm(reply):
+def test_extra_members_do_no_harm(reply):
     rows = [row_of(1, None, "")]
     (line,) = lines_of(rows, answers_of(rows, reply))
     assert outcome(line) == ""
@@ -234,7 +234,7 @@ def test_usage_is_what_reply_reports(told, usage, wrapped):
     assert answers_of([], {"result": reply} if wrapped else reply).usage == usage
 
 
-def test_usage_of_items_is_summed_where_reply_reports_none():
+def test_usage_of_items_is_summed():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [{"id": number, "result": {"usage": {"prompt_tokens": 2, "total_tokens": 5 + number}}} for number in (0, 1)]
     assert answers_of(rows, items_reply([*items, good(2)])).usage == Usage(4, None, 11)
@@ -255,7 +255,7 @@ def texts_of(answers):
     return {place: json.loads(bytes(item.result))["text"] for place, item in answers.items.items()}
 
 
-def test_later_reply_fills_what_first_lacked_and_changes_nothing_else():
+def test_later_reply_only_fills_gaps():
     answers = sorted_reply([item_of(0, "first"), item_of(2, "first")])
 
     add_reply(answers, sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]))
@@ -264,7 +264,7 @@ def test_later_reply_fills_what_first_lacked_and_changes_nothing_else():
     assert (answers.contradicted, answers.foreign) == (set(), 1)
 
 
-def test_place_that_one_reply_contradicts_is_filled_by_other():
+def test_contradicted_place_is_filled_by_other():
     answers = sorted_reply([item_of(0, "a"), item_of(0, "b"), item_of(1)])
 
     add_reply(
@@ -293,7 +293,7 @@ def test_usage_of_one_batch_is_not_counted_twice(first, later, total):
     assert answers.usage.total_tokens == total
 
 
-def test_usage_that_each_item_reports_counts_for_items_taken():
+def test_usage_counts_items_taken():
     answers = sorted_reply([item_of(0, usage={"total_tokens": 5})])
 
     add_reply(answers, sorted_reply([item_of(0, usage={"total_tokens": 7}), item_of(1, usage={"total_tokens": 11})]))

@@ -82,7 +82,7 @@ def written(draw, items):
 
 @given(batch=batches(), first_id=st.integers(0, 10**12))
 @examples(300)
-def test_each_record_has_exactly_one_line_in_order_with_its_answer_or_right_error(batch, first_id):
+def test_each_record_has_one_line_in_order(batch, first_id):
     rows, body, expected = batch
     lines = lines_of(rows, answers_of(rows, body), first_id)
     assert len(lines) == len(rows)
@@ -120,7 +120,7 @@ def check_error(row, index, line, told):
 
 
 @given(batch=batches())
-def test_reply_is_joined_alike_whether_it_is_pretty_or_not(batch):
+def test_pretty_reply_is_joined_alike(batch):
     rows, body, _ = batch
     compact = json.dumps(json.loads(body)).encode()
     pretty = json.dumps(json.loads(body), indent=3).replace("\n", "\r\n").encode()
@@ -138,7 +138,7 @@ def test_reply_is_joined_alike_whether_it_is_pretty_or_not(batch):
     junk=b"\xff",
 )
 @examples(200)
-def test_damaged_reply_is_refused_as_whole_or_joined_to_valid_lines(batch, at, junk):
+def test_damaged_reply_is_refused_or_joined_validly(batch, at, junk):
     rows, body, _ = batch
     place = int(at * len(body))
     damaged = body[:place] + junk + body[place + 1 :]

@@ -155,7 +155,7 @@ def test_long_examples_and_messages_are_cut():
     assert len(job_page(manifest(), timeline(), found, [])) < 20_000
 
 
-def test_truncated_file_of_errors_is_reported_as_truncated():
+def test_truncated_errors_are_reported():
     whole = failed(1) + b"\n" + failed(2)[:-20]
 
     found = failures_in([whole[:30], whole[30:]], complete=False)

@@ -262,7 +262,7 @@ def test_work_for_batch_does_not_grow_with_job(size, at_once):
         assert made < 1.2 * few[name] + 0.001, name
 
 
-def test_batch_that_is_late_holds_others_up_at_little_cost(monkeypatch):
+def test_late_batch_costs_others_little(monkeypatch):
     world = World(3_000)
     world.answer(range(1, 3_000))
     for _ in range(10):
@@ -275,7 +275,7 @@ def test_batch_that_is_late_holds_others_up_at_little_cost(monkeypatch):
     world.check()
 
 
-def test_visit_with_little_time_does_step_and_next_continues():
+def test_short_visit_does_a_step():
     world = World(2_500, size=30_000)
     world.answer(range(2_500))
 
@@ -290,7 +290,7 @@ def test_visit_with_little_time_does_step_and_next_continues():
     world.check()
 
 
-def test_nothing_is_lost_or_doubled_wherever_visit_dies(monkeypatch):
+def test_dying_visit_loses_and_doubles_nothing(monkeypatch):
     monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
     monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
@@ -314,7 +314,7 @@ def test_nothing_is_lost_or_doubled_wherever_visit_dies(monkeypatch):
         run(dies_after)
 
 
-def test_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch):
+def test_removed_multipart_upload_is_restarted(monkeypatch):
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
     monkeypatch.setitem(globals(), "MINIMUM", 1)
     world = World(1_500)
@@ -332,7 +332,7 @@ def test_multipart_upload_that_s3_removed_meanwhile_is_begun_again(monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["missing", "overlap", "lines"])
-def test_batches_that_do_not_tile_upload_are_never_finished(harm):
+def test_untiled_batches_never_finish(harm):
     world = World(50)
     world.answer(range(50))
     if harm == "missing":
@@ -360,7 +360,7 @@ def test_ten_thousand_pieces_hold_four_terabytes():
     assert segments.SEGMENT_BYTES % BLOCK_BYTES == 0
 
 
-def test_status_says_what_is_pending_and_since_when_at_constant_cost():
+def test_status_has_constant_cost():
     """The API has accepted batches one after another; some it works on; the first of them has an answer."""
     world = World(3_000)
     for number in range(2_000):

@@ -127,7 +127,7 @@ def stack_followed(*bodies, stack=None, pause=None):
     ],
     ids=["a word", "words", "nothing", "no text", "as long as may be", "too long"],
 )
-def test_command_is_words_of_object_that_is_not_too_long(body, word):
+def test_command_is_words_of_short_object(body, word):
     commands = Commands(body)
 
     assert read_command(services_of(commands), KEY) == Command(word, "version etag1")
@@ -144,7 +144,7 @@ def test_without_new_object_there_is_no_command(bodies, known):
     assert commands.reads == 0
 
 
-def test_object_that_is_deleted_before_it_is_read_holds_no_command():
+def test_deleted_object_holds_no_command():
     commands = Commands(b"run")
     commands.is_removed = True
 
@@ -157,7 +157,8 @@ def test_object_that_is_deleted_before_it_is_read_holds_no_command():
 @pytest.mark.parametrize(
     ("job", "due_at"), [(RUNNING, T), (JOB, None)], ids=["in progress", "its upload is being read"]
 )
-def test_first_command_is_written_and_makes_job_due_unless_its_upload_is_being_read(job, due_at):
+def test_first_command_makes_job_due(job, due_at):
+    """Unless its upload is being read."""
     after, ledger = followed(job, b"pause")
 
     paused = JobControl("version etag1", held_since=T)
@@ -171,7 +172,7 @@ def test_command_changes_result_of_earlier_ones():
     assert after.control == JobControl("version etag1", held_since=0.0, resumed_at=T)
 
 
-def test_command_that_came_while_another_was_carried_out_is_too():
+def test_command_during_another_is_carried_out():
     after, ledger = followed(RUNNING, b"pause", b"cancel")
 
     assert [control.version for control, _ in ledger.writes] == ["version etag2", "version etag1"]
@@ -193,7 +194,7 @@ def test_job_without_new_command_is_left_as_it_is(control, bodies):
 
 
 @pytest.mark.parametrize("job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])])
-def test_no_command_is_read_for_job_that_is_missing_or_has_no_batch_left(job):
+def test_finished_or_missing_job_reads_no_command(job):
     after, ledger = followed(job, b"cancel")
 
     assert after is job
@@ -211,7 +212,7 @@ def test_command_whose_job_keeps_changing_is_error():
 
 
 @pytest.mark.parametrize(("seconds", "is_ended"), [(-1, False), (0, True), (1, True)])
-def test_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ended):
+def test_job_paused_for_30_days_is_cancelled(seconds, is_ended):
     job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS - seconds))
     ledger = ControlLedger(job)
 
@@ -223,7 +224,7 @@ def test_job_is_cancelled_once_it_has_been_paused_for_30_days(seconds, is_ended)
 
 
 @pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
-def test_job_that_is_not_paused_is_never_cancelled_for_it(control):
+def test_running_job_is_never_cancelled_for_pause(control):
     job = replace(RUNNING, control=control)
     ledger = ControlLedger(job)
 
@@ -231,7 +232,7 @@ def test_job_that_is_not_paused_is_never_cancelled_for_it(control):
     assert ledger.writes == []
 
 
-def test_long_pause_that_command_ends_meanwhile_leaves_job_as_it_was_read():
+def test_ended_pause_leaves_job_as_read():
     job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
     ledger = ControlLedger(job)
     ledger.is_changed_by_others = True
@@ -283,7 +284,7 @@ def test_stack_without_new_command_is_left_as_it_is(bodies):
     ],
     ids=["before it", "at the same time", "within its second", "another command"],
 )
-def test_run_also_ends_pause_that_dropbatch_began_and_before_it_is_noted(word, since, is_lifted):
+def test_run_ends_pause_of_dropbatch(word, since, is_lifted):
     pause = Pause(PauseReason.QUOTA_SPENT, "nonce", since, T + 60, 60.0)
 
     budget = stack_followed(word, pause=pause)
@@ -296,7 +297,7 @@ def test_stack_whose_command_keeps_changing_is_error():
         stack_followed(*[b"run", b"pause"] * TRIES)
 
 
-def test_tick_continues_when_stacks_command_cannot_be_read(monkeypatch):
+def test_tick_survives_unreadable_command(monkeypatch):
     counted = []
     monkeypatch.setattr(functions.poll.schedule.control, "count", counted.append)
 

@@ -129,7 +129,7 @@ def swept(ledger, changes, *batches, seconds=140.0):
 @pytest.mark.parametrize(
     ("seconds", "pages"), [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)]
 )
-def test_visit_sweeps_for_115_seconds_and_leaves_25_of_its_invocation(ledger, seconds, pages):
+def test_visit_sweeps_for_115_seconds(ledger, seconds, pages):
     ledger.page_seconds = 20.0
 
     swept(ledger, PAUSED, *[HELD] * 9 * PAGE, seconds=seconds)
@@ -160,7 +160,7 @@ def test_visit_whose_lease_is_lost_ends(ledger):
         swept(ledger, PAUSED, READY)
 
 
-def test_command_that_comes_meanwhile_begins_its_own_sweep(ledger):
+def test_new_command_begins_own_sweep(ledger):
     ledger.changes = RESUMED
 
     swept(ledger, PAUSED, *[HELD] * PAGE)
@@ -179,7 +179,7 @@ def test_status_tells_error_before_sweep_and_once(ledger):
     [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3)],
     ids=["small", "together too large", "one too large", "the last"],
 )
-def test_page_ends_after_64_mb_of_bodies_that_it_may_read(ledger, sizes, ends):
+def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
     batches = [replace(NEXT_ROUND, body_size=size << 20) for size in sizes]
 
     swept(ledger, {"error": REASON}, *batches)
@@ -203,7 +203,7 @@ def test_bodies_that_are_not_read_do_not_end_page(ledger):
     [(PAUSED, HOLD, 0), (CANCELLED_JOB, END, 0), (RESUMED, RELEASE, 2 * 3)],
     ids=["paused", "cancelled", "resumed: two held batches had their turns"],
 )
-def test_next_page_follows_when_batches_of_last_have_had_their_turns(ledger, changes, progress, wait):
+def test_next_page_follows_turns_of_last(ledger, changes, progress, wait):
     swept(ledger, changes, READY, HELD, HELD, READY)
 
     assert ledger.sweeps[0] == replace(progress, after="00000002", due=T + wait)
@@ -217,14 +217,14 @@ def test_pass_ends_with_page_that_is_not_full(ledger, count, pages):
     assert ledger.sweeps[-1] == replace(HOLD, passes=0, after="", due=T + SLOW_HOLD_SECONDS)
 
 
-def test_second_pass_begins_when_every_run_that_read_job_before_is_over(ledger):
+def test_second_pass_waits_for_earlier_runs(ledger):
     job = swept(ledger, RESUMED, HELD)
 
     assert job.sweep == replace(RELEASE, passes=1, after="", due=T + SLOW_HOLD_SECONDS)
     assert len(ledger.sweeps) == 1
 
 
-def test_pass_ends_at_batch_that_cannot_be_read_and_adjusts_those_before_it(ledger):
+def test_unreadable_batch_ends_pass(ledger):
     ledger.is_readable = False
 
     job = swept(ledger, PAUSED, READY)
@@ -236,7 +236,7 @@ def test_pass_ends_at_batch_that_cannot_be_read_and_adjusts_those_before_it(ledg
 # ── what a page's batches come to ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_resumed_job_releases_held_batches_one_after_another_at_half_rate(ledger):
+def test_resumed_job_releases_at_half_rate(ledger):
     swept(ledger, RESUMED, HELD, HELD)
 
     assert sorted(ledger.done) == [("released", "00000000", T), ("released", "00000001", T + 3)]
@@ -247,14 +247,14 @@ def test_resumed_job_releases_held_batches_one_after_another_at_half_rate(ledger
     [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)],
     ids=["it has its turn", "it was accepted", "it is being submitted"],
 )
-def test_resumed_job_leaves_batches_alone_that_wait_for_no_turn(ledger, batch):
+def test_resumed_job_leaves_other_batches_alone(ledger, batch):
     swept(ledger, RESUMED, batch)
 
     assert ledger.done == []
 
 
 @pytest.mark.parametrize("deadline", [None, T + 5])
-def test_paused_job_holds_batches_that_wait_to_be_submitted(ledger, deadline):
+def test_paused_job_holds_waiting_batches(ledger, deadline):
     swept(ledger, {"deadline_at": deadline, **PAUSED}, READY)
 
     assert ledger.done == [("held", "00000000", T, deadline)]
@@ -308,7 +308,7 @@ ENDS = {"cancelled": (CANCELLED_JOB, CANCELLED), "past its deadline": ({"deadlin
     ],
 )
 @pytest.mark.parametrize("why", ENDS)
-def test_job_that_ends_ends_what_was_not_accepted_and_cancel_now_rest_too(ledger, why, batch, cancelled, cancelled_now):
+def test_ending_job_ends_unaccepted_batches(ledger, why, batch, cancelled, cancelled_now):
     for (changes, error), wanted in ((ENDS[why], cancelled), ((CANCELLED_JOB_NOW, CANCELLED), cancelled_now)):
         ledger.done.clear()
 
@@ -332,25 +332,25 @@ def test_job_that_ends_ends_what_was_not_accepted_and_cancel_now_rest_too(ledger
     ],
     ids=["nobody ends it yet", "its run died", "its run died just now", "another run ends it"],
 )
-def test_every_sweep_finishes_batch_whose_end_is_decided(ledger, changes, batch, is_ended):
+def test_sweep_finishes_decided_batch(ledger, changes, batch, is_ended):
     swept(ledger, changes, batch)
 
     assert ledger.done == ([("ended", "00000000", REASON)] if is_ended else [])
 
 
-def test_sweep_for_batches_without_request_leaves_others_alone(ledger):
+def test_sweep_for_requestless_batches_is_selective(ledger):
     swept(ledger, {"has_endings": True}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
 
     assert ledger.done == []
 
 
-def test_cancelled_job_that_is_paused_too_ends_its_batches(ledger):
+def test_cancelled_paused_job_ends_batches(ledger):
     swept(ledger, {"control": JobControl("v", held_since=T - 9, cancelled=CANCEL)}, READY)
 
     assert ledger.done == [("ended", "00000000", CANCELLED)]
 
 
-def test_batch_that_fails_keeps_no_other_from_being_adjusted(ledger, monkeypatch):
+def test_failing_batch_keeps_no_other(ledger, monkeypatch):
     real = ledger.hold
     monkeypatch.setattr(
         ledger, "hold", lambda batch, *more: 1 / 0 if batch.number == "00000000" else real(batch, *more)

@@ -68,7 +68,7 @@ def test_jobs_state_asks_for_sweep(changes, goal, since):
         "cancelled at once after it was cancelled",
     ],
 )
-def test_another_state_than_swept_one_begins_new_sweep(changes, sweep, is_new):
+def test_other_state_begins_new_sweep(changes, sweep, is_new):
     asked = current_sweep(replace(RUNNING, sweep=sweep, **changes), T)
 
     assert (asked is not sweep) is is_new
@@ -87,7 +87,7 @@ def test_another_state_than_swept_one_begins_new_sweep(changes, sweep, is_new):
     ],
     ids=["no reason", "a reason", "no pass", "a pass", "its upload is being read", "all batches are done"],
 )
-def test_job_in_progress_is_swept_when_its_next_page_is_due(job, at):
+def test_job_is_swept_when_page_is_due(job, at):
     assert next_sweep(job, T) == at
 
 
@@ -98,7 +98,7 @@ GAP_SECONDS = 30.0
 """Seconds from the end of a visit to the next one on a stack whose ticks have nothing else to do."""
 
 
-def test_twenty_thousand_batches_end_within_ten_minutes(monkeypatch):
+def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     """The visits, pages and seconds, for the largest bodies; every batch ends once, and no call waits for a token."""
     ledger = SimpleNamespace(now=T)
     ended = []

@@ -32,7 +32,7 @@ def turn(number, kind=DueKind.SUBMIT, at=0.0):
 @pytest.mark.parametrize(
     ("seconds", "last"), [(150, 51), (92, 51), (91, 50), (70, 29), (ONE_ROUND, 0), (40, 0), (20, 0)]
 )
-def test_tick_that_finds_work_has_round_each_second_and_leaves_40_to_its_invocation(parts, seconds, last):
+def test_busy_tick_has_round_each_second(parts, seconds, last):
     parts.ledger.add(SMALL)
     parts.visits_end_work = False
 
@@ -41,7 +41,7 @@ def test_tick_that_finds_work_has_round_each_second_and_leaves_40_to_its_invocat
     assert [at for at, _ in parts.visits] == list(range(last + 1))
 
 
-def test_tick_that_finds_nothing_ends_immediately_and_is_counted_last(parts):
+def test_idle_tick_ends_immediately(parts):
     parts.run()
 
     assert parts.clock.slept == []
@@ -59,7 +59,7 @@ def test_tick_that_finds_nothing_ends_immediately_and_is_counted_last(parts):
         (51, [10, 10, 10, 10, 10, 1], 51),
     ],
 )
-def test_tick_waits_for_what_will_be_due_but_looks_every_ten_seconds(parts, due_in, slept, visited_at):
+def test_tick_waits_for_due_but_looks_every_10_s(parts, due_in, slept, visited_at):
     parts.ledger.add(replace(SMALL, due_at=T + due_in))
 
     parts.run()
@@ -68,7 +68,7 @@ def test_tick_waits_for_what_will_be_due_but_looks_every_ten_seconds(parts, due_
     assert parts.visits == [(visited_at, SMALL.job_id)]
 
 
-def test_tick_does_not_wait_for_what_is_due_after_its_end(parts):
+def test_tick_ignores_what_is_due_after_its_end(parts):
     parts.ledger.add(replace(SMALL, due_at=T + 52))
 
     parts.run()
@@ -99,13 +99,13 @@ def test_during_pause_tick_waits_for_jobs_all_same(parts):
 # ── who need not be woken ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_idle_tick_says_that_it_does_not_look_and_writes_nothing_more(parts):
+def test_idle_tick_writes_nothing(parts):
     parts.run()
 
     assert (parts.budget.looks_until, parts.looks_ended) == (T, [])
 
 
-def test_tick_says_until_when_it_looks_and_when_it_ends_earlier(parts):
+def test_tick_says_until_when_it_looks(parts):
     parts.ledger.add(SMALL, turn(0, DueKind.POLL, 5))
 
     parts.run()
@@ -113,7 +113,7 @@ def test_tick_says_until_when_it_looks_and_when_it_ends_earlier(parts):
     assert (parts.budget.looks_until, parts.looks_ended) == (T + TICK_SECONDS, [T + 6])
 
 
-def test_tick_looks_once_more_when_it_has_said_that_it_ends(parts):
+def test_tick_looks_once_more_before_end(parts):
     """Who left something due just before that has not woken anybody."""
     parts.ledger.add(turn(0, DueKind.POLL, 500))
     late = replace(SMALL, due_at=T + 1)
@@ -145,7 +145,7 @@ def test_pause_is_judged_by_what_waits(parts, kinds, waits):
 
 
 @pytest.mark.parametrize(("outstanding", "full"), [(2, []), (3, [f"{M2M}: 3 of 3"]), (4, [f"{M2M}: 4 of 4"])])
-def test_full_models_are_looked_for_once_as_many_batches_are_outstanding_as_one_may_have(parts, outstanding, full):
+def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
     parts.budget.most_outstanding = 3
     parts.ledger.add(replace(SMALL, due_at=None), *(turn(each, DueKind.POLL, at=900) for each in range(outstanding)))
 
@@ -168,7 +168,7 @@ def test_full_models_are_looked_for_once_as_many_batches_are_outstanding_as_one_
         (Free(first=1, submits=1, paused=True), MAX_EXAMINED_IN_A_PAUSE, MAX_EXAMINED_IN_A_PAUSE),
     ],
 )
-def test_batches_are_read_only_if_they_may_be_submitted_and_few_in_pause(parts, free, firsts, submits):
+def test_batches_are_read_only_if_submittable(parts, free, firsts, submits):
     parts.budget.available = free
     parts.ledger.add(turn(0, DueKind.FIRST, at=900), turn(1, at=900))
 
@@ -178,7 +178,7 @@ def test_batches_are_read_only_if_they_may_be_submitted_and_few_in_pause(parts, 
 
 
 @pytest.mark.parametrize(("free", "calls", "read"), [(3, 5, 3), (5, 3, 3), (0, 5, 0)])
-def test_as_many_polls_are_read_as_find_token_before_next_tick(parts, free, calls, read):
+def test_polls_are_read_up_to_their_tokens(parts, free, calls, read):
     parts.budget.available, parts.budget.calls = Free(polls=free), calls
     parts.ledger.add(turn(0, DueKind.POLL, at=900))
 
@@ -187,7 +187,7 @@ def test_as_many_polls_are_read_as_find_token_before_next_tick(parts, free, call
     assert parts.ledger.limits(DueKind.POLL) == [read]
 
 
-def test_polls_of_earlier_rounds_are_taken_off(parts):
+def test_earlier_rounds_reduce_poll_allowance(parts):
     parts.budget.calls = 5
     parts.ledger.add(replace(SMALL, due_at=None))
     parts.ledger.add(*(turn(number, DueKind.POLL, at) for number, at in enumerate((0, 0.5, 2))))
@@ -205,7 +205,7 @@ def test_jobs_are_read_whatever_budget_says(parts):
     assert parts.ledger.limits(DueKind.WORK) == parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
 
 
-def test_tick_that_finds_nothing_reads_only_what_it_has_not_counted(parts):
+def test_idle_tick_reads_only_uncounted(parts):
     parts.run()
 
     assert {kind for _, kind, _ in parts.ledger.asked} == {DueKind.WORK, DueKind.JOB, DueKind.CLEANUP}
@@ -228,7 +228,7 @@ def test_tick_that_finds_nothing_reads_only_what_it_has_not_counted(parts):
         ((3, 9), 3, (3, 3), [3]),
     ],
 )
-def test_first_batches_go_before_others_which_have_rest(parts, free, left, outcome, calls):
+def test_first_batches_go_first(parts, free, left, outcome, calls):
     """`outcome`: of the first batches so many were sent, and used so many calls; some need none."""
     parts.budget.available = Free(*free)
     parts.budget.calls = 2 * left + 1
@@ -244,7 +244,7 @@ def test_first_batches_go_before_others_which_have_rest(parts, free, left, outco
 @pytest.mark.parametrize(
     ("free", "outcome", "calls"), [((1, 1), (0, 0), [1, 1]), ((1, 1), (1, 1), [1, 0]), ((1, 0), (1, 1), [1, 0])]
 )
-def test_during_pause_both_kinds_are_looked_at_and_share_its_probe(parts, free, outcome, calls):
+def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
     parts.budget.available = Free(*free, paused=True, look_at=T + 9)
     parts.submit_outcomes = [outcome]
 
@@ -253,7 +253,7 @@ def test_during_pause_both_kinds_are_looked_at_and_share_its_probe(parts, free, 
     assert [(calls, pause) for _, calls, pause in parts.submits] == [(each, T + 9) for each in calls]
 
 
-def test_without_pause_none_is_named_to_what_sends_submits(parts):
+def test_no_pause_is_named_without_one(parts):
     parts.budget.available = Free(1, 2, look_at=T + 9)
 
     parts.run(ONE_ROUND)
@@ -261,7 +261,8 @@ def test_without_pause_none_is_named_to_what_sends_submits(parts):
     assert [pause for _, _, pause in parts.submits] == [None, None]
 
 
-def test_tick_sends_first_batches_for_all_calls_before_next_and_others_for_half(parts):
+def test_tick_sends_first_batches_for_all_calls(parts):
+    """First batches get all calls until the next tick, others half of them."""
     parts.budget.calls = 9
     parts.submit_outcomes = [(1, 1), (2, 2)]
 

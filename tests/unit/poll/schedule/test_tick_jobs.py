@@ -52,7 +52,7 @@ def upload_of(size):
         (replace(SMALL, sweep=IS_SWEPT, **SWEPT), False),
     ],
 )
-def test_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(job, large):
+def test_job_is_large_by_records_bytes_or_sweep(job, large):
     assert is_large(job, T) is large
 
 
@@ -77,7 +77,7 @@ def test_job_is_large_by_its_records_and_bytes_and_while_its_batches_are_swept(j
         "an earlier version's upload is being read",
     ],
 )
-def test_tick_visits_small_and_idle_jobs_and_sends_message_for_each_other(parts, job, idle, message):
+def test_tick_visits_small_jobs_and_sends_large(parts, job, idle, message):
     parts.ledger.add(job)
     parts.ledger.idle |= {job.job_id} if idle else set()
 
@@ -102,7 +102,7 @@ def test_tick_visits_idle_large_job_only_for_moment(parts, job, idle, seconds):
     assert parts.visit_seconds == [seconds]
 
 
-def test_jobs_that_visit_moves_on_come_before_polls_and_idle_jobs_after_them(parts):
+def test_moving_jobs_precede_polls_idle_jobs_follow(parts):
     idle = replace(SMALL, job_id="idle")
     parts.ledger.add(SMALL, idle, replace(BATCH, submissions=(Submission("id", 1, T),)))
     parts.ledger.idle.add("idle")
@@ -112,7 +112,7 @@ def test_jobs_that_visit_moves_on_come_before_polls_and_idle_jobs_after_them(par
     assert parts.order == [SMALL.job_id, BATCH.number, "idle"]
 
 
-def test_tick_visits_so_many_idle_jobs_and_any_number_that_visit_moves_on(parts):
+def test_tick_visits_few_idle_and_all_moving_jobs(parts):
     others = [replace(SMALL, job_id=f"work {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
     idle = [replace(SMALL, job_id=f"idle {number}") for number in range(MAX_IDLE_VISITS + MAX_JOBS)]
     parts.ledger.add(*others, *idle)
@@ -126,7 +126,7 @@ def test_tick_visits_so_many_idle_jobs_and_any_number_that_visit_moves_on(parts)
 
 
 @pytest.mark.parametrize("job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"])
-def test_work_is_begun_within_half_minute_with_ten_thousand_open_jobs(parts, job):
+def test_ten_thousand_jobs_delay_work_30_s(parts, job):
     """A round of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""
     idle = [replace(SMALL, job_id=f"idle {number}", due_at=T - 600 + number / 20) for number in range(10_000)]
     parts.ledger.add(*idle, replace(job, job_id="work", due_at=T + 5))
@@ -141,7 +141,7 @@ def test_work_is_begun_within_half_minute_with_ten_thousand_open_jobs(parts, job
 
 @pytest.mark.parametrize(("waiting", "sent"), [(0, 20), (1, 19), (19, 1), (20, 0), (30, 0)])
 @pytest.mark.parametrize(("job", "queue", "most"), [(JOB, "split", 20), (LARGE, "visit", 20)])
-def test_each_kind_of_message_has_so_much_room_whatever_waits_in_other_queues(parts, job, queue, most, waiting, sent):
+def test_each_kind_of_message_has_own_room(parts, job, queue, most, waiting, sent):
     jobs = [replace(job, job_id=f"job {number:02}") for number in range(24)]
     parts.queues.waiting_messages = Counter({"split": 99, "submit": 99, "poll": 99, "visit": 99, queue: waiting})
     parts.ledger.add(*jobs)
@@ -155,7 +155,7 @@ def test_each_kind_of_message_has_so_much_room_whatever_waits_in_other_queues(pa
     assert all(NO_ROOM_SECONDS <= wait <= NO_ROOM_SECONDS + 10 for wait in due[sent:])
 
 
-def test_jobs_for_which_there_is_no_room_hide_no_other(parts):
+def test_jobs_without_room_hide_no_other(parts):
     parts.queues.waiting_messages["visit"] = MAX_VISITS_WAITING
     large = [replace(LARGE, job_id=f"large {number}", due_at=T - 9) for number in range(2 * MAX_JOBS)]
     parts.ledger.add(*large, JOB, replace(SMALL, job_id="small"))
@@ -180,7 +180,7 @@ def test_message_is_sent_only_if_job_itself_is_due(parts, monkeypatch, job, due_
     assert parts.ledger.set_aside_ids == []
 
 
-def test_no_message_is_sent_for_job_that_somebody_else_has_changed(parts):
+def test_changed_job_gets_no_message(parts):
     parts.ledger.add(LARGE)
     parts.ledger.is_changed_by_others = True
 

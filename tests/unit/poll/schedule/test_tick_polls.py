@@ -46,7 +46,7 @@ def numbers_of(messages):
 @pytest.mark.parametrize(
     ("seconds", "due_in", "by_tick"), [(150, 0, True), (41, 0, True), (40, 0, False), (150, 34, True), (150, 35, False)]
 )
-def test_tick_polls_small_jobs_itself_while_poll_and_what_follows_find_time(parts, seconds, due_in, by_tick):
+def test_tick_polls_small_jobs_while_time_allows(parts, seconds, due_in, by_tick):
     parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
 
     parts.run(seconds)
@@ -56,7 +56,7 @@ def test_tick_polls_small_jobs_itself_while_poll_and_what_follows_find_time(part
 
 
 @pytest.mark.parametrize(("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_ROUND, ONE_ROUND)])
-def test_poll_of_tick_has_time_until_its_answer_must_be_stored(parts, seconds, has):
+def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
     parts.ledger.add(SMALL, *polls(1))
 
     parts.run(seconds)
@@ -64,7 +64,7 @@ def test_poll_of_tick_has_time_until_its_answer_must_be_stored(parts, seconds, h
     assert parts.polled == {"00000000": has}
 
 
-def test_work_begins_within_half_minute_although_api_does_not_answer(parts, monkeypatch):
+def test_silent_api_delays_work_30_s(parts, monkeypatch):
     waited = replace(SMALL, job_id="waited", due_at=T + 1)
 
     def silent(_services, job, batch, _permit, remaining):
@@ -81,7 +81,7 @@ def test_work_begins_within_half_minute_although_api_does_not_answer(parts, monk
     assert [at <= 1 + 30 for at, job_id in parts.visits if job_id == "waited"] == [True]
 
 
-def test_more_small_polls_than_one_round_makes_are_sent(parts):
+def test_surplus_small_polls_are_sent(parts):
     parts.ledger.add(SMALL, *polls(MAX_OWN_POLLS + 2))
 
     parts.run(ONE_ROUND)
@@ -90,7 +90,7 @@ def test_more_small_polls_than_one_round_makes_are_sent(parts):
     assert numbers_of(parts.queues.sent) == [f"{number:08d}" for number in (MAX_OWN_POLLS, MAX_OWN_POLLS + 1)]
 
 
-def test_polls_of_large_jobs_are_sent_and_due_again_when_message_would_be_late(parts):
+def test_polls_of_large_jobs_are_sent(parts):
     parts.ledger.add(LARGE, *polls(BATCHES_PER_MESSAGE + 1))
 
     parts.run(ONE_ROUND)
@@ -100,7 +100,7 @@ def test_polls_of_large_jobs_are_sent_and_due_again_when_message_would_be_late(p
     assert {batch.due_at for batch in parts.ledger.batches.values()} == {T + DISPATCHED_SECONDS}
 
 
-def test_no_poll_is_sent_that_somebody_else_has_claimed(parts):
+def test_claimed_poll_is_not_sent(parts):
     parts.ledger.add(LARGE, *polls(1))
     parts.ledger.is_changed_by_others = True
 
@@ -129,7 +129,7 @@ def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
     ],
     ids=["the queue is full", "the queue has just enough room", "nothing is to be sent"],
 )
-def test_polls_are_looked_for_again_after_ten_seconds_once_queue_is_full(parts, job, waiting, count, looks):
+def test_full_queue_is_retried_after_10_s(parts, job, waiting, count, looks):
     parts.queues.waiting_messages["poll"] = waiting
     parts.ledger.add(job, *polls(count), replace(SMALL, job_id="keeps-the-tick-busy", due_at=T))
     parts.visits_end_work = False
@@ -139,7 +139,7 @@ def test_polls_are_looked_for_again_after_ten_seconds_once_queue_is_full(parts, 
     assert [at for at, kind, limit in parts.ledger.asked if kind is DueKind.POLL and limit] == looks
 
 
-def test_submit_that_its_function_left_is_recovered_and_not_polled(parts):
+def test_abandoned_submit_is_recovered_not_polled(parts):
     parts.ledger.add(SMALL, *polls(1, state=BatchState.SUBMITTING))
 
     parts.run(ONE_ROUND)
@@ -151,7 +151,7 @@ def test_submit_that_its_function_left_is_recovered_and_not_polled(parts):
 
 
 @pytest.mark.parametrize(("granted", "polled"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
-def test_as_many_batches_are_polled_as_there_are_tokens_and_others_stay_due(parts, granted, polled):
+def test_batches_are_polled_up_to_tokens(parts, granted, polled):
     parts.budget.granted = granted
     parts.ledger.add(SMALL, *polls(3))
 
@@ -161,7 +161,7 @@ def test_as_many_batches_are_polled_as_there_are_tokens_and_others_stay_due(part
     assert [batch.due_at for batch in parts.ledger.batches.values()] == [None] * polled + [T] * (3 - polled)
 
 
-def test_batch_that_only_waits_to_be_written_needs_no_token(parts):
+def test_batch_to_write_needs_no_token(parts):
     parts.budget.permit = Denied(T + 9, paused=False)
     parts.ledger.add(SMALL, *polls(1), replace(ACCEPTED, number="00000001", submissions=()))
 
@@ -171,7 +171,7 @@ def test_batch_that_only_waits_to_be_written_needs_no_token(parts):
 
 
 @pytest.mark.parametrize(("paused", "counted"), [(True, 16.0), (False, 7.0)])
-def test_poll_that_is_refused_waits_and_only_pause_stops_its_clock(parts, paused, counted):
+def test_refused_poll_waits(parts, paused, counted):
     parts.budget.permit = Denied(T + 9, paused=paused)
     parts.ledger.add(SMALL, *polls(1, paused=7.0))
 
@@ -189,7 +189,7 @@ def test_poll_that_is_refused_waits_and_only_pause_stops_its_clock(parts, paused
     [(False, 0, []), (True, 0, [0]), (True, 1, [0, 1])],
     ids=["the batch is still pending", "it is done", "it is done while another invocation holds the job"],
 )
-def test_job_is_visited_when_batch_of_it_is_done_and_once_more_if_it_was_held(parts, done, held, visited_at):
+def test_job_is_visited_after_its_batch(parts, done, held, visited_at):
     parts.polls_end_batches, parts.leased_visits = done, held
     parts.ledger.add(SMALL, *polls(1))
 

@@ -67,7 +67,7 @@ def test_time_stays_float_and_count_int(job):
     assert type(again.claims) is int
 
 
-def test_attributes_that_class_does_not_know_are_ignored():
+def test_unknown_attributes_are_ignored():
     item = {"pk": {"S": "JOB#1"}, "later": {"M": {"a": {"BOOL": True}}}, "code": {"S": "a"}, "message": {"S": "b"}}
     assert read(item, ErrorDetail) == ErrorDetail("a", "b")
 
@@ -101,7 +101,7 @@ def test_type_that_ledger_does_not_use_is_refused(value):
 
 
 @pytest.mark.parametrize(("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)])
-def test_number_is_int_unless_it_is_written_as_fraction(wire, value):
+def test_number_is_int_unless_fraction(wire, value):
     read_back = plain({"N": wire})
     assert read_back == value
     assert type(read_back) is type(value)
@@ -115,7 +115,7 @@ def test_absent_values_are_left_out():
     assert "due_at" not in item
 
 
-def test_part_of_earlier_version_with_sha256_is_still_read():
+def test_old_part_with_sha256_is_read():
     part = Part("staging/part", 10, 0, 0, 0, 1, 0)
     told = {**attribute(part)["M"], "sha256": {"S": "0" * 64}}
     assert read(told, Part) == part

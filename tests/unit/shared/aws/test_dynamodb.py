@@ -49,7 +49,7 @@ def test_new_item_is_created(table, dynamodb):
     assert table.create(ITEM)
 
 
-def test_item_that_existed_at_first_try_is_not_its_own(table, dynamodb):
+def test_item_that_existed_is_not_its_own(table, dynamodb):
     fails_its_condition(dynamodb, "put_item", tries=1)
 
     assert not table.create(ITEM)
@@ -66,14 +66,14 @@ def test_item_that_existed_at_first_try_is_not_its_own(table, dynamodb):
     ],
     ids=["as it was sent", "a number written otherwise", "another value", "an attribute is absent", "gone"],
 )
-def test_item_sent_twice_is_its_own_if_it_stands_as_it_was_sent(table, dynamodb, held, is_own):
+def test_repeated_create_recognizes_its_item(table, dynamodb, held, is_own):
     fails_its_condition(dynamodb, "put_item", tries=2)
     holds(dynamodb, held)
 
     assert table.create(ITEM) is is_own
 
 
-def test_change_whose_condition_failed_at_its_first_try_is_not_its_own(table, dynamodb):
+def test_change_that_failed_first_is_not_its_own(table, dynamodb):
     fails_its_condition(dynamodb, "update_item", tries=1)
 
     assert table.update(KEY, {"claims": 1}, {"claims": 2}, Turn) is None
@@ -90,7 +90,7 @@ def test_change_whose_condition_failed_at_its_first_try_is_not_its_own(table, dy
     ids=["as it was sent", "another value", "what it removed is there", "gone"],
 )
 @pytest.mark.parametrize("removing", ["by name", "by None"])
-def test_change_sent_twice_is_its_own_if_item_is_as_it_leaves_it(table, dynamodb, held, found, removing):
+def test_repeated_change_recognizes_its_item(table, dynamodb, held, found, removing):
     fails_its_condition(dynamodb, "update_item", tries=2)
     holds(dynamodb, held)
     changes = {"claims": 2, "due_at": 9.5} | ({"error": None} if removing == "by None" else {})
@@ -98,14 +98,14 @@ def test_change_sent_twice_is_its_own_if_item_is_as_it_leaves_it(table, dynamodb
     assert table.update(KEY, {"claims": 1}, changes, Turn, ["error"] if removing == "by name" else []) == found
 
 
-def test_change_that_only_removes_counts_as_somebody_elses(table, dynamodb):
+def test_removing_change_is_somebody_elses(table, dynamodb):
     fails_its_condition(dynamodb, "update_item", tries=2)
     holds(dynamodb, ITEM)
 
     assert table.update(KEY, {"claims": 2}, {"error": None}, Turn) is None
 
 
-def test_another_error_of_service_is_not_failed_condition(table, dynamodb):
+def test_other_error_is_not_failed_condition(table, dynamodb):
     dynamodb.add_client_error("put_item", "AccessDeniedException", "not allowed", 400)
 
     with pytest.raises(StorageError, match=r"DynamoDB put_item: .*AccessDenied"):

@@ -31,14 +31,14 @@ def refuse(s3, operation, code, times=1):
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "409"])
-def test_write_that_collided_with_another_is_tried_again(store, s3, code):
+def test_conflicting_write_is_retried(store, s3, code):
     refuse(s3, "put_object", code, 2)
     s3.add_response("put_object", {})
 
     assert store.put_if_absent(KEY, b"")
 
 
-def test_write_that_collides_with_another_three_times_fails(store, s3):
+def test_write_fails_after_three_conflicts(store, s3):
     refuse(s3, "put_object", "ConditionalRequestConflict", 3)
 
     with pytest.raises(WriteConflictError):
@@ -52,14 +52,14 @@ def test_what_is_there_already_is_not_written(store, s3, code):
     assert not store.put_if_absent(KEY, b"")
 
 
-def test_refused_write_does_not_count_as_existing_object(store, s3):
+def test_refused_write_is_not_existing_object(store, s3):
     refuse(s3, "put_object", "AccessDenied")
 
     with pytest.raises(StorageError, match="AccessDenied"):
         store.put_if_absent(KEY, b"")
 
 
-def test_object_is_replaced_only_if_it_is_one_that_was_read(store, s3):
+def test_object_is_replaced_only_as_read(store, s3):
     expected = {"Bucket": "bucket", "Key": KEY, "Body": b"new", "IfMatch": '"etag"', "Metadata": {"end": "7"}}
     s3.add_response("put_object", {}, expected)
 
@@ -99,11 +99,11 @@ def test_of_object_only_what_is_wanted_is_read(store, s3, section, asked):
     assert store.get(KEY, *section) == b"content"
 
 
-def test_nothing_is_read_of_object_of_which_nothing_is_wanted(store):
+def test_empty_range_reads_nothing(store):
     assert store.get(KEY, 5, 0) == b""
 
 
-def test_section_is_read_in_blocks_and_not_beyond_its_end(store, s3, monkeypatch):
+def test_section_is_read_in_blocks(store, s3, monkeypatch):
     asked = []
     monkeypatch.setattr(store, "get", lambda key, start, length: asked.append((start, length)) or b"")
 

@@ -154,13 +154,13 @@ def test_end_of_url_decides(url):
     assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
 
 
-def test_url_of_no_endpoint_is_shown_with_what_is_accepted():
+def test_unknown_url_is_shown_with_accepted_ones():
     path, message = fault(LLAMA, {"input": "a"}, url="/v1/rerank")
     assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)
 
 
 @pytest.mark.parametrize(("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")])
-def test_body_of_no_endpoint_is_bad_with_member_that_is_missing(model, member):
+def test_unknown_body_names_missing_member(model, member):
     assert fault(model, {"model": "gpt-4o", "max_tokens": 5})[0] == f"body.{member}"
 
 
@@ -187,7 +187,7 @@ def test_prompt_alone_is_what_model_takes(model):
     assert ("messages" in request) == (model in {KIMI, DEEPSEEK})
 
 
-def test_mistral_and_messages_of_other_models_are_answered_in_their_shapes():
+def test_mistral_and_others_keep_their_shapes():
     assert output_of({"prompt": "Hi", "max_tokens": 5}, {"response": "Ho"}) == {
         "outputs": [{"text": "Ho", "stop_reason": "stop"}]
     }
@@ -237,7 +237,7 @@ CUT_OFF = {
 }
 
 
-def test_model_that_was_cut_off_while_reasoning_gave_no_text():
+def test_cut_off_reasoning_gives_no_text():
     body = body_of(GPT, {"messages": [HELLO]}, CUT_OFF)
     (choice,) = body["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
@@ -305,7 +305,7 @@ def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape
     assert found == [expected] * 5
 
 
-def test_error_line_of_batch_that_was_never_accepted_has_request_id():
+def test_error_line_of_unaccepted_has_request_id():
     writer = writer_of(Form("openai"), target_of(LLAMA))
     line = json.loads(writer.line(BatchFacts("j", LLAMA), Outcome(0, b'"a"', b"{}", None, "bad_record", "no")))
     assert line["response"]["request_id"] == ""

@@ -70,7 +70,7 @@ def test_record_without_id_has_no_reference():
     assert (b"external_reference" in converted.request, bytes(converted.reference)) == (False, b"null")
 
 
-def test_messages_lose_anthropics_version_and_gain_system_as_message():
+def test_anthropic_system_becomes_message():
     system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
     assert sent(LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}) == {
         "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
@@ -112,7 +112,7 @@ def test_converse_becomes_chat_request():
         {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}},
     ],
 )
-def test_image_is_sent_as_openai_writes_it_and_is_bad_for_model_that_reads(image):
+def test_image_is_rejected_for_text_only_model(image):
     model_input = {"messages": [{"role": "user", "content": [image, {"text": "What?"}]}]}
     (message,) = sent(SCOUT, model_input)["messages"]
     assert message["content"] == [
@@ -134,11 +134,11 @@ def test_coheres_texts_are_text():
     assert sent(BGE, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
 
 
-def test_llamas_prompt_keeps_its_name_and_its_limit_gets_ours():
+def test_llama_prompt_keeps_name_limit_is_renamed():
     assert sent(LLAMA, {"prompt": "x", "max_gen_len": 9}) == {"prompt": "x", "max_tokens": 9}
 
 
-def test_request_of_workers_ai_itself_is_sent_as_written():
+def test_native_request_is_sent_as_written():
     own = {"text": "Good morning", "target_lang": "es"}
     assert sent("@cf/meta/m2m100-1.2b", own) == own
 
@@ -172,7 +172,7 @@ def test_line_has_bedrocks_members():
     )
 
 
-def test_missing_record_id_is_made_up_same_at_every_run():
+def test_missing_record_id_is_stable():
     first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
     assert first == again != other
     assert len(first) == 11

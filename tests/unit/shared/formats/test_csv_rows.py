@@ -79,7 +79,7 @@ def test_each_row_says_how_far_next_is(size):
         (b'"' + b"x" * 99 + b'","\n', 1),
     ],
 )
-def test_quote_that_never_closes_is_named_with_its_line(data, line, size):
+def test_unclosed_quote_is_named_with_line(data, line, size):
     with pytest.raises(UploadError) as raised:
         rows_of(data, size)
     assert raised.value.code == "broken_document"

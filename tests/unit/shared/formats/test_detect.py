@@ -58,7 +58,7 @@ def test_first_record_that_names_format_decides(head, expected):
     assert detect(head) == expected
 
 
-def test_document_is_native_and_array_has_format_of_its_elements():
+def test_document_is_native_array_as_its_elements():
     assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
     for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
         assert detect(b"[" + record + b"]", form="array", elements=[NATIVE, record]) == expected
@@ -72,7 +72,7 @@ def test_document_is_native_and_array_has_format_of_its_elements():
         (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
     ],
 )
-def test_file_of_two_formats_is_refused_with_record_of_each(head, places):
+def test_mixed_file_is_refused_with_both_records(head, places):
     error = refusal(head)
     assert error.code == "unknown_format"
     assert all(place in error.message for place in places)
@@ -96,7 +96,7 @@ def test_batchs_results_are_refused_with_way_out(head):
     assert "retry file" in error.message
 
 
-def test_few_lines_are_decoded_if_no_line_can_name_format(monkeypatch):
+def test_few_lines_are_decoded_without_format(monkeypatch):
     decoded = []
     monkeypatch.setattr(module, "_kind_of", lambda record: decoded.append(record) or "native")
     assert detect(NATIVE * 5_000) == "native"
@@ -105,7 +105,7 @@ def test_few_lines_are_decoded_if_no_line_can_name_format(monkeypatch):
     assert len(decoded) == 601
 
 
-def test_bare_bodies_of_embeddings_are_refused_with_way_out():
+def test_bare_embedding_bodies_are_refused():
     error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
     assert (error.code, '"body"' in error.message) == ("unknown_format", True)
 

@@ -132,7 +132,7 @@ def test_response_schema_is_json_schema():
     assert sent({"contents": CONTENTS, "generationConfig": config})["response_format"] == {"type": "json_object"}
 
 
-def test_several_candidates_are_asked_for_where_schema_allows_it():
+def test_candidates_are_asked_for_if_allowed():
     request = {"contents": CONTENTS, "generationConfig": {"candidateCount": 2}}
     assert sent(request, KIMI)["n"] == 2
     assert member_of(convert(request).message) == "request.generationConfig.candidateCount"
@@ -198,7 +198,7 @@ def test_line_without_key_is_vertex_ais():
     assert line_of(code="bad_record", message="why", facts=NEVER_ACCEPTED)["processed_time"] == ""
 
 
-def test_calls_reasoning_and_several_candidates_are_kept():
+def test_calls_reasoning_and_candidates_are_kept():
     (candidate,) = line_of(CALL, key="a")["response"]["candidates"]
     assert candidate["content"]["parts"] == [{"functionCall": {"id": "c", "name": "f", "args": {"x": 1}}}]
     response = line_of(THOUGHT, key="a")["response"]

@@ -69,7 +69,7 @@ def test_each_limit_is_that_of_schema(model):
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_conversation_with_tools_is_what_each_model_takes(model):
+def test_conversation_with_tools_fits_each_model(model):
     body = {"messages": CALLED, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "tide"}}}
     request = sent(model, body)
     if model == GPT:
@@ -98,7 +98,7 @@ def test_conversation_with_tools_is_what_each_model_takes(model):
 )
 @pytest.mark.parametrize("vendor", ["openai", "anthropic", "converse"])
 @pytest.mark.parametrize("model", CHAT)
-def test_function_without_arguments_is_what_each_model_takes(model, vendor, function):
+def test_function_without_arguments_fits_each_model(model, vendor, function):
     known = {name: value for name, value in function.items() if value is not None}
     schema = known.get("parameters", {})
     tool = {
@@ -135,14 +135,14 @@ def test_content_that_is_missing_is_empty():
 @pytest.mark.parametrize(
     ("model", "role"), [(LLAMA, "system"), (QWEN, "system"), (KIMI, "developer"), (GPT, "developer")]
 )
-def test_developer_is_system_where_schema_has_no_such_role(model, role):
+def test_developer_becomes_system_if_needed(model, role):
     request = sent(model, {"messages": [{"role": "developer", "content": "Be brief."}, HELLO]})
     assert request.get("messages", request.get("input"))[0] == {"role": role, "content": "Be brief."}
 
 
 @pytest.mark.parametrize("model", CHAT)
 @pytest.mark.parametrize("converse", [False, True])
-def test_anthropics_blocks_and_converses_become_calls_and_results(model, converse):
+def test_tool_blocks_become_calls_and_results(model, converse):
     used = {"toolUseId": "t", "name": "tide", "input": {"at": 1}}
     result = {"toolUseId": "t", "content": [{"json": {"tide": "low"}}, {"text": "ok"}]}
     blocks = [{"reasoningContent": {}}, {"text": "Let me see."}, {"toolUse": used}, {"cachePoint": {"type": "default"}}]
@@ -213,7 +213,7 @@ def test_schema_without_its_type_is_schema(model):
         (KIMI, "max_tokens", "9", "an integer"),
     ],
 )
-def test_value_beyond_models_range_is_bad_and_message_has_range(model, member, value, limits):
+def test_value_beyond_range_is_bad(model, member, value, limits):
     path, message = fault(model, {"messages": [HELLO], member: value})
     assert path == f"body.{member}"
     assert limits in message
@@ -225,12 +225,12 @@ def test_range_is_told_of_member_that_record_has():
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
 
 
-def test_efforts_with_alias_are_sent_as_what_they_mean():
+def test_effort_aliases_are_translated():
     assert sent(DEEPSEEK, {"messages": [HELLO], "reasoning_effort": "minimal"})["reasoning_effort"] == "low"
     assert sent(KIMI, {"messages": [HELLO], "reasoning_effort": "low"})["reasoning_effort"] == "low"
 
 
-def test_several_answers_are_asked_for_where_schema_allows_it():
+def test_several_answers_are_asked_for_if_allowed():
     assert sent(KIMI, {"messages": [HELLO], "n": 3})["n"] == 3
     assert fault(LLAMA, {"messages": [HELLO], "n": 3})[0] == "body.n"
     choices = [{"index": i, "message": {"role": "assistant", "content": str(i)}} for i in range(3)]
@@ -240,7 +240,7 @@ def test_several_answers_are_asked_for_where_schema_allows_it():
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_thinking_is_switched_off_where_model_has_switch(model):
+def test_thinking_is_switched_off_if_possible(model):
     request = sent(model, {"messages": [HELLO], "thinking": {"type": "disabled"}})
     has_switch = model in {KIMI, DEEPSEEK}
     assert request.get("chat_template_kwargs") == ({"enable_thinking": False} if has_switch else None)
@@ -282,7 +282,7 @@ def test_another_length_or_kind_of_embedding_is_bad(body, member):
     assert "384" in message or "float" in message or "normalized" in message or "100" in message
 
 
-def test_truncation_is_asked_for_where_model_has_switch():
+def test_truncation_is_asked_for_if_possible():
     assert sent(M3, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"], "truncate_inputs": True}
     assert sent(BGE, {"texts": ["a"], "truncate": "END"}, "bedrock") == {"text": ["a"]}
 
@@ -319,11 +319,11 @@ def test_defaults_that_no_request_may_have_end_upload(defaults):
         (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
     ],
 )
-def test_value_beyond_its_range_is_named_as_user_wrote_it(model, body, member):
+def test_value_beyond_range_is_named_as_written(model, body, member):
     assert fault(model, body)[0] == member
 
 
-def test_effort_of_anthropics_is_named_as_user_wrote_it():
+def test_anthropic_effort_is_named_as_written():
     record = {"custom_id": "a", "params": {"messages": [HELLO], "output_config": {"effort": "best"}}}
     (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
     assert member_of(one.message) == "params.output_config.effort"
@@ -337,7 +337,7 @@ def test_effort_of_anthropics_is_named_as_user_wrote_it():
         (LLAMA, {"max_new_tokens": 1.5}, "defaults.max_new_tokens"),
     ],
 )
-def test_default_beyond_its_range_is_named_as_user_wrote_it(model, defaults, member):
+def test_default_beyond_range_is_named_as_written(model, defaults, member):
     with pytest.raises(UploadError) as caught:
         convert(model, {"messages": [HELLO]}, defaults=defaults)
     assert member_of(caught.value.message) == member

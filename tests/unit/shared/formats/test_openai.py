@@ -53,7 +53,7 @@ def test_members_that_are_not_for_model_are_left_out():
     assert sent(LLAMA, {"messages": HELLO, **extra, "stream": False}) == {"messages": HELLO}
 
 
-def test_members_that_nobody_knows_are_sent_as_written():
+def test_unknown_members_are_sent_as_written():
     raw = b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"\\u00e9"}],"odd" : {"x" : 1.50}}}'
     (converted,) = reader_of(FORM, target_of(LLAMA)).convert([raw])
     request = b'{"messages":[{"role":"user","content":"\\u00e9"}],"odd":{"x" : 1.50},"external_reference":"a"}'
@@ -67,7 +67,7 @@ def test_limit_of_answer_is_max_tokens(name):
     assert sent(LLAMA, {"messages": HELLO, name: 9})["max_tokens"] == 9
 
 
-def test_max_tokens_as_written_counts_before_another_name_for_it():
+def test_max_tokens_precedes_its_other_name():
     assert sent(LLAMA, {"max_completion_tokens": 9, "messages": HELLO, "max_tokens": 7})["max_tokens"] == 7
 
 
@@ -88,7 +88,7 @@ def test_content_of_another_kind_is_sent_as_written():
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
-def test_image_is_sent_to_model_that_sees_and_is_bad_for_one_that_reads():
+def test_image_is_rejected_for_text_only_model():
     messages = [{"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}]
     assert sent(SCOUT, {"messages": messages})["messages"] == messages
     assert fault(LLAMA, {"messages": messages}) == ("bad_record", "body.messages[0].content[1]")
@@ -122,7 +122,7 @@ def test_null_asks_for_nothing(body):
     assert sent(LLAMA, {"messages": HELLO, **body}) == {"messages": HELLO}
 
 
-def test_another_model_of_workers_ai_is_mismatch_but_foreign_name_is_not():
+def test_other_cloudflare_model_is_mismatch():
     assert fault(LLAMA, {"messages": HELLO, "model": SCOUT}) == ("mismatched_model", "body.model")
     assert sent(LLAMA, {"messages": HELLO, "model": LLAMA}) == {"messages": HELLO}
     assert sent(LLAMA, {"messages": HELLO, "model": "gpt-4o-mini"}) == {"messages": HELLO}
@@ -139,7 +139,7 @@ def test_line_that_is_not_request_is_bad(members):
     assert (code, member) == ("bad_record", next(iter(members)))
 
 
-def test_line_without_object_for_body_is_bad_and_keeps_its_custom_id():
+def test_line_without_body_keeps_custom_id():
     converted = convert(LLAMA, "Hello")
     assert (converted.code, member_of(converted.message), bytes(converted.reference)) == ("bad_record", "body", b'"a"')
 
@@ -161,14 +161,14 @@ def test_record_for_another_task_than_models_is_bad():
     assert fault(LLAMA, {"input": "x"}, url="/v1/embeddings") == ("bad_record", "body")
 
 
-def test_prompt_becomes_message_for_model_that_takes_nothing_else():
+def test_prompt_becomes_message_if_needed():
     assert sent(LLAMA, {"prompt": "x"}) == {"prompt": "x"}
     assert sent(LLAMA, {"prompt": ["x"]}) == {"prompt": "x"}
     assert sent(KIMI, {"prompt": "x"}) == {"messages": [{"role": "user", "content": "x"}]}
     assert sent(GPT_OSS, {"prompt": "x"}) == {"input": "x"}
 
 
-def test_chat_becomes_input_for_model_of_responses_api():
+def test_chat_becomes_input_of_responses_model():
     schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
     body = {
         "messages": HELLO,
@@ -205,7 +205,7 @@ def test_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
     )
 
 
-def test_defaults_are_added_where_request_has_no_member_of_that_name():
+def test_defaults_fill_missing_members():
     defaults = {"max_tokens": b"5", "seed": b"1"}
     assert sent(LLAMA, {"messages": HELLO, "max_completion_tokens": 9}, defaults=defaults) == {
         "messages": HELLO,

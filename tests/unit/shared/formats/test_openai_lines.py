@@ -89,7 +89,7 @@ def test_any_chat_answer_becomes_chat_completion(name):
     assert body["usage"] == (dict.fromkeys(USAGE, 0) if name == "string" else USAGE)
 
 
-def test_members_of_message_that_openai_does_not_know_stay():
+def test_unknown_message_members_stay():
     assert body_of({"messages": HELLO}, COMPLETION)["choices"][0]["message"]["reasoning_content"] == "hm"
 
 
@@ -125,7 +125,7 @@ def test_embeddings_become_list(result):
     assert body["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
 
 
-def test_embeddings_are_little_endian_float32_in_base64_where_asked():
+def test_base64_embeddings_are_float32():
     body = body_of({"input": "x", "encoding_format": "base64"}, {"data": [[1, 2.5]]}, BGE, url="/v1/embeddings")
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
@@ -145,7 +145,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("code", FAILURES)
-def test_record_that_was_refused_has_response_with_error(code):
+def test_refused_record_has_error_response(code):
     message = "Line 18: body.n: it is 2"
     line = line_of(record({"messages": HELLO}), code=code, message=message)
     status, kind, param = FAILURES[code]
@@ -251,7 +251,7 @@ json_values = st.recursive(
 
 
 @given(url=st.sampled_from(sorted(REQUESTS)), result=json_values.filter(lambda one: one is not None))
-def test_any_answer_gives_one_line_that_sdk_parses_if_it_is_text(url, result):
+def test_any_answer_gives_a_line_the_sdk_parses(url, result):
     body = body_of(REQUESTS[url], result, LLAMA if url != "/v1/embeddings" else BGE, url=url)
     if url in {"/v1/chat/completions", "/v1/completions"}:
         parse(url, body)

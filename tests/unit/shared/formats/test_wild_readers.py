@@ -44,7 +44,7 @@ def test_openai_package_reads_each_body():
 
 
 @pytest.mark.slow
-def test_vendors_types_and_litellm_take_requests_and_answers():
+def test_vendors_types_and_litellm_read_results():
     read = run("vendors", "vendors_types.py", FILES, FILES / "wild/expected.json")
 
     requests = Counter(
@@ -66,7 +66,7 @@ def test_vendors_types_and_litellm_take_requests_and_answers():
 
 
 @pytest.mark.slow
-def test_curator_reads_answers_to_requests_that_it_makes():
+def test_curator_reads_answers():
     read = run("curator", "curator_reads.py", FILES / "wild/expected.json")
 
     objects = Counter(body["object"] for body in bodies())

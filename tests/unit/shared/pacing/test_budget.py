@@ -42,7 +42,7 @@ def moved(budget):
         (240, 120, 60, 108, 278),
     ],
 )
-def test_rate_has_burst_for_each_kind_of_call_and_time_between_tokens(calls, burst, submits, polls, interval):
+def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     budget = GivenBudget(calls)
     assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (burst, submits, polls, interval)
 
@@ -60,7 +60,7 @@ def test_rate_has_burst_for_each_kind_of_call_and_time_between_tokens(calls, bur
         (101 * INTERVAL, 0, 0, 0),
     ],
 )
-def test_tokens_flow_back_one_by_one_until_bucket_is_full(filled_after, first, submits, polls):
+def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls):
     rate = module.Rate(int(NOW * 1_000) + filled_after)
     assert GivenBudget(rate=rate).free(NOW) == Free(first, submits, polls)
 
@@ -68,7 +68,7 @@ def test_tokens_flow_back_one_by_one_until_bucket_is_full(filled_after, first, s
 @pytest.mark.parametrize(
     ("already", "first", "permitted"), [(49, False, True), (50, False, False), (99, True, True), (100, True, False)]
 )
-def test_submit_takes_last_token_of_its_share_and_none_beyond(already, first, permitted):
+def test_submit_takes_last_token_of_share(already, first, permitted):
     budget = GivenBudget(rate=taken(already))
     permit = budget.permit_submit(MODEL, NOW, first=first)
     assert permit == (Permit() if permitted else Denied(NOW + 5, paused=False))
@@ -108,7 +108,7 @@ def test_polls_try_three_times_for_their_tokens(loses, granted):
 @pytest.mark.parametrize(
     ("wanted", "already", "granted"), [(1, 89, 1), (3, 0, 3), (5, 87, 3), (90, 0, 90), (91, 0, 90)]
 )
-def test_as_many_polls_are_granted_as_are_wanted_and_free(wanted, already, granted):
+def test_free_polls_are_granted_as_wanted(wanted, already, granted):
     budget = GivenBudget(rate=taken(already))
     assert budget.permit_polls(wanted, NOW) == (granted, Permit())
     assert moved(budget) == pytest.approx((already + granted) * 0.3, abs=1e-4)
@@ -139,14 +139,14 @@ def test_hold_ends_at_its_time_for_every_call(until, held):
 @pytest.mark.parametrize(
     ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)]
 )
-def test_hold_is_as_long_as_cloudflare_says_up_to_quarter_of_hour(said, seconds):
+def test_hold_lasts_at_most_15_minutes(said, seconds):
     budget = GivenBudget()
     assert budget.hold(NOW, said) == NOW + seconds
     (written,) = budget.written
     assert plain(written["ExpressionAttributeValues"][":until"]) == NOW + seconds
 
 
-def test_hold_says_its_time_even_if_longer_one_is_in_force():
+def test_hold_says_its_own_time():
     assert GivenBudget(loses=1).hold(NOW, 17) == NOW + 17
 
 
@@ -171,13 +171,13 @@ def test_hold_soon_after_another_continues_it(until, held_since, since):
 # ── models, the stack, and pauses ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_submit_of_full_model_looks_again_after_minute():
+def test_full_model_rechecks_after_a_minute():
     budget = GivenBudget(full=(MODEL,))
     assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 60, paused=True)
     assert budget.permit_submit(OTHER, NOW) == Permit()
 
 
-def test_paused_stack_lets_no_submit_through_and_all_polls():
+def test_paused_stack_lets_only_polls_through():
     budget = GivenBudget(held_since=NOW - 10)
     assert budget.permit_submit(MODEL, NOW) == Denied(NOW + 65, paused=True)
     assert budget.free(NOW) == Free(polls=90, paused=True, look_at=NOW + 60)
@@ -216,7 +216,7 @@ def test_of_many_polls_one_is_probe():
     assert (granted, permit.pause.next_probe) == (1, NOW + 60)
 
 
-def test_submit_may_probe_pause_and_its_model_in_one_call():
+def test_submit_may_probe_pause_and_model():
     permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(MODEL, NOW)
     assert (permit.pause.next_probe, permit.model_wait.until) == (NOW + 60, NOW + 90)
 
@@ -242,7 +242,7 @@ def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
     ("next_probe", "already", "first", "submits"),
     [(NOW + 0.5, 0, 0, 0), (NOW, 0, 1, 1), (NOW - 1, 49, 1, 1), (NOW, 50, 1, 0), (NOW, 99, 1, 0), (NOW, 100, 0, 0)],
 )
-def test_one_submit_is_free_in_pause_whose_probe_is_due_if_there_is_token(next_probe, already, first, submits):
+def test_due_probe_frees_one_submit(next_probe, already, first, submits):
     free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
     assert (free.first, free.submits) == (first, submits)
 
@@ -261,7 +261,8 @@ def test_one_submit_is_free_in_pause_whose_probe_is_due_if_there_is_token(next_p
         (NOW + 1_800, NOW + 2_000, 300),
     ],
 )
-def test_batch_in_pause_is_looked_at_at_next_probe_or_end_or_after_five_minutes(next_probe, until, after):
+def test_paused_batch_rechecks_at_probe_or_end(next_probe, until, after):
+    """Or after five minutes."""
     assert GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at == NOW + after
 
 
@@ -276,7 +277,7 @@ def test_batch_in_pause_is_looked_at_at_next_probe_or_end_or_after_five_minutes(
         ({"full": (OTHER,)}, ModelRoom(None, NOW)),
     ],
 )
-def test_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, room):
+def test_model_has_room_for_any_one_or_none(given, room):
     assert GivenBudget(**given).model_room(MODEL, NOW) == room
 
 
@@ -297,7 +298,7 @@ def test_model_has_room_for_any_number_for_one_that_tries_or_for_none(given, roo
         ({"rate": taken(100)}, True),
     ],
 )
-def test_submit_would_find_permit_unless_something_lasting_is_in_its_way(given, can):
+def test_submit_finds_permit_unless_blocked(given, can):
     assert GivenBudget(**given).can_submit(MODEL, NOW) is can
 
 
@@ -311,13 +312,13 @@ def test_submit_would_find_permit_unless_something_lasting_is_in_its_way(given, 
         ({"rate": taken(100)}, False),
     ],
 )
-def test_free_call_needs_token_and_no_pause_is_in_its_way(given, may):
+def test_free_call_needs_only_token(given, may):
     budget = GivenBudget(**given)
     assert budget.permit_check(NOW) is may
     assert len(budget.written) == may
 
 
-def test_free_call_without_token_after_race_is_not_made():
+def test_free_call_without_token_is_not_made():
     assert not GivenBudget(loses=1, meanwhile=taken(100)).permit_check(NOW)
 
 
@@ -338,12 +339,12 @@ def test_free_call_without_token_after_race_is_not_made():
         (2, 9_000, True),
     ],
 )
-def test_model_is_full_at_most_less_half_of_what_others_have_but_two_it_may_always_have(batches, others, is_full):
+def test_model_limit_shrinks_by_half_of_others_minimum_two(batches, others, is_full):
     full = GivenBudget().full_models({MODEL: batches}, batches + others)
     assert full == ([MODEL] if is_full else [])
 
 
-def test_models_with_most_outstanding_are_named_first_and_twenty_at_most():
+def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]

@@ -81,7 +81,7 @@ def test_spent_quota_pauses_until_next_midnight(now, until):
         (pause_of(OUTAGE), OUTAGE, Permit()),
     ],
 )
-def test_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit):
+def test_weaker_pause_does_not_replace_stronger(old, reason, permit):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", permit)
     assert items.written == []
@@ -96,7 +96,7 @@ def test_pause_stays_as_it_is_under_one_that_says_no_more(old, reason, permit):
         (pause_of(QUOTA, until=NOW + 1), QUOTA, NOW - 100, 1_800),
     ],
 )
-def test_pause_that_says_more_covers_one_there_is(old, reason, since, step):
+def test_stronger_pause_replaces_weaker(old, reason, since, step):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", Permit())
     new = written(items)
@@ -104,7 +104,7 @@ def test_pause_that_says_more_covers_one_there_is(old, reason, since, step):
 
 
 @pytest.mark.parametrize(("before", "after"), [(15, 30), (149, 298), (150, 300), (151, 300), (300, 300)])
-def test_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_minutes(before, after):
+def test_probes_of_outage_back_off_to_5_minutes(before, after):
     items = GivenBudget(pause=pause_of(OUTAGE, step=before))
     items.pause(OUTAGE, NOW, "words", PROBE)
     new = written(items)
@@ -129,7 +129,8 @@ def test_outage_whose_probe_failed_is_probed_half_as_often_up_to_every_five_minu
         (wait_of(NOW, step=451), MODEL_PROBE, 900, NOW - 100),
     ],
 )
-def test_model_waits_first_quarter_of_minute_and_after_each_failed_probe_twice_as_long(old, permit, step, since):
+def test_model_wait_doubles_from_15_seconds(old, permit, step, since):
+    """After each failed probe."""
     items = GivenBudget(wait=old)
     assert items.delay_model(MODEL, NOW, "3040", permit) == NOW + step
     assert written(items) == {"until": NOW + step, "step": step, "code": "3040", "since": since}
@@ -144,7 +145,7 @@ def test_model_that_waits_already_waits_no_longer():
 @pytest.mark.parametrize(
     ("step", "place", "seconds"), [(450, 0, 720), (450, 1, 900), (60, 0, 96), (60, 1, 144)], ids=str
 )
-def test_models_wait_is_spread_by_fifth_up_to_quarter_of_hour(spread, step, place, seconds):
+def test_model_wait_has_jitter_up_to_15_minutes(spread, step, place, seconds):
     spread(place)
     items = GivenBudget(wait=wait_of(NOW, step=step))
     assert items.delay_model(MODEL, NOW, "3040", MODEL_PROBE) == pytest.approx(NOW + seconds, abs=1e-3)
@@ -165,7 +166,7 @@ def test_models_wait_is_spread_by_fifth_up_to_quarter_of_hour(spread, step, plac
         (pause_of(OUTAGE), POLL),
     ],
 )
-def test_call_that_pause_does_not_concern_is_not_probe(pause, kind):
+def test_unaffected_call_is_not_a_probe(pause, kind):
     items = GivenBudget(pause=pause)
     assert items.pass_pause(pause, kind, NOW) is None
     assert items.written == []
@@ -184,7 +185,7 @@ def test_call_that_pause_does_not_concern_is_not_probe(pause, kind):
         (NOW + 100, NOW + 200, 100),
     ],
 )
-def test_who_is_paused_looks_again_behind_next_probe_or_end_or_after_five_minutes(next_probe, until, after):
+def test_paused_work_rechecks_after_probe_end_or_five_minutes(next_probe, until, after):
     pause = pause_of(OUTAGE, next_probe=next_probe, until=until)
     items = GivenBudget(pause=pause)
     assert items.pass_pause(pause, SUBMIT, NOW) == Denied(NOW + after + 1 + 4.5, paused=True)
@@ -209,7 +210,7 @@ def test_paused_work_resumes_spread_over_nine_seconds(spread, place, after):
     ],
 )
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
-def test_call_that_probes_pause_sets_time_of_next_probe(reason, kind, since, step, next_probe):
+def test_probe_sets_time_of_next(reason, kind, since, step, next_probe):
     pause = pause_of(reason, since=since, next_probe=next_probe)
     items = GivenBudget()
     probing = items.pass_pause(pause, kind, NOW)
@@ -230,7 +231,7 @@ def test_model_that_does_not_wait_is_not_probed():
 
 
 @pytest.mark.parametrize("until", [NOW, NOW - 50])
-def test_one_batch_tries_model_whose_wait_is_over_and_next_may_in_minute_and_half(until):
+def test_one_batch_probes_waiting_model(until):
     items = GivenBudget()
     assert items.pass_model(MODEL, wait_of(until), NOW) == ModelWait(NOW + 90, 15.0, "nonce", "code", NOW - 100)
     assert written(items)["until"] == NOW + 90
@@ -239,7 +240,7 @@ def test_one_batch_tries_model_whose_wait_is_over_and_next_may_in_minute_and_hal
 @pytest.mark.parametrize(
     ("until", "loses", "after"), [(NOW + 1, 0, 1), (NOW + 90, 0, 90), (NOW, 1, 0), (NOW - 50, 1, 0)], ids=str
 )
-def test_other_batches_of_model_that_waits_look_again_behind_its_probe(until, loses, after):
+def test_other_batches_recheck_behind_probe(until, loses, after):
     items = GivenBudget(loses=loses)
     assert items.pass_model(MODEL, wait_of(until), NOW) == Denied(NOW + after + 1 + 7, paused=False)
     assert items.written == []

@@ -53,30 +53,30 @@ def learned(took, jobs, seed=1):
     return polls, distribution(tuple(bounds), NOW)
 
 
-def test_model_never_seen_is_polled_at_5_seconds_and_then_at_twice_age():
+def test_new_model_is_polled_at_5_s_then_twice_age():
     assert distribution((), NOW) == ASSUMED
     assert polls_of(ASSUMED, 300) == pytest.approx([5, 10, 20, 40, 80, 160, 320])
     assert FIRST_POLL_SECONDS == 5.0
 
 
-def test_of_model_never_seen_only_first_batches_are_polled_early():
+def test_first_batches_of_new_model_are_polled_early():
     waits = [first_poll(ASSUMED, f"{number:08d}", 0.0) for number in range(SCOUTS + 2)]
     assert waits == [FIRST_POLL_SECONDS] * SCOUTS + [LATER_FIRST] * 2
     assert first_poll(ASSUMED, "00000009.f", 1.0) == pytest.approx(LATER_FIRST * (1 + JITTER))
 
 
-def test_once_something_is_known_every_batch_has_its_first_poll_by_one_rule():
+def test_known_model_has_one_rule_for_all_batches():
     known = distribution(((40, 50, NOW),) * 5, NOW)
     assert first_poll(known, "00000009", 0.5) == next_poll(known, 0.0, 0.5)
 
 
 @given(BOUNDS, AGES, st.floats(0, 1))
-def test_every_wait_is_within_its_bounds_whatever_is_remembered(bounds, age, chance):
+def test_waits_are_within_bounds(bounds, age, chance):
     assert MIN_SECONDS <= next_poll(distribution(bounds, NOW), age, chance) <= MAX_SECONDS
 
 
 @given(BOUNDS)
-def test_spread_is_one_whatever_is_remembered(bounds):
+def test_distribution_sums_to_one(bounds):
     of = distribution(bounds, NOW)
     assert len(of) == len(EDGES)
     assert sum(of) == pytest.approx(1)
@@ -84,21 +84,22 @@ def test_spread_is_one_whatever_is_remembered(bounds):
 
 
 @given(BOUNDS, AGES)
-def test_chance_only_makes_wait_longer_and_by_no_more_than_it_may(bounds, age):
+def test_jitter_only_lengthens_wait(bounds, age):
     of = distribution(bounds, NOW)
     shortest = next_poll(of, age, 0.0)
     assert all(shortest <= next_poll(of, age, chance) <= shortest * (1 + JITTER) * 1.001 for chance in (0.3, 1.0))
 
 
 @given(st.floats(20, 800))
-def test_model_that_always_takes_as_long_is_polled_twice_or_if_slow_three_times_and_soon(took):
+def test_constant_duration_needs_two_or_three_polls(took):
+    """A model that always takes as long is polled twice, a slow one three times, and soon after its answer."""
     polls, of = learned(lambda _: took, 20)
 
     assert sum(polls[10:]) <= (20 if took < 240 else 33)
     assert polls_of(of, took)[-1] - took <= max(0.25 * took, 2 * MIN_SECONDS)
 
 
-def test_where_batches_take_differently_long_share_of_them_is_finished_at_each_poll():
+def test_share_of_batches_is_finished_at_each_poll():
     polls, _ = learned(lambda chance: chance.lognormvariate(4.8, 0.5), 400)
 
     assert sum(polls[40:]) / 360 < 1 / SHARE
@@ -113,7 +114,7 @@ def test_change_of_model_is_noticed(before, after):
     assert len(polls_of(of, after)) <= 3
 
 
-def test_batch_older_than_all_that_is_remembered_is_polled_less_and_less_often():
+def test_batch_older_than_memory_is_polled_rarely():
     _, of = learned(lambda _: 33.0, 20)
 
     ages = [age for age in polls_of(of, 40_000) if age > 60]
@@ -122,7 +123,7 @@ def test_batch_older_than_all_that_is_remembered_is_polled_less_and_less_often()
     assert waits[-1] > 0.9 * MAX_SECONDS
 
 
-def test_stall_that_is_remembered_does_not_hide_model_that_is_quick_again():
+def test_remembered_stall_does_not_hide_quick_model():
     stalled = distribution(((30_000, 36_000, NOW),) * SAMPLES, NOW)
     assert next_poll(stalled, 0.0, 1.0) == pytest.approx(MAX_FIRST_SECONDS)
     assert next_poll(stalled, 2_000.0, 1.0) == pytest.approx(MAX_SECONDS)
@@ -134,6 +135,6 @@ def test_what_is_old_is_forgotten():
     assert distribution(bounds, NOW + SAMPLE_LIFE_SECONDS) == ASSUMED
 
 
-def test_which_batches_are_remembered_depends_on_their_number_alone():
+def test_remembered_batches_depend_on_number():
     assert [number for number in range(60) if is_sampled(f"{number:08d}")] == [*range(40), 40, 48, 56]
     assert is_sampled("00000003.0.1")

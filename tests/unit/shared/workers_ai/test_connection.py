@@ -111,7 +111,7 @@ def test_without_connection_nothing_was_done(kind):
 
 @pytest.mark.parametrize("kind", by_name(UNKNOWABLE))
 @pytest.mark.parametrize("submitting", [True, False])
-def test_any_other_trouble_is_lost_and_nothing_is_sent_again(kind, submitting):
+def test_other_errors_are_outcome_unknown_and_not_retried(kind, submitting):
     api = Api(made(kind))
     assert (submit if submitting else ask)(api) == OutcomeUnknown(kind.__name__)
     assert len(api.requests) == 1
@@ -161,7 +161,7 @@ def test_deadline_is_longest_wait_for_answer():
     assert timeout["connect"] == module.CONNECT_SECONDS
 
 
-def test_body_in_unasked_encoding_that_is_broken_is_lost():
+def test_broken_unasked_encoding_is_outcome_unknown():
     api = Api(httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"])))
     assert submit(api) == OutcomeUnknown("DecodingError")
 
@@ -180,7 +180,7 @@ def test_large_answer_is_kept_on_disk_byte_for_byte(size):
 
 
 @pytest.mark.parametrize("submitting", [True, False])
-def test_answer_beyond_what_can_be_held_is_failed_batch_and_is_not_read_on(monkeypatch, submitting):
+def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
     monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
     taken = []
 
@@ -195,7 +195,7 @@ def test_answer_beyond_what_can_be_held_is_failed_batch_and_is_not_read_on(monke
     assert len(taken) == 4
 
 
-def test_large_answer_may_be_let_go_while_views_of_it_live():
+def test_large_answer_may_be_freed_under_views():
     body = json.dumps({"responses": ["x" * 2 * MAX_BYTES_IN_MEMORY]}).encode()
     with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
         (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()

@@ -91,7 +91,7 @@ FORMS = ((None, True), (123456, True), (None, False))
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("form", range(3), ids=["without-code", "unknown-code", "page"])
-def test_without_known_code_status_decides_and_page_decides_nothing_on_poll(status, form):
+def test_status_decides_without_known_code(status, form):
     code, enveloped = FORMS[form]
     said = [classify(Rejected(status, code, "", enveloped=enveloped)).value for classify in CLASSIFY]
     assert " ".join(said) == STATUSES[status][form]
@@ -117,7 +117,7 @@ def test_what_token_decides_once_it_is_good(status, code, enveloped, submitting,
 @pytest.mark.parametrize("code", [8007, None, 5006, 3040])
 @pytest.mark.parametrize("classify", CLASSIFY)
 @pytest.mark.parametrize("words", ["does not support request queuing", "DOES NOT Support Request Queuing"])
-def test_model_without_queue_is_models_fault_in_any_case_of_letters(code, classify, words):
+def test_model_without_queue_is_models_fault(code, classify, words):
     assert classify(reply(400, code, f"AiError: Model {words}.")) is ErrorClass.MODEL
 
 

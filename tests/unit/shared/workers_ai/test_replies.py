@@ -40,7 +40,7 @@ DONE = [
 @pytest.mark.parametrize("content", DONE)
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("status", [200, 201, 202])
-def test_results_of_either_shape_with_or_without_envelope_are_answer(content, indent, status):
+def test_results_of_either_shape_are_an_answer(content, indent, status):
     body = json.dumps(content, indent=indent).encode()
     assert ask(Api(httpx.Response(status, content=body))) == body
 
@@ -68,7 +68,7 @@ def test_immediate_results_are_answer_of_submit(content):
         ({"status": "a word nobody knows", "results": []}, "a word nobody knows"),
     ],
 )
-def test_poll_without_results_is_pending_under_apis_own_word(content, word):
+def test_poll_without_results_is_pending(content, word):
     assert ask(Api(httpx.Response(200, json=content))) == Pending(word)
 
 
@@ -85,7 +85,7 @@ def test_completed_batch_without_array_is_doubtful(word, more):
 
 
 @pytest.mark.parametrize(("word", "reply"), [("completed", NoAnswers()), ("done", Pending("done"))])
-def test_without_envelope_only_apis_own_word_is_completed_batch(word, reply):
+def test_bare_reply_needs_completed_status(word, reply):
     assert ask(Api(httpx.Response(200, json={"status": word}))) == reply
 
 
@@ -114,7 +114,7 @@ def test_failed_batch_has_its_code_and_message(word):
 
 
 @pytest.mark.parametrize("word", ["failed", "error"])
-def test_failure_that_does_not_name_batch_may_be_any_programs(word):
+def test_failure_without_batch_may_be_foreign(word):
     answer = httpx.Response(200, json={"status": word, "message": "upstream"})
     assert ask(Api(answer)) == Failed(None, "upstream", enveloped=False)
     assert isinstance(submit(Api(answer)), OutcomeUnknown)
@@ -141,13 +141,13 @@ def test_failure_that_does_not_name_batch_may_be_any_programs(word):
     ],
 )
 @pytest.mark.parametrize("submitting", [True, False])
-def test_4xx_is_refusal_with_code_and_words_wherever_they_stand(content, code, words, submitting):
+def test_4xx_is_rejection_with_code_and_message(content, code, words, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(400, json=content)))
     assert reply == Rejected(400, code, words, None, enveloped=True)
 
 
 @pytest.mark.parametrize("status", [200, 500, 503])
-def test_apis_own_envelope_of_error_is_refusal_whatever_status(status):
+def test_error_envelope_is_rejection_at_any_status(status):
     assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(status, 3040, "words", enveloped=True)
 
 
@@ -178,7 +178,7 @@ def test_any_3xx_or_4xx_page_is_refusal(content, submitting):
         ),
     ],
 )
-def test_what_is_not_apis_is_lost(status, content, submitting):
+def test_foreign_reply_is_outcome_unknown(status, content, submitting):
     assert isinstance((submit if submitting else ask)(Api(httpx.Response(status, content=content))), OutcomeUnknown)
 
 
@@ -220,7 +220,7 @@ def test_good_submit_without_id_or_results_is_lost(content):
     ],
 )
 @time_machine.travel("2026-11-21T09:30:00Z", tick=False)
-def test_retry_after_is_bounded_number_of_seconds_or_says_nothing(header, seconds):
+def test_retry_after_is_bounded(header, seconds):
     reply = parse_reply(429, header, b"", submitting=True)
     assert reply.retry_after == seconds
 

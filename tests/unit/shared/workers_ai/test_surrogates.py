@@ -26,7 +26,7 @@ def on_disk(content):
 
 @pytest.mark.parametrize("kept", [bytes, on_disk])
 @given(text=written.map(b"".join))
-def test_text_is_one_that_python_reads_with_each_half_replaced(kept, text):
+def test_text_equals_pythons_with_replacements(kept, text):
     content = b'["' + text + b'"]'
     expected = [json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")]
 

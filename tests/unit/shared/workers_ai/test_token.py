@@ -29,7 +29,7 @@ from tests.support.api_client import (
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirect_is_not_followed_and_token_not_sent_on(status):
+def test_redirect_is_not_followed(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
     assert isinstance(submit(api), Rejected)
     assert [request.url.host for request in api.requests] == ["api.cloudflare.com"]
@@ -42,14 +42,14 @@ def test_redirect_of_tokens_check_is_not_followed():
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_refused_token_is_read_again_and_changed_one_tried_once(status):
+def test_refused_token_is_reread_and_retried_once(status):
     api = Api(httpx.Response(status, json=refusal(10000)), httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret("old", "new")) == Accepted("id-1")
     assert [request.headers["authorization"] for request in api.requests] == ["Bearer old", "Bearer new"]
     assert [request.content for request in api.requests] == [BODY, BODY]
 
 
-def test_changed_token_that_is_refused_too_is_not_tried_third_time():
+def test_second_refusal_is_not_retried():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api, Secret("old", "new", "newer")) == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 2
@@ -70,19 +70,19 @@ def test_unchanged_token_is_not_tried_again():
         *map(made, by_name(NOT_SENT | UNKNOWABLE)),
     ],
 )
-def test_no_other_reply_to_submit_is_followed_by_second_post(answer):
+def test_other_replies_cause_no_second_post(answer):
     api = Api(answer)
     submit(api, Secret("old", "new"))
     assert len(api.requests) == 1
 
 
-def test_lost_second_post_is_lost():
+def test_failed_second_post_is_outcome_unknown():
     api = Api(httpx.Response(401, json=refusal(10000)), made(httpx.ReadTimeout))
     assert submit(api, Secret("old", "new")) == OutcomeUnknown("ReadTimeout")
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "zero\u200bwidth", "tökén"])
-def test_secret_that_holds_no_token_is_refused_token_and_no_lost_post(token):
+def test_empty_secret_is_refused_token(token):
     api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
     assert submit(api, Secret(token)) == Rejected(401, None, "The secret holds no token.")
     assert client(api, Secret(token)).check_token() is TokenState.REFUSED
@@ -96,7 +96,7 @@ def test_secret_that_cannot_be_read_sends_nothing():
     assert api.requests == []
 
 
-def test_refused_token_stays_refused_when_secret_cannot_be_read_again():
+def test_unreadable_secret_keeps_token_refused():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert submit(api, Secret("old", StorageError("down"))) == Rejected(401, 10000, "words", enveloped=True)
 
@@ -120,7 +120,7 @@ def test_refused_token_stays_refused_when_secret_cannot_be_read_again():
         (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
 )
-def test_token_is_valid_or_refused_only_by_reply_of_api_itself(answer, state):
+def test_only_api_judges_token(answer, state):
     api = Api(answer)
     assert client(api).check_token() is state
     (request,) = api.requests
@@ -128,7 +128,7 @@ def test_token_is_valid_or_refused_only_by_reply_of_api_itself(answer, state):
     assert request.url.path == f"/client/v4/accounts/{ACCOUNT}/ai/models/search"
 
 
-def test_refused_token_is_unknown_when_secret_holds_another_by_now():
+def test_refused_token_is_unknown_after_change():
     api = Api(httpx.Response(401, json=refusal(10000)))
     assert client(api, Secret("old", "new")).check_token() is TokenState.UNKNOWN
     assert client(api, Secret(StorageError("down"))).check_token() is TokenState.UNKNOWN

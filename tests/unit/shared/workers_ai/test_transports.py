@@ -72,7 +72,7 @@ def call(ai, *, poll=False):
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 @pytest.mark.parametrize("poll", [False, True])
-def test_submits_and_polls_go_to_transports_own_address(name, poll):
+def test_calls_go_to_transports_address(name, poll):
     api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
     call(client(name, api), poll=poll)
     (request,) = api.requests
@@ -89,7 +89,7 @@ def test_batch_is_accepted_with_and_without_envelope(name):
 
 
 @pytest.mark.parametrize("poll", [False, True])
-def test_gateway_neither_answers_from_its_cache_nor_sends_call_twice(poll):
+def test_gateway_neither_caches_nor_repeats(poll):
     api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
     call(client("gateway", api), poll=poll)
     (request,) = api.requests
@@ -110,7 +110,7 @@ def test_only_gateway_gets_gateways_token():
 
 
 @pytest.mark.parametrize("name", ["rest", "gateway"])
-def test_another_account_is_in_every_address_instead_of_stacks(name):
+def test_other_account_is_in_every_address(name):
     settings = settings_of(name)
     own, other = transport_of(settings), transport_of(settings, OTHER)
     assert own == TRANSPORTS[name]
@@ -169,7 +169,7 @@ def test_error_in_gateways_own_form_is_read(status, code, message):
     assert call(client("gateway", api)) == Rejected(status, code, message, enveloped=True)
 
 
-def test_changed_gateway_token_is_read_again_and_call_repeated_once():
+def test_changed_gateway_token_is_retried_once():
     def answer(request):
         good = request.headers["cf-aig-authorization"] == "Bearer new"
         refused = {"success": False, "error": [{"code": 2009, "message": "Unauthorized"}]}

@@ -108,7 +108,7 @@ def tables(draw):
 
 @examples(60)
 @given(table=tables(), size=sizes, block=st.integers(1, 40), bom=st.booleans(), data=st.data())
-def test_any_table_comes_back_row_for_row_and_its_failed_rows_can_be_cut_again(table, size, block, bom, data):
+def test_any_table_comes_back_and_can_be_cut_again(table, size, block, bom, data):
     content, rows = table
     head = b"\xef\xbb\xbf" * bom + b"id,text\n"
     form, target = Form("csv", b"id,text"), target_of(BGE)
@@ -147,7 +147,7 @@ lines = st.one_of(
 @pytest.mark.parametrize("format_", ["openai", "bedrock", "native"])
 @examples(60)
 @given(upload=st.lists(lines, max_size=9), size=sizes, block=st.integers(1, 60), crlf=st.booleans())
-def test_any_json_lines_have_line_for_each_record_and_what_failed_byte_for_byte(format_, upload, size, block, crlf):
+def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, crlf):
     content = ("\r\n" if crlf else "\n").join(upload).encode()
     form = Form(format_)
     reader = reader_of(form, target_of(LLAMA, defaults={"top_k": msgspec.Raw(b"3")}))
@@ -169,7 +169,7 @@ def test_any_json_lines_have_line_for_each_record_and_what_failed_byte_for_byte(
 
 @examples(40)
 @given(upload=st.lists(texts.filter(lambda text: "\n" not in text), max_size=9), size=sizes, block=st.integers(1, 40))
-def test_any_text_has_line_for_each_line_that_is_not_blank(upload, size, block):
+def test_any_text_has_line_for_each_nonblank(upload, size, block):
     form = Form("text")
     plan = plan_of("text", size)
 
@@ -197,7 +197,7 @@ def test_header_of_500_columns_and_narrow_template():
     assert cuts[0].body.startswith(b'{"requests":[{"text":"value 7"},')
 
 
-def test_rows_before_quote_that_never_closes_are_cut_first():
+def test_rows_before_unclosed_quote_are_cut():
     plan = plan_of("csv", (10, 1_000), 0, 1, "rows")
     found = []
     with pytest.raises(UploadError, match="line 3") as caught:
@@ -208,7 +208,7 @@ def test_rows_before_quote_that_never_closes_are_cut_first():
 
 
 @pytest.mark.slow
-def test_million_rows_with_quoted_breaks_are_cut_in_flat_memory():
+def test_million_quoted_rows_use_flat_memory():
     row = b'7,"hello,\r\nthere"\r\n'
     blocks = (row * 1_000 for _ in range(1_000))
     plan = plan_of("csv", (5_000, 9_500_000), 0, 1, "rows")

@@ -56,7 +56,7 @@ UNITS = {
     ("format_", "unit"),
     [(format_, name) for format_ in FORMS for name in UNITS if format_ != "csv" or name not in {"space", "tabs"}],
 )
-def test_20_mb_of_blank_lines_take_less_than_second_of_processor(format_, unit):
+def test_20_mb_of_blank_lines_take_under_a_second(format_, unit):
     """In a table, a line of spaces is a row with a blank field."""
     unit = UNITS[unit].replace(b"%b", RECORDS[format_])
     data = unit * (20_000_000 // len(unit)) + RECORDS[format_]
@@ -101,7 +101,7 @@ def small():
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("format_", FORMS)
 @given(data=st.data(), block=st.integers(1, 300), most=st.integers(1, 4))
-def test_records_and_their_lines_are_found_and_any_place_continues_alike(format_, data, block, most):
+def test_any_place_among_blanks_continues_alike(format_, data, block, most):
     content, lines = data.draw(uploads(format_))
     found = cut_all(format_, content, block=block, most=most)
     assert lines_of(found) == lines
@@ -116,7 +116,7 @@ def test_records_and_their_lines_are_found_and_any_place_continues_alike(format_
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("format_", FORMS)
 @pytest.mark.parametrize(("count", "ends"), [(49, [3]), (50, [1, 2])])
-def test_batch_ends_before_long_stretch_of_blank_lines_whatever_blocks(format_, count, ends):
+def test_batch_ends_before_long_blanks(format_, count, ends):
     record = RECORDS[format_] + b"\n"
     content = record + b"\n" * count + record + record
     for block in (7, 64, 1 << 20):

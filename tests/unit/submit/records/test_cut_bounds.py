@@ -48,7 +48,7 @@ def test_cut_ends_with_upload(data):
         ((20, 20, 20, 20, 20), -22, [3, 2]),
     ],
 )
-def test_batch_holds_records_up_to_last_byte_of_its_limit(block, sizes, spare, records):
+def test_batch_is_filled_to_last_byte(block, sizes, spare, records):
     whole = WRAPPING + sum(sizes) + len(sizes) - 1
     cuts = cuts_of(plan_of((10, whole + spare)), lines_of(*sizes), block)
     assert [len(one.rows) for one in cuts] == records
@@ -72,7 +72,7 @@ def test_batch_holds_as_many_records_as_it_may(block, most, records):
     assert [len(one.rows) for one in cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)] == records
 
 
-def test_records_before_documents_fault_are_cut_before_it_is_reported():
+def test_records_before_document_fault_are_cut():
     cuts = cut(plan_of((10, LIMIT), "array"), Checkpoint(offset=0), 0, [record_of(20) + b"," + record_of(20) + b"}"])
     assert len(next(cuts).rows) == 2
     with pytest.raises(UploadError) as told:
@@ -100,7 +100,7 @@ def test_records_length_is_that_of_its_place_in_body(data, form):
 
 
 @pytest.mark.parametrize("separator", [b",", b" ,\n  "])
-def test_white_space_of_document_takes_no_room_in_batch(separator):
+def test_white_space_takes_no_room(separator):
     cuts = cuts_of(plan_of((10, WRAPPING + 62), "array"), array_of(20, 20, 20, separator=separator))
     assert [len(one.rows) for one in cuts] == [3]
 
@@ -125,7 +125,7 @@ def test_elements_of_document_have_no_line():
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
-def test_fault_in_run_of_any_length_is_found_and_others_are_sent(records):
+def test_fault_in_run_is_found_and_others_sent(records):
     sound = [b"{}"] * (records - 1)
     for place in range(records):
         data = b"\n".join([*sound[:place], b"wrong", *sound[place:]])
@@ -135,14 +135,14 @@ def test_fault_in_run_of_any_length_is_found_and_others_are_sent(records):
 
 @pytest.mark.parametrize("ending", [b"", b"\r"])
 @pytest.mark.parametrize(("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)])
-def test_record_is_sent_as_long_as_its_body_stays_under_apis_limit(size, is_sent, ending):
+def test_record_is_sent_below_body_limit(size, is_sent, ending):
     judged = validate_record(record_of(size) + ending, 1)
     assert getattr(judged, "code", "") == ("" if is_sent else "too_large")
     ((row,),) = [one.rows for one in cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")]
     assert row.code == ("" if is_sent else "too_large")
 
 
-def test_beginning_of_record_too_large_for_memory_is_reported():
+def test_beginning_of_huge_record_is_reported():
     judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
     assert judged.message == "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
     assert msgspec.json.decode(judged.request) == '{"text":'
@@ -168,14 +168,14 @@ FILLING = b"x" * 3 * LIMIT
         (b"[%b]", b"null"),
     ],
 )
-def test_record_too_large_keeps_reference_that_is_whole_in_its_beginning(record, reference, form, block):
+def test_too_large_record_keeps_early_reference(record, reference, form, block):
     records = [b'{"text":"a"}', record % FILLING, b'{"external_reference":"b"}']
     data = b"\n".join(records) if form == "jsonl" else b",\n".join(records) + b"]"
     rows = [row for one in cuts_of(plan_of((10, LIMIT - 1), form), data, block) for row in one.rows]
     assert [(row.code, bytes(row.reference)) for row in rows] == [("", b"null"), ("too_large", reference), ("", b'"b"')]
 
 
-def test_line_of_white_space_is_not_record_however_long():
+def test_white_space_is_no_record():
     assert validate_record(OverlongRecord(b"", 7 * LIMIT), 3) is None
 
 
@@ -197,7 +197,7 @@ def test_blank_line_is_not_record(raw):
         (b"{\xff\r", "invalid_utf8", "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.", "{\ufffd"),
     ],
 )
-def test_what_cannot_be_sent_is_reported_with_its_line_and_beginning(raw, code, message, excerpt):
+def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
     judged = validate_record(raw, 5)
     assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (code, message, excerpt)
 
@@ -215,7 +215,8 @@ def test_what_cannot_be_sent_is_reported_with_its_line_and_beginning(raw, code, 
         (b"[1, 2]", b"[1, 2]"),
     ],
 )
-def test_reference_is_kept_on_one_line_text_in_its_shortest_form_and_all_else_as_written(written, kept):
+def test_reference_is_kept_as_written_on_one_line(written, kept):
+    """A text is kept in its shortest form, everything else as written."""
     judged = validate_record(b'{"external_reference":%b}' % written, None)
     assert bytes(judged.reference) == kept
 
@@ -227,12 +228,12 @@ def test_records_without_reference_have_none_in_index(raw):
     assert one.rows.references == []
 
 
-def test_reference_among_records_without_one_stands_at_its_place():
+def test_reference_stands_at_its_place():
     (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
     assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
 
 
-def test_run_with_fault_is_divided_until_few_records_are_left(monkeypatch):
+def test_faulty_run_is_divided(monkeypatch):
     judged = []
     true_validate = module.validate_record
     monkeypatch.setattr(module, "validate_record", lambda raw, line: judged.append(line) or true_validate(raw, line))

@@ -118,7 +118,7 @@ def start_of(data, form):
 
 @given(document=documents(), limits=limits, size=blocks_of)
 @examples(150)
-def test_every_element_becomes_one_row_in_order_and_every_sound_one_is_sent_byte_for_byte(document, limits, size):
+def test_elements_become_rows_byte_for_byte(document, limits, size):
     data, elements, form = document
     plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
     cuts = cuts_of(plan, data, size)
@@ -130,7 +130,7 @@ def test_every_element_becomes_one_row_in_order_and_every_sound_one_is_sent_byte
 
 
 @given(document=documents(), limits=limits, size=blocks_of)
-def test_where_documents_are_cut_does_not_depend_on_blocks_and_every_end_can_be_gone_on_from(document, limits, size):
+def test_cutting_resumes_at_any_batch_end(document, limits, size):
     data, _, form = document
     plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
     cuts = cuts_of(plan, data)
@@ -157,7 +157,7 @@ def alike(draw):
 
 @given(data=alike(), limits=limits, size=blocks_of)
 @examples(200)
-def test_elements_found_together_are_those_that_their_tokens_tell(data, limits, size):
+def test_elements_equal_those_of_tokens(data, limits, size):
     plan = plan_of(limits, "array", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_elements_alike", lambda *_: None)
@@ -185,7 +185,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("form", DOCUMENTS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_document_cut_short_anywhere_is_broken_behind_records_before(form, size):
+def test_truncated_document_is_broken_after_records(form, size):
     data = DOCUMENTS[form]
     start = start_of(data, form)
     plan = plan_of((2, 390), form, start)
@@ -218,7 +218,7 @@ def test_document_cut_short_anywhere_is_broken_behind_records_before(form, size)
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
-def test_broken_document_is_reported_with_its_position_after_records_before_it(data, before, size):
+def test_broken_document_reports_position(data, before, size):
     plan = plan_of((10, 390), "array", 1)
     rows, problem = told(plan, data, size)
     assert len(rows) == before
@@ -234,7 +234,7 @@ def test_broken_document_is_reported_with_its_position_after_records_before_it(d
     junk=st.sampled_from([b"", b",", b"]", b"}", b'"', b"{", b"\\", b"x"]),
     size=blocks_of,
 )
-def test_damage_anywhere_ends_and_never_depends_on_blocks(document, at, junk, size):
+def test_damage_result_ignores_blocks(document, at, junk, size):
     data, _, form = document
     start = data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1
     place = start + int(at * (len(data) - start))

@@ -44,9 +44,7 @@ def joined(upload, *, last_line_ends):
 
 @given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
 @examples(150)
-def test_every_line_becomes_one_row_in_order_and_every_sound_one_is_sent_as_written(
-    upload, last_line_ends, limits, size
-):
+def test_lines_become_rows_as_written(upload, last_line_ends, limits, size):
     data = joined(upload, last_line_ends=last_line_ends)
     plan = plan_of(limits)
     cuts = cuts_of(plan, data, size)
@@ -61,14 +59,14 @@ def test_every_line_becomes_one_row_in_order_and_every_sound_one_is_sent_as_writ
 
 
 @given(upload=uploads, limits=limits, size=blocks_of)
-def test_where_lines_are_cut_does_not_depend_on_blocks(upload, limits, size):
+def test_cuts_do_not_depend_on_blocks(upload, limits, size):
     data = joined(upload, last_line_ends=True)
     plan = plan_of(limits)
     assert seen(cuts_of(plan, data, size)) == seen(cuts_of(plan, data))
 
 
 @given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
-def test_lines_cut_on_from_any_end_give_same_remaining_cuts(upload, last_line_ends, limits, size):
+def test_cutting_resumes_at_any_line_end(upload, last_line_ends, limits, size):
     data = joined(upload, last_line_ends=last_line_ends)
     plan = plan_of(limits)
     cuts = cuts_of(plan, data)
@@ -95,12 +93,12 @@ def test_batch_is_filled_as_far_as_limits_allow(upload, limits):
         assert full or len(one.body) + 1 + following.rows[0].length > plan.max_bytes
 
 
-def test_batches_grow_with_their_number_up_to_most_that_plan_allows():
+def test_batches_grow_up_to_plans_maximum():
     data = b"\n".join([record_of(11)] * 50)
     assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [4] * 4 + [5] * 4 + [2]
 
 
-def test_batches_of_plan_from_before_they_grew_keep_their_size():
+def test_old_plan_keeps_batch_size():
     data = b"\n".join([record_of(11)] * 50)
     assert [len(one.rows) for one in cuts_of(plan_of((5, 399)), data)] == [5] * 10
 
@@ -108,12 +106,12 @@ def test_batches_of_plan_from_before_they_grew_keep_their_size():
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
 @pytest.mark.parametrize(("size", "code"), [(LARGEST, ""), (LARGEST + 1, "too_large")])
 @pytest.mark.parametrize("block", [1, 13, LARGEST, 1 << 20])
-def test_record_is_too_large_exactly_when_its_body_would_reach_limit(size, code, ending, block):
+def test_record_is_too_large_from_body_limit_on(size, code, ending, block):
     ((row,),) = [one.rows for one in cuts_of(plan_of((10, 200)), record_of(size) + ending, block)]
     assert row.code == code
 
 
-def test_body_at_byte_limit_is_one_batch_and_one_byte_more_makes_two():
+def test_byte_limit_makes_one_batch_more_makes_two():
     data = record_of(40) + b"\n" + record_of(50)
     whole = WRAPPING + 40 + 1 + 50
     assert len(cuts_of(plan_of((10, whole)), data)) == 1
@@ -133,7 +131,7 @@ def test_beginning_of_unreadable_line_is_kept_as_text():
 
 @pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
 @pytest.mark.parametrize("size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT])
-def test_beginning_of_line_too_large_is_kept_whatever_blocks(size, block):
+def test_beginning_of_huge_line_is_kept(size, block):
     data = record_of(30) + b"\n" + record_of(size) + b"\n" + record_of(30)
     rows = [row for one in cuts_of(plan_of((10, 300)), data, block) for row in one.rows]
     assert [row.code for row in rows] == ["", "too_large", ""]
@@ -141,7 +139,7 @@ def test_beginning_of_line_too_large_is_kept_whatever_blocks(size, block):
     assert f"{size:,} bytes" in rows[1].message
 
 
-def test_message_names_line_counted_from_1_with_blank_ones():
+def test_line_number_counts_blank_lines_from_1():
     (one,) = cuts_of(plan_of((10, 300)), b"\n\r\n{}\nwrong\n")
     assert [row.line for row in one.rows] == [3, 4]
     assert one.rows[1].message.startswith("Line 4: ")
@@ -157,7 +155,7 @@ def test_deep_nesting_is_answer_and_no_crash(depth):
     assert [row.code for row in one.rows] == ["" if depth < 1_000 else "invalid_json", ""]
 
 
-def test_thousands_of_digits_make_one_bad_record_and_no_crash():
+def test_thousands_of_digits_are_one_bad_record():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
         patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
@@ -177,7 +175,7 @@ def test_thousands_of_digits_make_one_bad_record_and_no_crash():
         ('"Ü\\u00dc"'.encode(), '"ÜÜ"'.encode()),
     ],
 )
-def test_record_keeps_its_own_external_reference_on_one_line(written, kept):
+def test_external_reference_is_on_one_line(written, kept):
     (one,) = cuts_of(plan_of((10, 300)), b'{"external_reference":%b,"text":"x"}' % written)
     assert bytes(one.rows[0].reference) == kept
 
@@ -185,7 +183,7 @@ def test_record_keeps_its_own_external_reference_on_one_line(written, kept):
 @pytest.mark.parametrize(
     "key", [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"]
 )
-def test_external_reference_is_found_however_its_key_is_spelt(key):
+def test_external_reference_is_found_in_any_spelling(key):
     (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)
     assert [bytes(row.reference) for row in one.rows] == [b"null", b'"row-2"']
 

@@ -27,7 +27,7 @@ BOM = b"\xef\xbb\xbf"
         b'{"requests":[{"text":"cut short"},',
     ],
 )
-def test_object_with_requests_array_as_only_value_is_document(text):
+def test_lone_requests_array_is_document(text):
     form, start = detect_form(text, complete=True)
     assert form == "object"
     assert text[:start].rstrip().endswith(b"[")
@@ -45,7 +45,7 @@ def test_object_with_requests_array_as_only_value_is_document(text):
         b'[{"cut":"short"}',
     ],
 )
-def test_lone_array_of_objects_is_document_without_its_wrapper(text):
+def test_lone_array_of_objects_is_document(text):
     form, start = detect_form(text, complete=True)
     assert (form, start) == ("array", text.index(b"[") + 1)
 
@@ -80,7 +80,7 @@ def test_lone_array_of_objects_is_document_without_its_wrapper(text):
         b'{"a":[1,2}\n{"a":1}',
     ],
 )
-def test_everything_else_is_json_lines_from_beginning_on(text):
+def test_everything_else_is_json_lines(text):
     assert detect_form(text, complete=True) == ("jsonl", 0)
 
 
@@ -100,7 +100,7 @@ def test_json_lines_begin_behind_byte_order_mark():
         (b'[{"a":1}]\n[{"a"', "jsonl"),
     ],
 )
-def test_form_of_large_upload_is_detected_from_its_head(head, form):
+def test_form_is_detected_from_head(head, form):
     assert detect_form(head, complete=False)[0] == form
 
 
@@ -108,7 +108,7 @@ def test_head_holds_more_than_largest_record():
     assert HEAD_BYTES > 10_000_000
 
 
-def test_nest_too_deep_to_read_is_json_lines_and_no_crash():
+def test_too_deep_nest_is_json_lines():
     assert detect_form(b'{"a":' + b"[" * 100_000, complete=True) == ("jsonl", 0)
 
 
@@ -138,7 +138,7 @@ def test_value_cut_short_has_no_end(value, part):
     assert end_of_value(text[: max(1, int(part * len(text)))], 0) is None
 
 
-def test_raw_line_feed_in_string_ends_it_only_when_not_strict():
+def test_raw_line_feed_ends_strict_string():
     assert end_of_value(b'{"a":"\n"},', 0) is None
     assert end_of_value(b'{"a":"\n"},', 0, strict=False) == 9
 

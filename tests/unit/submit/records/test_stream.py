@@ -57,13 +57,13 @@ def unchecked(*, skipping):
 
 @pytest.mark.parametrize("packing", PACK)
 @given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
-def test_reading_resumes_at_any_offset_in_unpacked_bytes(packing, start):
+def test_reading_resumes_at_any_offset(packing, start):
     store = Stored(PACK[packing](TEXT))
     assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_time_is_checked_while_archive_is_passed_over_and_while_it_is_read(packing):
+def test_time_is_checked_while_unpacking(packing):
     content = (
         PACK[packing](TEXT[:1_000]) + 50 * PACK[packing](b"") + PACK[packing](TEXT[1_000:]) + 9 * PACK[packing](TEXT)
     )
@@ -78,7 +78,7 @@ def test_time_is_checked_while_archive_is_passed_over_and_while_it_is_read(packi
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_looking_at_archive_checks_time_although_nothing_comes_out(packing):
+def test_time_is_checked_without_output(packing):
     store, checks = Stored(PACK[packing](b"") * 500), []
 
     read_beginning(store, upload_of(store), lambda: checks.append(1))
@@ -124,7 +124,7 @@ def test_looking_at_large_upload_reads_only_its_head():
 
 
 @pytest.mark.parametrize("packing", PACK)
-def test_foreign_format_is_detected_through_its_compression(packing):
+def test_foreign_format_is_detected_in_archive(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
     with pytest.raises(UploadError, match="Parquet"):
         read_beginning(store, upload_of(store))
@@ -149,7 +149,7 @@ def test_path_may_begin_with_model_id(key, model):
 
 
 @pytest.mark.parametrize("key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"])
-def test_path_that_only_begins_like_model_id_names_bad_model(key):
+def test_almost_model_path_names_bad_model(key):
     assert not is_model(path_options(key)["model"])
 
 
