@@ -153,7 +153,7 @@ RECORDS = {
 @pytest.mark.parametrize("format_", RECORDS)
 @examples(100)
 @given(data=st.data())
-def test_any_valid_request_fits_the_models_schema(format_, model, data):
+def test_any_valid_request_fits_models_schema(format_, model, data):
     record = json.dumps(data.draw(RECORDS[format_])).encode()
     (one,) = reader_of(Form(format_), target_of(model)).convert([record])
     assert isinstance(one, Converted), one
