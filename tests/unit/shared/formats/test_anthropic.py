@@ -1,7 +1,6 @@
 """Anthropic's batch files: what is sent for a record, and the line that answers it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault, mem
 from shared.formats.registry import Form, reader_of, target_of, writer_of
 from tests.support.vendors import vendors_read
 
-FILES = Path(__file__).parents[3] / "files"
 FORM = Form("anthropic")
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 KIMI = "@cf/moonshotai/kimi-k2.6"
