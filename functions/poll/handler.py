@@ -9,7 +9,7 @@ from aws_lambda_powertools.utilities.batch import process_partial_response
 from functions.poll.messages import process_message
 from functions.poll.schedule.tick import tick
 from shared.bootstrap import services
-from shared.invocation import seconds_left
+from shared.invocation import Invocation
 from shared.observability import LoggingBatchProcessor, logger, metrics
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
     """Process each message, or run one tick if the event holds none."""
     if "Records" in event:
         return process_partial_response(event, record_handler, processor, context)
-    tick(services(), seconds_left(context))
+    tick(Invocation.of(services(), context))
     return {}
 
 
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
-    process_message(services(), record.body, seconds_left(lambda_context))
+    process_message(Invocation.of(services(), lambda_context), record.body)

@@ -14,21 +14,18 @@ from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_m
 from shared.observability import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 VISIT_AGAIN_SECONDS = 15.0
 """Seconds until a job is visited again after a command that arrived during another visit."""
 
 
-def process_message(services: Services, body: str, remaining: Callable[[], float]) -> None:
+def process_message(invocation: Invocation, body: str) -> None:
     """Process one message.
 
     Args:
-        services: the process's clients and settings.
+        invocation: the running one.
         body: the message.
-        remaining: seconds this invocation has left.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.
@@ -38,30 +35,31 @@ def process_message(services: Services, body: str, remaining: Callable[[], float
         message = decode_message(body)
     except msgspec.ValidationError:
         for key in controlled_keys(body):
-            with services.called_by_message(0) as own:
-                _follow_command(own, key, remaining)
+            with invocation.called_by_message(0) as own:
+                _follow_command(own, key)
         return
     if isinstance(message, WakeMessage):
-        wake(services, message, remaining)
+        wake(invocation, message)
         return
-    with services.called_by_message(message.hops) as own:
+    with invocation.called_by_message(message.hops) as own:
         match message:
             case PollMessage(batches):
-                advance_batches(own, batches, remaining)
+                advance_batches(own, batches)
             case AdvanceMessage(job_id):
-                if not advance_job(own, job_id, remaining):
+                if not advance_job(own, job_id):
                     # The run that holds the job may have read it before the message was sent.
-                    own.sleep(REPEAT_SECONDS)
-                    advance_job(own, job_id, remaining)
+                    own.services.sleep(REPEAT_SECONDS)
+                    advance_job(own, job_id)
             case _:
                 raise msgspec.ValidationError("a message for another function")
 
 
-def _follow_command(services: Services, key: str, remaining: Callable[[], float]) -> None:
+def _follow_command(invocation: Invocation, key: str) -> None:
     """Carry out the command that an object holds, and visit its job."""
+    services = invocation.services
     if key == keys.STACK_CONTROL:
         follow_stack_control(services)
     elif (job_id := keys.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
-    elif is_open(follow_job_control(services, job_id)) and not advance_job(services, job_id, remaining):
+    elif is_open(follow_job_control(services, job_id)) and not advance_job(invocation, job_id):
         services.queues.send(AdvanceMessage(job_id), delay=VISIT_AGAIN_SECONDS)

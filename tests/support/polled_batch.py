@@ -14,6 +14,7 @@ from functions.poll.batch.poll_batch import poll_batch
 from shared import s3_keys as keys
 from shared.aws.object_store import ObjectStore
 from shared.bootstrap import Services
+from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, Job, JobState, Submission
 from shared.pacing.budget import Budget
@@ -112,7 +113,7 @@ class PolledBatch:
     def polled(self, reply: Reply | Exception | None = None, permit: Permit | None = None, left: float = 900) -> bool:
         """Poll it once, with this many seconds left; return whether it is then done."""
         self.doubles.reply = reply
-        outcome = poll_batch(self.services, self.job, self.seen, permit or Permit(), lambda: left)
+        outcome = poll_batch(Invocation(self.services, T + left), self.job, self.seen, permit or Permit())
         assert outcome.job_id == self.job.job_id
         return outcome.done
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import functions.poll.schedule.tick
 from functions.poll.batch.poll_batch import PollOutcome
+from shared.invocation import Invocation
 from shared.ledger import DueEntry
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
@@ -224,12 +225,12 @@ class TickParts:
 
     def run(self, remaining: float = 150.0) -> None:
         """Run one tick of an invocation that has this many seconds."""
-        functions.poll.schedule.tick.tick(self.services, lambda: remaining - self.clock.at)
+        functions.poll.schedule.tick.tick(Invocation(self.services, T + remaining))
 
-    def _advance_job(self, _services: Any, job_id: str, remaining: Any) -> bool:
+    def _advance_job(self, invocation: Invocation, job_id: str) -> bool:
         self.visits.append((self.clock.at, job_id))
         self.clock.at += self.seconds_per_visit
-        self.visit_seconds.append(remaining())
+        self.visit_seconds.append(invocation.seconds_left)
         self.order.append(job_id)
         if self.leased_visits:
             self.leased_visits -= 1
@@ -238,8 +239,8 @@ class TickParts:
             self.ledger.over(job)
         return True
 
-    def _poll_batch(self, _services: Any, job: Job, batch: Batch, _permit: Permit, remaining: Any) -> PollOutcome:
-        self.polled[batch.number] = remaining()
+    def _poll_batch(self, invocation: Invocation, job: Job, batch: Batch, _permit: Permit) -> PollOutcome:
+        self.polled[batch.number] = invocation.seconds_left
         self.order.append(batch.number)
         self.ledger.over(batch)
         return PollOutcome(job.job_id, done=self.polls_end_batches)

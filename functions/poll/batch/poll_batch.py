@@ -25,15 +25,14 @@ from shared.observability import batch_log_fields, count, logger
 from shared.other_account import api_of, other_account
 from shared.pacing.controls import PauseReason, Permit
 from shared.rejections import classify_rejection
-from shared.retry import poll_back_off, retry_until_deadline, soon_after
+from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
@@ -69,18 +68,17 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
     return not (batch.ending or batch.halving or is_over) and any(one.request_id for one in batch.pollable)
 
 
-def poll_batch(
-    services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]
-) -> PollOutcome:
+def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> PollOutcome:
     """Claim a batch and advance it.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
-    if needs_call(job, batch, services.now()) and remaining() < MIN_POLL_SECONDS + COLLECT_SECONDS:
-        return PollOutcome(job.job_id, done=False)  # it stays due
+    services = invocation.services
     now = services.now()
-    until = now + claim_seconds(batch.claims, min(remaining(), POLL_SECONDS + COLLECT_SECONDS) + 10)
+    if needs_call(job, batch, now) and not invocation.allows(MIN_POLL_SECONDS + COLLECT_SECONDS):
+        return PollOutcome(job.job_id, done=False)  # it stays due
+    until = now + claim_seconds(batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10)
     claim = services.ledger.claim_poll if batch.halving is None else services.ledger.claim_isolation
     try:
         claimed = claim(batch, until)
@@ -89,15 +87,16 @@ def poll_batch(
         report_stuck(claimed.claims, job.job_id, batch.number)
         if claimed.claims > MAX_CLAIMS:
             return PollOutcome(job.job_id, _give_up(services, job, claimed))
-        return PollOutcome(job.job_id, _advance_batch(services, job, claimed, permit, remaining))
+        return PollOutcome(job.job_id, _advance_batch(invocation, job, claimed, permit))
     except StorageError:
         # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it was written.
         services.ledger.postpone(replace(batch, due_at=until), services.now() + retry_seconds(batch.claims))
         raise
 
 
-def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, remaining: Callable[[], float]) -> bool:
+def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -> bool:
     """Process what is known already, else poll the API; return whether that made the batch `done`."""
+    services = invocation.services
     if batch.ending is not None:
         return collect(services, job, batch, None)
     if batch.halving is not None:
@@ -116,12 +115,12 @@ def _advance_batch(services: Services, job: Job, batch: Batch, permit: Permit, r
     now = services.now()
     count("PollCalls")
     with api_of(services, job).poll(
-        job.plan.model, submission.request_id, min(POLL_SECONDS, remaining() - COLLECT_SECONDS)
+        job.plan.model, submission.request_id, min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
     ) as reply:
         if isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this invocation lasts.
-            retry_until_deadline(lambda: services.store.put_if_absent(key, reply.body), services.sleep, remaining)
+            invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_lasting_error(services, job, batch)
             done = collect(services, job, batch, StoredReply(key, reply))
             _note_completion_time(services, job, batch, now)

@@ -9,9 +9,9 @@ from functions.poll.results.running_sha256 import RunningSha256, is_possible, un
 from shared.observability import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from shared.aws.object_store import ObjectStore
+    from shared.invocation import Invocation
     from shared.models import ResultFileProgress
 
 MAX_DIGEST_READ_BYTES = 1 << 30
@@ -33,8 +33,9 @@ def seconds_for_digests(files: Iterable[ResultFileProgress]) -> float:
     )
 
 
-def digest_of(store: ObjectStore, key: str, joined: ResultFileProgress, remaining: Callable[[], float]) -> str | None:
+def digest_of(invocation: Invocation, key: str, joined: ResultFileProgress) -> str | None:
     """A file's SHA-256: the running one, else from reading the file once more; None if it is too large for that."""
+    store = invocation.services.store
     if has_digest(joined):
         rest = unfinished_bytes(joined.size)
         return RunningSha256(joined.sha, store.get(key, joined.size - rest, rest)).hexdigest()
@@ -42,7 +43,7 @@ def digest_of(store: ObjectStore, key: str, joined: ResultFileProgress, remainin
     if joined.size <= MAX_DIGEST_READ_BYTES:
         for block in store.sections([(key, 0, joined.size)]):
             digest.update(block)
-            if remaining() < READ_RESERVE_SECONDS / 2:
+            if not invocation.allows(READ_RESERVE_SECONDS / 2):
                 break
         else:
             return digest.hexdigest()

@@ -15,9 +15,8 @@ from shared.models import BatchState
 from shared.observability import count, logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
     from shared.models import Job
 
 MAX_ERRORS_BYTES = 16_000_000
@@ -30,20 +29,20 @@ RESERVE_SECONDS = 20.0
 """Seconds left to the invocation below which no more batches are read."""
 
 
-def write_report(services: Services, job: Job, manifest: dict[str, Any], remaining: Callable[[], float]) -> None:
+def write_report(invocation: Invocation, job: Job, manifest: dict[str, Any]) -> None:
     """Write `report.html`, unless it exists.
 
     Args:
-        services: the process's services.
+        invocation: the running one.
         job: over, with its `completed_at`.
         manifest: the job's.
-        remaining: seconds that this invocation has left.
 
     Raises:
         StorageError: S3 or DynamoDB failed.
     """
+    services = invocation.services
     try:
-        timeline, ambiguous = _batches(services, job, remaining)
+        timeline, ambiguous = _batches(invocation, job)
         page = job_page(manifest, timeline, _failures(services, job, manifest), ambiguous)
     except RetryableError:
         raise
@@ -54,13 +53,13 @@ def write_report(services: Services, job: Job, manifest: dict[str, Any], remaini
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)
 
 
-def _batches(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Timeline, list[dict[str, Any]]]:
+def _batches(invocation: Invocation, job: Job) -> tuple[Timeline, list[dict[str, Any]]]:
     """When batches were submitted and collected, and those that may be billed twice."""
     timeline = Timeline(job.created_at, job.completed_at or job.created_at)
     ambiguous: list[dict[str, Any]] = []
     read = 0
-    for batch in islice(readable(services.ledger.batches(job.job_id)), MAX_BATCHES + 1):
-        if read == MAX_BATCHES or remaining() < RESERVE_SECONDS:
+    for batch in islice(readable(invocation.services.ledger.batches(job.job_id)), MAX_BATCHES + 1):
+        if read == MAX_BATCHES or not invocation.allows(RESERVE_SECONDS):
             timeline.complete = False
             break
         read += 1

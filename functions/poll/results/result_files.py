@@ -30,9 +30,10 @@ from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFilePro
 from shared.observability import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 SEGMENT_BYTES = 64 << 20
 """Approximate bytes of parts that one step joins."""
@@ -302,7 +303,7 @@ def _grown(size: int, joined: ResultFileProgress) -> int:
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
+def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     """Make a file from its segments, or continue to; return the job as it is afterwards, None if time ran out.
 
     Raises:
@@ -310,6 +311,7 @@ def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[
         LeaseLostError: another run holds the job.
         StorageError: an AWS service failed.
     """
+    services = invocation.services
     joined: ResultFileProgress = getattr(job, kind)
     key = file_key(job, kind)
     if services.store.head(key) is not None:
@@ -337,7 +339,7 @@ def assemble_file(services: Services, job: Job, kind: Kind, remaining: Callable[
     missing = [(number, source) for number, source in enumerate(sources, 1) if number not in there]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):
-            if remaining() < STEP_SECONDS:
+            if not invocation.allows(STEP_SECONDS):
                 return None
             list(
                 threads.map(
@@ -370,12 +372,12 @@ def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[byte
     services.store.put_if_absent(file_key(job, kind), content, file_metadata(job, kind), kind=content_type)
 
 
-def entry_of(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> FileEntry:
+def entry_of(invocation: Invocation, job: Job, kind: Kind) -> FileEntry:
     """A file that exists, as the manifest lists it."""
     joined: ResultFileProgress = getattr(job, kind)
     name = result_file(job, kind).name
     if not joined.size:
-        content = opening_of(services.store, job, kind)
+        content = opening_of(invocation.services.store, job, kind)
         return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = digest_of(services.store, file_key(job, kind), joined, remaining)
+    digest = digest_of(invocation, file_key(job, kind), joined)
     return FileEntry(name, kind, joined.size, digest, joined.lines)

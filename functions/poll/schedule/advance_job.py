@@ -38,11 +38,10 @@ from shared.observability import count, logger
 from shared.retry import exponential
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from functions.poll.batch.format_of_job import Kind
     from functions.poll.results.result_files import ReadyBatches
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
@@ -62,7 +61,7 @@ MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
 
-def advance_job(services: Services, job_id: str, remaining: Callable[[], float]) -> bool:
+def advance_job(invocation: Invocation, job_id: str) -> bool:
     """Visit a job: join what is final, finish it when everything is, write its status.
 
     Returns:
@@ -72,13 +71,14 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
         StorageError: an AWS service failed; the job is due again at its `due_at`.
         InvariantError: the batches do not tile the upload; the job does not finish.
     """
+    services = invocation.services
     now = services.now()
     job = services.ledger.job(job_id)
     if job is None or job.state in FINAL_JOB_STATES:
         return True
     if job.state is JobState.SPLITTING:
         try:
-            _watch_split(services, job, remaining)
+            _watch_split(invocation, job)
         except LeaseLostError:
             logger.info("another run joins", job_id=job_id)
         return True  # The end of split makes the job due.
@@ -90,9 +90,9 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             return True
-    until = now + claim_seconds(job.claims, min(LEASE_SECONDS, remaining() + 10))
+    until = now + claim_seconds(job.claims, min(LEASE_SECONDS, invocation.seconds_left + 10))
     try:
-        return _visit(services, job, until, remaining)
+        return _visit(invocation, job, until)
     except LeaseLostError:
         logger.info("lease lost", job_id=job_id)
         return False
@@ -104,53 +104,57 @@ def advance_job(services: Services, job_id: str, remaining: Callable[[], float])
         raise
 
 
-def _visit(services: Services, job: Job, until: float, remaining: Callable[[], float]) -> bool:
+def _visit(invocation: Invocation, job: Job, until: float) -> bool:
+    services = invocation.services
     leased = services.ledger.lease_job(job, services.now(), until)
     if leased is None:
         return False
     count("OldestJobAge", services.now() - leased.created_at)
     report_stuck(leased.claims, leased.job_id)
     if leased.claims > MAX_CLAIMS and leased.total is not None:
-        _give_up(services, leased, remaining)
+        _give_up(invocation, leased)
     else:
-        _advance(services, leased, remaining)
+        _advance(invocation, leased)
     return True
 
 
-def _advance(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+def _advance(invocation: Invocation, job: Job) -> None:
+    services = invocation.services
     if job.state is not JobState.FINALIZING:
         job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
-        job = sweep(services, job, remaining)
-    job, ahead = _join(services, job, remaining)
+        job = sweep(invocation, job)
+    job, ahead = _join(invocation, job)
     if not _is_all(job, ahead):
         if job.error is None and (fault := _fault(services, job, ahead)):
             failed = services.ledger.fail_job(job, fault, services.now())
             if failed:
-                _advance(services, failed, remaining)  # Its batches end without a call.
+                _advance(invocation, failed)  # Its batches end without a call.
                 return
         _update_status(services, job, ahead)
-    elif unfinished := _finalize(services, job, ahead, remaining):
+    elif unfinished := _finalize(invocation, job, ahead):
         services.ledger.release_job(unfinished, services.now())
 
 
-def _join(services: Services, job: Job, remaining: Callable[[], float]) -> tuple[Job, ReadyBatches]:
+def _join(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
     """Join what fills a step, as far as time allows; not while a sweep goes on, which makes more that can be joined."""
+    services = invocation.services
     ahead = next_final_batches(services, job, "output")
     sweep_at = next_sweep(job, services.now())
     if sweep_at is not None and sweep_at <= services.now():
         return job, ahead
-    while not _is_all(job, ahead) and ahead.fills_a_step(job) and remaining() > STEP_SECONDS:
+    while not _is_all(job, ahead) and ahead.fills_a_step(job) and invocation.allows(STEP_SECONDS):
         job = append_segment(services, job, "output", ahead, final=False)
         ahead = next_final_batches(services, job, "output")
     return job, ahead
 
 
-def _watch_split(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+def _watch_split(invocation: Invocation, job: Job) -> None:
     """Visit a job whose upload is still being read: join, judge, write the status, but touch neither lease nor claims.
 
     These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
     told last. A job that has an error is visited in between too: its status tells the error at once.
     """
+    services = invocation.services
     if services.now() < job.told_at + STATUS_SECONDS and job.error is None:
         return
     watched = follow_job_control(services, job.job_id)
@@ -166,7 +170,7 @@ def _watch_split(services: Services, job: Job, remaining: Callable[[], float]) -
         write_status(services, replace(noted, lease_until=0.0), status)
     if noted.error is None and (fault := _fault(services, noted, ahead)):
         services.ledger.fail_job(noted, fault, services.now())
-    _join(services, noted, remaining)
+    _join(invocation, noted)
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
@@ -198,15 +202,16 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Callable[[], float]) -> Job | None:
+def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
     """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
+    services = invocation.services
     if job.state is not JobState.FINALIZING:
         moved = services.ledger.begin_finalizing(job)
         if moved is None:
             raise LeaseLostError(job.job_id)
         job = moved
     if ahead.leaves:
-        if remaining() < STEP_SECONDS:
+        if not invocation.allows(STEP_SECONDS):
             return job
         job = append_segment(services, job, "output", ahead, final=True)
         if job.output.mark != ahead.leaves[-1].number:
@@ -214,21 +219,22 @@ def _finalize(services: Services, job: Job, ahead: ReadyBatches, remaining: Call
     if job.output.lines != job.total or job.sums.succeeded + job.sums.failed != job.total:
         raise coverage_error(job, f"{job.output.lines} lines for {job.total} records")
     for kind in _wanted(job):
-        written = _write_file(services, job, kind, remaining)
+        written = _write_file(invocation, job, kind)
         if written is None:
             return job
         job = written
-    if remaining() < seconds_for_digests(getattr(job, kind) for kind in _wanted(job)):
+    if not invocation.allows(seconds_for_digests(getattr(job, kind) for kind in _wanted(job))):
         return job
-    _close(services, job, _wanted(job), remaining)
+    _close(invocation, job, _wanted(job))
     return None
 
 
-def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[[], float]) -> None:
+def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     """The files exist: write what follows them, the manifest last; then status, notice, and the ledger's final state.
 
     The end time is pinned first, so that every object has the same one.
     """
+    services = invocation.services
     if job.ended_at is None:
         pinned = services.ledger.update_leased_job(job, {"ended_at": services.now()})
         if pinned is None:
@@ -237,8 +243,8 @@ def _close(services: Services, job: Job, kinds: list[Kind], remaining: Callable[
     job = replace(job, completed_at=job.ended_at)
     now = services.now()
     listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
-    manifest = build_manifest(job, listed, [entry_of(services, job, kind, remaining) for kind in kinds])
-    write_report(services, job, manifest, remaining)
+    manifest = build_manifest(job, listed, [entry_of(invocation, job, kind) for kind in kinds])
+    write_report(invocation, job, manifest)
     if job.plan.format == "bedrock" and not job.error:
         _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
     _put_result(services, job, "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
@@ -274,11 +280,12 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
     services.store.put_if_absent(key, retry_record(job, manifest, parent), kind=JSON_TYPE)
 
 
-def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+def _give_up(invocation: Invocation, job: Job) -> None:
     """End a job that could not be finished for days: `failed`, with the lines up to the fault.
 
     Nothing that was paid for is lost: answers and parts stay in staging until the bucket's lifecycle rule deletes them.
     """
+    services = invocation.services
     if services.store.head(keys.result(job.upload.key, job.job_id, "manifest.json")):
         # Everything is written; only the notice could not be published.
         _end(services, job, services.now(), is_complete=job.output.lines == job.total)
@@ -291,7 +298,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
     if moved is None:
         raise LeaseLostError(job.job_id)
     job = moved
-    while remaining() > STEP_SECONDS:
+    while invocation.allows(STEP_SECONDS):
         ahead = next_final_batches(services, job, "output", up_to_fault=True)
         if not ahead.leaves:
             break
@@ -299,7 +306,7 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
     kinds = []
     for kind in _wanted(job):
         try:
-            written = _write_file(services, job, kind, remaining)
+            written = _write_file(invocation, job, kind)
         except (InvariantError, ObjectNotFoundError):
             logger.exception("file not written", job_id=job.job_id, kind=kind)
             continue
@@ -307,17 +314,17 @@ def _give_up(services: Services, job: Job, remaining: Callable[[], float]) -> No
             return
         job = written
         kinds.append(kind)
-    _close(services, job, kinds, remaining)
+    _close(invocation, job, kinds)
 
 
-def _write_file(services: Services, job: Job, kind: Kind, remaining: Callable[[], float]) -> Job | None:
+def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     """Complete one result file; return the job as it is afterwards, None if there was not enough time."""
     while getattr(job, kind).mark != job.output.mark:
-        if remaining() < STEP_SECONDS:
+        if not invocation.allows(STEP_SECONDS):
             return None
-        behind = next_final_batches(services, job, kind)
-        job = append_segment(services, job, kind, behind, final=behind.last)
-    return assemble_file(services, job, kind, remaining)
+        behind = next_final_batches(invocation.services, job, kind)
+        job = append_segment(invocation.services, job, kind, behind, final=behind.last)
+    return assemble_file(invocation, job, kind)
 
 
 def _wanted(job: Job) -> list[Kind]:

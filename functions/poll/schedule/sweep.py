@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
 """Most batches of a page, and bytes of bodies that it may read after which it ends: a page takes seconds."""
@@ -52,21 +53,22 @@ PASSES = {
 }
 
 
-def sweep(services: Services, job: Job, remaining: Callable[[], float]) -> Job:
+def sweep(invocation: Invocation, job: Job) -> Job:
     """Adjust the batches of a leased job, as far as time allows; return the job as it is afterwards.
 
     Raises:
         LeaseLostError: another run holds the job.
         StorageError: DynamoDB failed.
     """
+    services = invocation.services
     now = services.now()
-    ends = now + min(MAX_SWEEP_SECONDS, remaining() - RESERVE_SECONDS)
+    ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - RESERVE_SECONDS)
     while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.
             write_status(services, job, build_status(job, job.told_succeeded, job.told_failed, None))
         page, is_last = _page(services, job, progress)
-        adjusted = _adjust_page(services, job, progress.goal, page, remaining)
+        adjusted = _adjust_page(invocation, job, progress.goal, page)
         moved = services.ledger.update_leased_job(
             job, {"sweep": _after(services, progress, page, adjusted, is_last=is_last)}
         )
@@ -131,10 +133,9 @@ def _after(services: Services, progress: Sweep, page: list[Batch], adjusted: int
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
 
-def _adjust_page(
-    services: Services, job: Job, goal: SweepGoal, page: list[Batch], remaining: Callable[[], float]
-) -> int:
+def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[Batch]) -> int:
     """Adjust each batch in isolation; return how many were adjusted."""
+    services = invocation.services
     now, apart = services.now(), _turn_seconds(services)
     held = [batch.number for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
     turns = {number: now + place * apart for place, number in enumerate(held)}
@@ -143,7 +144,7 @@ def _adjust_page(
         if batch.state is BatchState.READY and batch.ending:
             return _is_free(batch, now) and collect(services, job, batch, None)
         if goal in {SweepGoal.END, SweepGoal.END_ALL}:
-            return _end(services, job, goal, batch, remaining)
+            return _end(invocation, job, goal, batch)
         if goal is SweepGoal.HOLD:
             return _waits(batch) and not batch.held and services.ledger.hold(batch, now, job.deadline_at)
         if goal is SweepGoal.RELEASE and batch.number in turns:
@@ -172,15 +173,16 @@ def _is_free(batch: Batch, now: float) -> bool:
     return batch.claims == 0 or (batch.due_at is not None and batch.due_at <= now)
 
 
-def _end(services: Services, job: Job, goal: SweepGoal, batch: Batch, remaining: Callable[[], float]) -> bool:
+def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> bool:
     """End a batch if it may end now; one that is being submitted or split becomes due automatically."""
+    services = invocation.services
     now = services.now()
     if batch.state is BatchState.QUEUED:
-        return goal is SweepGoal.END_ALL and poll_batch(services, job, batch, Permit(), remaining).done
+        return goal is SweepGoal.END_ALL and poll_batch(invocation, job, batch, Permit()).done
     if batch.state is not BatchState.READY or batch.pieces:
         return False
     if batch.halving:  # The API's reason to refuse it says more than the job's.
-        return _is_free(batch, now) and poll_batch(services, job, batch, Permit(), remaining).done
+        return _is_free(batch, now) and poll_batch(invocation, job, batch, Permit()).done
     ending = job.ending(now) or CANCELLED
     if batch.pollable and goal is not SweepGoal.END_ALL:
         return services.ledger.keep_polling(batch, ending, now) is not None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 TICK_SECONDS = 52.0
 """Seconds that one tick runs rounds; the next tick starts a minute after this one started."""
@@ -91,14 +92,15 @@ class _CallsLeft:
     """Batches to poll are not read before this time, Unix seconds, because the poll queue was full."""
 
 
-def tick(services: Services, remaining: Callable[[], float]) -> None:
+def tick(invocation: Invocation) -> None:
     """Process due items until there are none, or the tick's time is over.
 
     Raises:
         StorageError: the table's index or its control items could not be read.
     """
+    services = invocation.services
     began = services.now()
-    ends = began + min(TICK_SECONDS, remaining() - 40)
+    ends = min(began + TICK_SECONDS, invocation.deadline - 40)
     watch_stack_control(services)
     counts = {work: services.ledger.count_open(work, MAX_COUNTED) for work in (DueKind.FIRST, DueKind.SUBMIT)}
     waiting = sum(counts.values())
@@ -110,31 +112,31 @@ def tick(services: Services, remaining: Callable[[], float]) -> None:
     calls = services.budget.calls_in(60)
     left = _CallsLeft(calls, calls // 2, calls, MAX_IDLE_VISITS)
     none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
-    _rounds(services, left, remaining, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
+    _rounds(invocation, left, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
     delete_staged(services, ends)
     count("Ticks")  # Last, so that a tick that dies is not counted.
 
 
-def wake(services: Services, message: WakeMessage, remaining: Callable[[], float]) -> None:
+def wake(invocation: Invocation, message: WakeMessage) -> None:
     """Process due items until the next tick, or until none will be due before it.
 
     Raises:
         StorageError: the table's index or its control items could not be read.
     """
+    services = invocation.services
     now = services.now()
     ends = services.wakes.begin(message.at, now)
     if ends is None:
         return
     calls = services.budget.calls_in(ends - now)
-    own = replace(services, queues=replace(services.queues, hops=message.hops))
+    own = replace(invocation, services=replace(services, queues=replace(services.queues, hops=message.hops)))
     over = ends + MAX_TICK_SECONDS - TICK_SECONDS
-    _rounds(own, _CallsLeft(calls, calls // 2, calls, 0), remaining, message.at, (ends, over), set())
+    _rounds(own, _CallsLeft(calls, calls // 2, calls, 0), message.at, (ends, over), set())
 
 
 def _rounds(
-    services: Services,
+    invocation: Invocation,
     left: _CallsLeft,
-    remaining: Callable[[], float],
     watched_from: float | None,
     limits: tuple[float, float],
     none_of: Collection[DueKind],
@@ -142,16 +144,16 @@ def _rounds(
     """Run rounds until there will be nothing to do before the end.
 
     Args:
-        services: the process's services.
+        invocation: the running one.
         left: what may still be sent.
-        remaining: seconds this invocation has left.
         watched_from: since when others need not wake this function, as the control item says; None if it does not.
         limits: when no further round begins, and when the last one has to be over, Unix seconds.
         none_of: kinds of which there is nothing, due or not, as was just counted.
     """
+    services = invocation.services
     ends, over = limits
     while True:
-        worked, following = _round(services, left, remaining, over, none_of)
+        worked, following = _round(invocation, left, over, none_of)
         none_of = set()
         pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
         if services.now() + pause < ends:
@@ -178,21 +180,19 @@ def _note_outstanding(services: Services, outstanding: int, ticked_at: float, un
     services.budget.note_outstanding(outstanding, full, ticked_at, until)
 
 
-def _round(
-    services: Services, left: _CallsLeft, remaining: Callable[[], float], over: float, none_of: Collection[DueKind]
-) -> tuple[bool, float]:
+def _round(invocation: Invocation, left: _CallsLeft, over: float, none_of: Collection[DueKind]) -> tuple[bool, float]:
     """Process each kind of due work once; batches for which there is no token are not read.
 
     Args:
-        services: the process's services.
+        invocation: the running one.
         left: what the tick may still send.
-        remaining: seconds this invocation has left.
         over: when the tick has to be over, Unix seconds.
         none_of: kinds of which there is nothing, due or not, as was just counted.
 
     Returns:
         Whether there was any work, and when the next work will be due.
     """
+    services = invocation.services
     now = services.now()
     free = services.budget.free(now)
     following: list[float] = []
@@ -205,7 +205,7 @@ def _round(
             following.append(next_at)
         return found
 
-    moved = _advance_due_jobs(services, due(DueKind.WORK, MAX_JOBS), remaining)
+    moved = _advance_due_jobs(invocation, due(DueKind.WORK, MAX_JOBS))
     most = MAX_EXAMINED_IN_A_PAUSE if free.paused else MAX_EXAMINED
     firsts = due(DueKind.FIRST, most if free.first or free.paused else 0, heeds=not free.paused)
     submits = due(DueKind.SUBMIT, most if free.submits or free.paused else 0, heeds=not free.paused)
@@ -219,8 +219,8 @@ def _round(
         sent += send_submits(services, submits, max(others, 0), pause)[0]
     left.submits -= sent
     left.firsts -= sent
-    polled = _polls(services, polls, left, remaining, over)
-    visited = _advance_due_jobs(services, idle, remaining, idle=True)
+    polled = _polls(invocation, polls, left, over)
+    visited = _advance_due_jobs(invocation, idle, idle=True)
     left.idle_visits -= visited
     return moved + sent + polled + visited > 0, min(following, default=math.inf)
 
@@ -228,16 +228,15 @@ def _round(
 # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _polls(
-    services: Services, dues: list[DueEntry], left: _CallsLeft, remaining: Callable[[], float], over: float
-) -> int:
+def _polls(invocation: Invocation, dues: list[DueEntry], left: _CallsLeft, over: float) -> int:
     """Poll as many as one round can, and send the rest to the queue; return how many were polled or sent."""
+    services = invocation.services
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
     time = over - RESERVE_SECONDS - services.now()
-    if min(time, remaining() - COLLECT_SECONDS) > MIN_POLL_SECONDS:
+    if min(time, invocation.seconds_left - COLLECT_SECONDS) > MIN_POLL_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
@@ -246,34 +245,21 @@ def _polls(
     handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
     if len(others) > room * BATCHES_PER_MESSAGE:
         left.look_at = services.now() + FULL_SECONDS
-
     until = min(over - RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
-
-    def limited() -> float:
-        return min(remaining(), until + COLLECT_SECONDS - services.now())
-
-    polled = _poll(services, in_hand, limited, remaining)
+    polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.polls -= handed + polled
     return recovered + handed + polled
 
 
-def advance_batches(services: Services, batches: Iterable[tuple[str, str]], remaining: Callable[[], float]) -> int:
+def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str]]) -> int:
     """Poll the batches that a message names, or collect those that need no poll, in parallel; return how many."""
-    found = load(services, (DueEntry(job_id, number, None) for job_id, number in batches))
-    return _poll(services, [one for one in found if one.batch.work is DueKind.POLL], remaining, remaining)
+    found = load(invocation.services, (DueEntry(job_id, number, None) for job_id, number in batches))
+    return _poll(invocation, [one for one in found if one.batch.work is DueKind.POLL])
 
 
-def _poll(
-    services: Services, found: list[DueItem], polling: Callable[[], float], remaining: Callable[[], float]
-) -> int:
-    """Poll batches and visit their jobs; return how many batches.
-
-    Args:
-        services: the process's services.
-        found: batches.
-        polling: seconds left for polls.
-        remaining: seconds this invocation has left.
-    """
+def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf) -> int:
+    """Poll batches, not beyond a time, Unix seconds, and visit their jobs; return how many batches."""
+    services, polling = invocation.services, invocation.until(until)
     found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
     now = services.now()
     calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
@@ -293,14 +279,14 @@ def _poll(
 
     def step(one: DueItem, permit: Permit) -> str | None:
         """The job's id if it got a part and is to be visited again."""
-        asked = poll_batch(services, one.job, one.batch, permit, polling)
+        asked = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this round are over: some take a minute.
-        return one.job.job_id if asked.done and not advance_job(services, one.job.job_id, remaining) else None
+        return one.job.job_id if asked.done and not advance_job(invocation, one.job.job_id) else None
 
     again = in_parallel(lambda pair: isolated(services, pair[0].due, lambda: step(*pair)), chosen)
     if wanted := {job_id for job_id in again if job_id}:
         services.sleep(REPEAT_SECONDS)
-        advance_jobs(services, sorted(wanted), remaining)
+        advance_jobs(invocation, sorted(wanted))
     return len(chosen)
 
 
@@ -342,17 +328,15 @@ def is_large(job: Job, now: float) -> bool:
     return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
 
 
-def _advance_due_jobs(
-    services: Services, dues: list[DueEntry], remaining: Callable[[], float], *, idle: bool = False
-) -> int:
+def _advance_due_jobs(invocation: Invocation, dues: list[DueEntry], *, idle: bool = False) -> int:
     """Visit due jobs, and send to queues those whose upload is still being read, and large ones; return how many.
 
     Args:
-        services: the process's services.
+        invocation: the running one.
         dues: entries of the index.
-        remaining: seconds this invocation has left.
         idle: whether the visits only show how far the jobs are; then large jobs are visited too, but only for a moment.
     """
+    services = invocation.services
     read = in_parallel(lambda due: isolated(services, due, lambda: services.ledger.job(due.job_id)), dues)
     found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
     turns = [one for one in found if one[1].state is JobState.SPLITTING]
@@ -360,8 +344,9 @@ def _advance_due_jobs(
     large = [] if idle else [one for one in rest if is_large(one[1], services.now())]
 
     def visit(due: DueEntry, job: Job) -> None:
-        ends = services.now() + (IDLE_VISIT_SECONDS if idle and is_large(job, services.now()) else math.inf)
-        advance_job(services, due.job_id, lambda: min(remaining(), ends - services.now()))
+        now = services.now()
+        ends = now + IDLE_VISIT_SECONDS if idle and is_large(job, now) else math.inf
+        advance_job(invocation.until(ends), due.job_id)
 
     queues = services.queues
     sent = _send_jobs(services, turns, SplitMessage, queues.split_url, MAX_TURNS_WAITING)
@@ -394,7 +379,10 @@ def _send_jobs(
     return len(chosen)
 
 
-def advance_jobs(services: Services, job_ids: Iterable[str], remaining: Callable[[], float]) -> None:
+def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:
     """Visit jobs, each isolated from the others; a job that fails is due again at its `due_at`."""
     dues = [DueEntry(job_id, "", None) for job_id in job_ids]
-    in_parallel(lambda due: isolated(services, due, lambda: advance_job(services, due.job_id, remaining)), dues)
+    in_parallel(
+        lambda due: isolated(invocation.services, due, lambda: advance_job(invocation, due.job_id)),
+        dues,
+    )

@@ -254,7 +254,7 @@ def test_run_without_lease_does_not_give_up_job(visited, monkeypatch):
     assert visited.files() == set()
 
 
-@pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS, 0), (STEP_SECONDS + 0.1, 1)])
+@pytest.mark.parametrize(("remaining", "lines"), [(STEP_SECONDS - 0.1, 0), (STEP_SECONDS, 1)])
 def test_given_up_job_appends_while_time_is_left(visited, remaining, lines):
     stuck(visited, (1, 0), None)
 

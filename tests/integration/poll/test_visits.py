@@ -214,7 +214,7 @@ def test_job_deleted_during_visit_stays_deleted(visited, table):
 
 @pytest.mark.parametrize(
     ("records", "remaining", "mark"),
-    [(1, 600, ""), (2, 600, "00000000"), (2, STEP_SECONDS + 0.1, "00000000"), (2, STEP_SECONDS, "")],
+    [(1, 600, ""), (2, 600, "00000000"), (2, STEP_SECONDS, "00000000"), (2, STEP_SECONDS - 0.1, "")],
     ids=["too little", "a step", "just enough time", "too little time"],
 )
 def test_visit_takes_step_if_time_allows(visited, short_steps, records, remaining, mark):
@@ -352,7 +352,7 @@ def test_next_visit_is_by_next_page_of_sweep(visited, sweep_due, due_at):
 def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
     visited.hold((records, 0), None)
 
-    visited.visit(STEP_SECONDS)
+    visited.visit(STEP_SECONDS - 0.1)
 
     assert (visited.job.due_at, visited.work) == ((T, "v1#work") if records == 2 else (T + 10, "v1#job"))
 

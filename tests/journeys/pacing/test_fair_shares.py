@@ -24,6 +24,7 @@ from functions.poll.schedule.tick import tick
 from shared.aws.attribute_values import attributes
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
+from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, SplitPlan, Submission, Upload
 from shared.pacing import budget as budget_module
 from shared.pacing.controls import PauseReason, Permit
@@ -256,8 +257,8 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
             waited.append(finished.wait(30))
         return real_collect(services, job, batch, reply)
 
-    def close(services, job, *more):
-        real_close(services, job, *more)
+    def close(invocation, job, kinds):
+        real_close(invocation, job, kinds)
         if "small" in job.upload.key:
             finished.set()
 
@@ -382,7 +383,7 @@ def test_tick_ends_within_a_minute_without_api(start, due_in):
     put_batches(job, 1, state=BatchState.QUEUED, due_in=due_in)
     began = time.time()
 
-    tick(services, lambda: TIMEOUT - (time.time() - began))
+    tick(Invocation(services, began + TIMEOUT))
 
     assert time.time() - began <= MINUTE
 

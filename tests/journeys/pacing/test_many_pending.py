@@ -20,6 +20,7 @@ from functions.poll.schedule.tick import (
     tick,
 )
 from shared.aws.queues import decode_message
+from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
 from tests.support.resources import ACCOUNT, BUCKET, REGION, TABLE
@@ -94,7 +95,7 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
     began = services.now()
     with monkeypatch.context() as patch:
         patch.setattr(botocore.client.BaseClient, "_make_api_call", counted)
-        tick(services, lambda: TIMEOUT - (services.now() - began))
+        tick(Invocation(services, began + TIMEOUT))
 
     rounds = MINUTE
     allowed = services.budget.calls_in(MINUTE)
@@ -122,7 +123,7 @@ def test_tick_looks_every_10_s_while_queue_is_full(pending, monkeypatch):
     monkeypatch.setattr(queues, "waiting", lambda *arguments: looks.append(1) or waiting(*arguments))
     began = services.now()
 
-    tick(services, lambda: TIMEOUT - (services.now() - began))
+    tick(Invocation(services, began + TIMEOUT))
 
     assert 1 < len(looks) <= TICK_SECONDS / 10 + 1
 
@@ -131,12 +132,12 @@ def test_tick_hands_over_what_it_cannot_reach(pending):
     """All tokens are used, but no more."""
     world, services = pending(300, 100)
     began = services.now()
-    tick(services, lambda: 42.0 - (services.now() - began))
+    tick(Invocation(services, began + 42))
     by_tick = sum(services.api.asked.values())
 
     answer = world.sqs.receive_message(QueueUrl=world.queues["PollQueue"], MaxNumberOfMessages=10)
     handed = [batch for message in answer["Messages"] for batch in decode_message(message["Body"]).batches]
-    advance_batches(services, handed, lambda: TIMEOUT)
+    advance_batches(Invocation(services, services.now() + TIMEOUT), handed)
 
     seconds = services.now() - began
     asked = sum(services.api.asked.values())
@@ -150,7 +151,7 @@ def test_tick_without_token_looks_at_no_batch(pending):
     services.budget.hold(services.now(), 300)
     before = items_of(world)
 
-    tick(services, lambda: TIMEOUT)
+    tick(Invocation(services, services.now() + TIMEOUT))
 
     assert items_of(world) == before
     assert not services.api.asked

@@ -19,6 +19,7 @@ from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, Obje
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, JobState, Part, SplitPlan, Submission, Upload
 from shared.pacing.controls import Controls, Rate
+from tests.support.visited_jobs import Watched
 
 JOB = "20261121T093000Z-0000000a"
 FOLDER = f"results/a.jsonl/{JOB}"
@@ -202,9 +203,9 @@ class World:
                 self.ledger.leaves[name], state=BatchState.DONE, part=part, completed_at=self.now, due_at=None
             )
 
-    def visit(self, remaining=lambda: 150.0):
+    def visit(self, left=lambda: 150.0):
         self.now += 10
-        finish.advance_job(self.services, JOB, remaining)
+        finish.advance_job(Watched(self.services, self.now + 150, left), JOB)
 
     @property
     def over(self):

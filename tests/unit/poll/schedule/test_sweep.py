@@ -10,6 +10,7 @@ from functions.poll.schedule import due_items
 from functions.poll.schedule import sweep as module
 from functions.poll.schedule.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError, UnreadableItemError
+from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
     CANCEL_NOW,
@@ -107,7 +108,7 @@ def ledger(monkeypatch):
         lambda _services, _job, status: swept.statuses.append(status["error"]),
     )
 
-    def poll_batch(_services, job, batch, permit, _remaining):
+    def poll_batch(_invocation, job, batch, permit):
         assert (permit.pause, permit.model_wait) == (None, None)
         swept.note("polled", batch)
         return PollOutcome(job.job_id, done=True)
@@ -120,7 +121,7 @@ def swept(ledger, changes, *batches, seconds=140.0):
     """The job after one visit has swept it."""
     ledger.held = [replace(batch, number=f"{number:08d}") for number, batch in enumerate(batches)]
     services = SimpleNamespace(ledger=ledger, now=lambda: ledger.now, budget=SimpleNamespace(interval=1_500))
-    return sweep(services, replace(RUNNING, **changes), lambda: seconds)
+    return sweep(Invocation(services, ledger.now + seconds), replace(RUNNING, **changes))
 
 
 # ── how far a visit comes ────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ import pytest
 
 import functions.poll.schedule.sweep
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
+from shared.invocation import Invocation
 from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, JobState, Sweep, SweepGoal
 from tests.support.ledger_items import JOB, READY, REASON, T
 
@@ -125,8 +126,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     job = replace(RUNNING, error=REASON)
     while job.sweep is None or job.sweep.passes == PASSES[SweepGoal.END]:
         visits += 1
-        ends = ledger.now + 150.0
-        job = sweep(services, job, lambda ends=ends: ends - ledger.now)
+        job = sweep(Invocation(services, ledger.now + 150.0), job)
         ledger.now += GAP_SECONDS
 
     assert ledger.now - T < 600

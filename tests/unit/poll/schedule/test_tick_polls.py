@@ -9,6 +9,7 @@ from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, P
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import PollMessage
+from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, JobState, Submission
 from shared.pacing.controls import Denied
 from tests.support.ledger_items import BATCH, JOB, T
@@ -33,7 +34,7 @@ def polls(count, **more):
 
 def asked(parts, numbers):
     """What a message that names batches comes to."""
-    return advance_batches(parts.services, [(JOB.job_id, number) for number in numbers], lambda: 100.0)
+    return advance_batches(Invocation(parts.services, T + 100), [(JOB.job_id, number) for number in numbers])
 
 
 def numbers_of(messages):
@@ -67,9 +68,9 @@ def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
 def test_silent_api_delays_work_30_s(parts, monkeypatch):
     waited = replace(SMALL, job_id="waited", due_at=T + 1)
 
-    def silent(_services, job, batch, _permit, remaining):
-        if remaining() >= MIN_POLL_SECONDS + COLLECT_SECONDS:
-            parts.clock.at += min(POLL_SECONDS, remaining() - COLLECT_SECONDS)
+    def silent(invocation, job, batch, _permit):
+        if invocation.allows(MIN_POLL_SECONDS + COLLECT_SECONDS):
+            parts.clock.at += min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
             parts.ledger.over(batch)
         return PollOutcome(job.job_id, done=False)
 
