@@ -19,6 +19,8 @@ from tests.support.ledger_items import JOB, T
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from functions.poll.schedule.dispatch_submits import SubmitCalls
+
 LONGEST = 200
 """Seconds after which a tick that does not end fails its test."""
 
@@ -245,10 +247,13 @@ class TickParts:
         self.ledger.over(batch)
         return PollOutcome(job.job_id, done=self.polls_end_batches)
 
-    def _send_submits(self, _services: Any, dues: list[DueEntry], calls: int, pause: float | None) -> tuple[int, int]:
-        self.submits.append((dues, calls, pause))
+    def _send_submits(self, dues: list[DueEntry], calls: SubmitCalls) -> int:
+        if calls.are_used_up:
+            return 0
+        self.submits.append((dues, max(calls.left, 0), calls.look_at))
         sent, used = self.submit_outcomes.pop(0) if self.submit_outcomes else (0, 0)
-        return sent, calls - used
+        calls.taken["model", ""] += used
+        return sent
 
     def _dispatch(self, _services: Any, found: list[Any]) -> int:
         self.recovered += [one.batch.number for one in found]

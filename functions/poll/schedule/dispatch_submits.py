@@ -40,70 +40,73 @@ MAX_POSTPONED_SECONDS = 1_800.0
 
 
 @dataclass
-class _Calls:
-    """Calls that this round may still make: tokens, and each model's room."""
+class SubmitCalls:
+    """Calls that the submits of one round may make: tokens, and each model's room. Each batch sent takes one.
+
+    Attributes:
+        services: the process's services.
+        left: calls that get a token; during a pause that is its probe, if one is due.
+        look_at: during a pause, when to read again what waits for its end, Unix seconds; None: there is no pause.
+        rooms: each model's room, by model and by account if that is not the stack's.
+        taken: calls taken, likewise.
+    """
 
     services: Services
     left: int
-    pause: float | None
-    """While a pause is in force, when to look again."""
+    look_at: float | None
     rooms: dict[tuple[str, str], ModelRoom] = field(default_factory=dict)
-    """Each model's room, by model and by account if that is not the stack's."""
-    sent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    taken: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether no more batches are read; during a pause they are, because some need no call."""
+        return self.left <= 0 and self.look_at is None
 
     def blocked_until(self, found: DueItem, now: float) -> float | None:
         """When to read a batch again; None if it may be submitted now."""
-        if self.pause is not None and self.left <= 0:
-            return self.pause
+        if self.look_at is not None and self.left <= 0:
+            return self.look_at
         target = self._target(found.job)
         if target not in self.rooms:
             model, account = target
             self.rooms[target] = self.services.budget.model_room(model, now, account)
         room = self.rooms[target]
-        if room.batches is None or self.sent[target] < room.batches:
+        if room.batches is None or self.taken[target] < room.batches:
             return None
         if room.full:
             return max(room.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS))
         return room.until
 
     def take(self, job: Job) -> None:
-        """Count one batch of a job as sent."""
+        """Take the call of one batch of a job."""
         self.left -= 1
-        self.sent[self._target(job)] += 1
+        self.taken[self._target(job)] += 1
 
     def _target(self, job: Job) -> tuple[str, str]:
         return job.plan.model, other_account(self.services, job)
 
 
-def send_submits(services: Services, dues: list[DueEntry], calls: int, pause: float | None) -> tuple[int, int]:
-    """Send due batches to the submit function: as many as may call, and those that need no call.
+def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
+    """Send due batches, the most urgent first, to the submit function; return how many.
 
-    Args:
-        services: the process's services.
-        dues: entries of the index, the most urgent first.
-        calls: how many submits can get a token.
-        pause: while one is in force, when to look again; then `calls` are its probes.
-
-    Returns:
-        How many were sent, and how many of `calls` are left.
+    These are as many as may call, and those that need no call.
     """
-    if not dues:
-        return 0, calls
-    may = _Calls(services, calls, pause)
+    if not dues or calls.are_used_up:
+        return 0
+    services, sent = calls.services, 0
     room = MAX_WAITING - services.queues.waiting(services.queues.submit_url)
-    sent = 0
-    while dues and sent < room:
-        size = max(min(may.left, room - sent), 1)
+    while dues and sent < room and not calls.are_used_up:
+        size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
-        go, put_off = _sort(load(services, chosen), may, services.now())
+        go, put_off = _sort(load(services, chosen), calls, services.now())
         in_parallel(lambda one: isolated(services, one[0].due, lambda: _postpone(services, *one)), put_off)
         sent += dispatch(services, go)
-        if may.left <= 0 and pause is None:
-            break
-    return sent, may.left
+    return sent
 
 
-def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
+def _sort(
+    found: Iterable[DueItem], calls: SubmitCalls, now: float
+) -> tuple[list[DueItem], list[tuple[DueItem, float]]]:
     """The batches to send, and those to postpone, each with the time until when."""
     go: list[DueItem] = []
     put_off: list[tuple[DueItem, float]] = []
@@ -112,10 +115,10 @@ def _sort(found: Iterable[DueItem], may: _Calls, now: float) -> tuple[list[DueIt
             go.append(one)
         elif one.job.is_held:
             put_off.append((one, now + HELD_POLL_SECONDS))
-        elif (until := may.blocked_until(one, now)) is not None:
+        elif (until := calls.blocked_until(one, now)) is not None:
             put_off.append((one, until))
-        elif may.left > 0:
-            may.take(one.job)
+        elif calls.left > 0:
+            calls.take(one.job)
             go.append(one)
     return go, put_off
 

@@ -21,6 +21,7 @@ from functions.poll.schedule.dispatch_submits import (
     DISPATCHED_SECONDS,
     MAX_EXAMINED,
     MAX_EXAMINED_IN_A_PAUSE,
+    SubmitCalls,
     dispatch,
     send_submits,
 )
@@ -80,7 +81,7 @@ REPEAT_SECONDS = 1.0
 
 
 @dataclass
-class _CallsLeft:
+class _Allowance:
     """What a tick may still send to queues: no more than can call the API before the next tick."""
 
     firsts: int
@@ -90,6 +91,16 @@ class _CallsLeft:
     idle_visits: int
     look_at: float = 0.0
     """Batches to poll are not read before this time, Unix seconds, because the poll queue was full."""
+
+    @staticmethod
+    def of(calls: int, idle_visits: int) -> _Allowance:
+        """The allowance of a tick in which so many calls can be made."""
+        return _Allowance(calls, calls // 2, calls, idle_visits)
+
+    def spend_submits(self, sent: int) -> None:
+        """Spend submits of either kind."""
+        self.firsts -= sent
+        self.submits -= sent
 
 
 def tick(invocation: Invocation) -> None:
@@ -109,8 +120,7 @@ def tick(invocation: Invocation) -> None:
     looks = waiting + outstanding > 0  # An idle tick ends at once, and writes nothing more to say so.
     _note_outstanding(services, outstanding, began, ends if looks else began)
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
-    calls = services.budget.calls_in(60)
-    left = _CallsLeft(calls, calls // 2, calls, MAX_IDLE_VISITS)
+    left = _Allowance.of(services.budget.calls_in(60), MAX_IDLE_VISITS)
     none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
     _rounds(invocation, left, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
     delete_staged(services, ends)
@@ -128,15 +138,15 @@ def wake(invocation: Invocation, message: WakeMessage) -> None:
     ends = services.wakes.begin(message.at, now)
     if ends is None:
         return
-    calls = services.budget.calls_in(ends - now)
+    left = _Allowance.of(services.budget.calls_in(ends - now), 0)
     own = replace(invocation, services=replace(services, queues=replace(services.queues, hops=message.hops)))
     over = ends + MAX_TICK_SECONDS - TICK_SECONDS
-    _rounds(own, _CallsLeft(calls, calls // 2, calls, 0), message.at, (ends, over), set())
+    _rounds(own, left, message.at, (ends, over), set())
 
 
 def _rounds(
     invocation: Invocation,
-    left: _CallsLeft,
+    left: _Allowance,
     watched_from: float | None,
     limits: tuple[float, float],
     none_of: Collection[DueKind],
@@ -180,7 +190,7 @@ def _note_outstanding(services: Services, outstanding: int, ticked_at: float, un
     services.budget.note_outstanding(outstanding, full, ticked_at, until)
 
 
-def _round(invocation: Invocation, left: _CallsLeft, over: float, none_of: Collection[DueKind]) -> tuple[bool, float]:
+def _round(invocation: Invocation, left: _Allowance, over: float, none_of: Collection[DueKind]) -> tuple[bool, float]:
     """Process each kind of due work once; batches for which there is no token are not read.
 
     Args:
@@ -212,23 +222,22 @@ def _round(invocation: Invocation, left: _CallsLeft, over: float, none_of: Colle
     polls = due(DueKind.POLL, min(free.polls, left.polls) if now >= left.look_at else 0)
     idle = due(DueKind.JOB, min(MAX_JOBS, left.idle_visits), heeds=left.idle_visits > 0)
     pause = free.look_at if free.paused else None
-    may = min(free.first, left.firsts)
-    sent, unused = send_submits(services, firsts, may, pause)
-    others = min(free.submits - (may - unused), left.submits - sent)
-    if others > 0 or free.paused:
-        sent += send_submits(services, submits, max(others, 0), pause)[0]
-    left.submits -= sent
-    left.firsts -= sent
+    first_calls = SubmitCalls(services, min(free.first, left.firsts), pause)
+    sent = send_submits(firsts, first_calls)
+    left.spend_submits(sent)
+    tokens = free.submits - first_calls.taken.total()
+    others = send_submits(submits, SubmitCalls(services, min(tokens, left.submits), pause))
+    left.spend_submits(others)
     polled = _polls(invocation, polls, left, over)
     visited = _advance_due_jobs(invocation, idle, idle=True)
     left.idle_visits -= visited
-    return moved + sent + polled + visited > 0, min(following, default=math.inf)
+    return moved + sent + others + polled + visited > 0, min(following, default=math.inf)
 
 
 # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _polls(invocation: Invocation, dues: list[DueEntry], left: _CallsLeft, over: float) -> int:
+def _polls(invocation: Invocation, dues: list[DueEntry], left: _Allowance, over: float) -> int:
     """Poll as many as one round can, and send the rest to the queue; return how many were polled or sent."""
     services = invocation.services
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
