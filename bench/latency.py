@@ -31,8 +31,10 @@ from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging
 from functions.submit.records import stream as reading
 from functions.submit.split import split
+from functions.submit.turn import take_turn
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import Queues
+from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.ledger.item_keys import job_key
 from shared.models import Batch, Job, JobState, SplitPlan, Upload
@@ -160,7 +162,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
         now=time.time,
     )
     began, computed = time.monotonic(), time.process_time()
-    split(services, job, leased=True, remaining=lambda: SECONDS + 30.0)
+    take_turn(Invocation(services, time.time() + SECONDS + 30.0), job, split, leased=True)
     seconds = time.monotonic() - began
     return {"batches": ledger.created, "seconds": seconds, "cpu": time.process_time() - computed}
 

@@ -8,7 +8,7 @@ from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.submit.messages import process_message
 from shared.bootstrap import services
-from shared.invocation import seconds_left
+from shared.invocation import Invocation
 from shared.observability import LoggingBatchProcessor, logger, metrics
 
 if TYPE_CHECKING:
@@ -27,4 +27,4 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noq
 
 def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Process one message."""
-    process_message(services(), record.body, record.receipt_handle, seconds_left(lambda_context))
+    process_message(Invocation.of(services(), lambda_context), record.body, record.receipt_handle)

@@ -1,37 +1,48 @@
-"""Messages of the submit function: a batch to submit, an upload to continue, S3's notification of a new one."""
+"""Messages of the submit function: a batch to submit, an upload to continue, S3's notification of a new one.
+
+If the function fails or dies at a message, an error on an item counts as a claim, so that the item ends in time. Only
+an upload's first message has no item yet that would become due again.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from functions.submit.create_job import get_or_create_job
-from functions.submit.failed_messages import count_failures, retry_soon_after_death
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch
+from functions.submit.turn import take_turn
 from functions.submit.upload_events import parse_notification
 from functions.submit.validate_upload import validate
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
-from shared.retry import retry_until_deadline
+from shared.claims import report_stuck, retry_seconds
+from shared.errors import StorageError
 from shared.s3_keys import is_validation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
     from shared.models import Job
 
+DEATH_MARGIN_SECONDS = 30.0
+"""Seconds after an invocation's end at which its message is delivered again if it died."""
+FAILED_AGAIN_SECONDS = 900.0
+"""Seconds until the message of an invocation that failed is delivered again: five tries take over an hour."""
 
-def process_message(services: Services, body: str, receipt: str, remaining: Callable[[], float]) -> None:
+
+def process_message(invocation: Invocation, body: str, receipt: str) -> None:
     """Process one message.
 
     Args:
-        services: the process's clients and settings.
+        invocation: this one.
         body: the message.
         receipt: its receipt handle.
-        remaining: seconds this invocation has left.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.
@@ -41,27 +52,57 @@ def process_message(services: Services, body: str, receipt: str, remaining: Call
         message = decode_message(body)
     except msgspec.ValidationError:
         # Until its job is created, only this message can retry an upload.
-        with retry_soon_after_death(services, receipt, remaining):
+        with _retry_soon_after_death(invocation, receipt):
             for upload in parse_notification(body):
-                with services.called_by_message(0) as own:
-                    if found := retry_until_deadline(partial(get_or_create_job, own, upload), own.sleep, remaining):
+                with invocation.called_by_message(0) as own:
+                    if found := own.retry(partial(get_or_create_job, own.services, upload)):
                         job, created = found
-                        _read_upload(own, job, leased=created, remaining=remaining)
+                        _read_upload(own, job, leased=created)
         return
-    with services.called_by_message(message.hops) as own:
+    with invocation.called_by_message(message.hops) as own:
         match message:
             case SubmitMessage(job_id, number):
-                with count_failures(own, job_id, number):
-                    submit_batch(own, job_id, number, remaining)
+                with _count_failures(own.services, job_id, number):
+                    submit_batch(own, job_id, number)
             case SplitMessage(job_id):
-                with count_failures(own, job_id):
-                    if known := own.ledger.job(job_id):
-                        _read_upload(own, known, leased=False, remaining=remaining)
+                with _count_failures(own.services, job_id):
+                    if known := own.services.ledger.job(job_id):
+                        _read_upload(own, known, leased=False)
             case _:
                 raise msgspec.ValidationError("a message for another function")
 
 
-def _read_upload(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
+def _read_upload(invocation: Invocation, job: Job, *, leased: bool) -> None:
     """Split an upload, or only validate it, for one turn."""
-    read = validate if is_validation(job.upload.key) else split
-    read(services, job, leased=leased, remaining=remaining)
+    take_turn(invocation, job, validate if is_validation(job.upload.key) else split, leased=leased)
+
+
+@contextmanager
+def _count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
+    """Count an error before an item was claimed as a claim of it; otherwise its message would fail forever.
+
+    Nothing was sent for it, so it is due again soon, whatever lease its message had.
+    """
+    try:
+        yield
+    except Exception:
+        now = services.now()
+        if found := services.ledger.unclaimed(job_id, number, now):
+            due, claims = found
+            services.ledger.set_aside(due, claims + 1, now + retry_seconds(claims))
+            report_stuck(claims + 1, job_id, number)
+        raise
+
+
+@contextmanager
+def _retry_soon_after_death(invocation: Invocation, receipt: str) -> Iterator[None]:
+    """Have the message of an upload delivered again soon if this invocation dies, not after the queue's 15 minutes."""
+    queues = invocation.services.queues
+    with suppress(StorageError):  # Then it is delivered again later.
+        queues.hide(queues.upload_url, receipt, invocation.seconds_left + DEATH_MARGIN_SECONDS)
+    try:
+        yield
+    except Exception:
+        with suppress(StorageError):
+            queues.hide(queues.upload_url, receipt, FAILED_AGAIN_SECONDS)
+        raise

@@ -7,7 +7,7 @@ after the lease looks for a receipt or a reply of that attempt before it treats 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -32,16 +32,15 @@ from shared.observability import batch_log_fields, count, logger
 from shared.other_account import api_of, other_account
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.rejections import classify_rejection, token_state
-from shared.retry import retry_until_deadline, soon_after, submit_back_off
+from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
 from shared.workers_ai.results import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shared.bootstrap import Services
+    from shared.invocation import Invocation
 
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""
@@ -58,34 +57,34 @@ MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
 
 
-def submit_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
+def submit_batch(invocation: Invocation, job_id: str, number: str) -> None:
     """Advance one batch: submit it, or settle what an earlier run left.
 
     Args:
-        services: the process's clients and settings.
+        invocation: this one.
         job_id: the job.
         number: the batch's number.
-        remaining: seconds this invocation has left.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
-    _advance_batch(services, job_id, number, remaining)
+    services = invocation.services
+    _advance_batch(invocation, job_id, number)
     if int(number[:8]) < FAST_START_BATCHES:
         batch = services.ledger.batch(job_id, number)
         if batch and batch.ending and batch.state is BatchState.READY:
             services.queues.send(PollMessage(((job_id, number),)))
 
 
-def _advance_batch(services: Services, job_id: str, number: str, remaining: Callable[[], float]) -> None:
-    now = services.now()
+def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
+    services, now = invocation.services, invocation.services.now()
     batch = services.ledger.batch(job_id, number)
     job = services.ledger.job(job_id)
     if batch is None or job is None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
-        batch = _recover(services, job, batch)
+        batch = _Submit(invocation, job, batch).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending:
         return
     if batch.halving:
@@ -97,8 +96,8 @@ def _advance_batch(services: Services, job_id: str, number: str, remaining: Call
         _end(services, batch, ending)
     elif job.is_held:
         _hold(services, job, batch, now)
-    elif remaining() > POST_SECONDS + SETTLE_SECONDS:
-        _try(services, job, batch, remaining)
+    elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
+        _try(invocation, job, batch)
 
 
 def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
@@ -112,39 +111,10 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     return None
 
 
-def _try(services: Services, job: Job, batch: Batch, remaining: Callable[[], float]) -> None:
-    now, api, account = services.now(), api_of(services, job), other_account(services, job)
-    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
-    if isinstance(permit, Denied):
-        _wait(services, batch, permit)
-        return
-    if permit.pause and permit.pause.reason is PauseReason.OUTAGE and token_state(services, api) is TokenState.UNKNOWN:
-        # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
-        # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
-        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
-        _wait(services, batch, Denied(now + min(2 * permit.pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
-        return
-    # Read before the POST, so that nothing comes between the request_id and the table.
-    first_ask = services.times.first_poll(job.plan.model, batch.number, now)
-    if job.deadline_at is not None:
-        first_ask = min(first_ask, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
-    # Read before the claim, so that nothing that can fail comes between the claim and the POST.
-    size = batch.round_size or batch.body_size
-    body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
-    if remaining() < POST_SECONDS + SETTLE_SECONDS:
-        return  # it stays due
-    now = services.now()
-    fence = now + remaining() + SUBMIT_LEASE_MARGIN_SECONDS
-    try:
-        claimed = services.ledger.begin_submit(batch, fence)
-    except StorageError:
-        # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
-        services.ledger.undo_submit(batch, fence, services.now())
-        raise
-    if claimed is None:
-        return
-    with api.submit(job.plan.model, body, min(POST_SECONDS, remaining() - SETTLE_SECONDS)) as reply:
-        _settle(services, job, claimed, permit, reply, first_ask, remaining)
+def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
+    """End the batch's records without another submit, unless one of its ids still returns its answer."""
+    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
+    return settle(batch, ending, services.now(), **updates)
 
 
 def _hold(services: Services, job: Job, batch: Batch, now: float) -> None:
@@ -165,188 +135,236 @@ def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
     services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited)
 
 
-def _settle(
-    services: Services,
-    job: Job,
-    batch: Batch,
-    permit: Permit,
-    reply: Reply,
-    first_ask: float,
-    remaining: Callable[[], float],
-) -> None:
-    """Record the outcome of a POST; a batch that was accepted is polled after `first_ask` seconds."""
-    count("SubmitCalls")
-    match reply:
-        case Accepted(request_id):
-            _accepted(services, job, batch, request_id, first_ask, remaining)
-        case Answer(answer):
-            key = keys.raw(job.job_id, batch.number, batch.attempt, 0)
-            retry_until_deadline(lambda: services.store.put_if_absent(key, answer), services.sleep, remaining)
-            _accepted(services, job, batch, "", 0.0, remaining)
-        case Rejected(code=code):
-            verdict = retry_until_deadline(
-                lambda: classify_rejection(services, job, batch, reply, polling=False),
-                services.sleep,
-                remaining,
-            )
-            logger.info("submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict)
-            count(METRIC_OF_CLASS[verdict])
-            retry_until_deadline(
-                lambda: _rejected(services, job, batch, permit, reply, verdict), services.sleep, remaining
-            )
-            if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
-                services.budget.lift(Permit(pause=permit.pause), job.plan.model)
-            return
-        case Failed(code, message):
-            retry_until_deadline(lambda: _isolate_or_end(services, batch, code, message), services.sleep, remaining)
-        case OutcomeUnknown(reason):
-            logger.warning("submit unknowable", **batch_log_fields(batch), reason=reason)
-            retry_until_deadline(
-                lambda: _ambiguous(services, job, batch, permit, services.now()), services.sleep, remaining
-            )
-            return
-        case _:  # Pending is not an answer to a submit
-            retry_until_deadline(
-                lambda: _ambiguous(services, job, batch, permit, services.now()), services.sleep, remaining
-            )
-            return
-    services.budget.lift(permit, job.plan.model)
-    clear_lasting_error(services, job, batch)
-
-
-def _accepted(
-    services: Services, job: Job, batch: Batch, request_id: str, first_ask: float, remaining: Callable[[], float]
-) -> None:
-    """Record the request_id; at the table's first failure, write a receipt to S3 before trying the table again."""
-    now = services.now()
-    submission = Submission(request_id, batch.attempt, now, batch.round)
-    prompt = int(batch.number[:8]) < FAST_START_BATCHES
-    due_at = now + first_ask + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
-    is_safe = False
-
-    def record() -> Batch | None:
-        nonlocal is_safe
-        try:
-            return services.ledger.accept(batch, submission, due_at)
-        except StorageError:
-            is_safe = is_safe or _leave_receipt(services, batch, submission)
-            raise
-
-    try:
-        taken = retry_until_deadline(record, services.sleep, remaining)
-    except StorageError:
-        return  # the recovery after the lease finds the receipt
-    if taken is None:
-        _leave_receipt(services, batch, submission)
+def _try(invocation: Invocation, job: Job, batch: Batch) -> None:
+    """Submit a batch if the budget permits it now."""
+    services, now, account = invocation.services, invocation.services.now(), other_account(invocation.services, job)
+    permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)
+    if isinstance(permit, Denied):
+        _wait(services, batch, permit)
         return
-    count("BatchesAccepted")
-    logger.info("batch accepted", **batch_log_fields(taken), attempt=taken.attempt, requests=taken.requests)
-    _schedule_first_poll(services, job, batch, first_ask)
+    api, pause = api_of(services, job), permit.pause
+    if pause and pause.reason is PauseReason.OUTAGE and token_state(services, api) is TokenState.UNKNOWN:
+        # An API that does not answer the free call would not answer a submit either: one more unknown outcome.
+        # If the budget has no call left for it (None), the submit is the probe; one call a minute would never suffice.
+        services.budget.pause(PauseReason.OUTAGE, now, "no answer", permit, account)
+        _wait(services, batch, Denied(now + min(2 * pause.step, MAX_OUTAGE_WAIT_SECONDS), paused=True))
+        return
+    # Read before the claim, so that nothing comes between the claim and the POST, or the request_id and the table.
+    first_poll = services.times.first_poll(job.plan.model, batch.number, now)
+    if job.deadline_at is not None:
+        first_poll = min(first_poll, max(job.deadline_at - now, 0.0))  # Its last poll is not later than it has to be.
+    size = batch.round_size or batch.body_size
+    body = services.store.get(keys.staged(job.job_id, batch.number, batch.round), 0, size)
+    if invocation.allows(POST_SECONDS + SETTLE_SECONDS):  # otherwise it stays due
+        _Submit(invocation, job, batch, permit, first_poll).send(body)
 
 
-def _leave_receipt(services: Services, batch: Batch, submission: Submission) -> bool:
-    """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
-    named = batch_log_fields(batch) | {"request_id": submission.request_id}
-    logger.error("request_id not recorded", **named, attempt=batch.attempt)
-    key = keys.receipt(batch.job_id, batch.number, batch.attempt)
-    try:
-        services.store.put_if_absent(key, msgspec.json.encode(submission))
-    except StorageError as error:
-        logger.error("receipt not written", **named, reason=str(error))
-        return False
-    return True
+@dataclass(slots=True)
+class _Submit:
+    """One submit of a batch. This is what costs money: each POST of a body may be billed.
 
+    Attributes:
+        invocation: the one that submits, or recovers.
+        job: the batch's job.
+        batch: as it was read; once claimed, as the claim wrote it.
+        permit: the budget's.
+        first_poll: seconds from the acceptance to the first poll.
+    """
 
-def _schedule_first_poll(services: Services, job: Job, batch: Batch, delay: float) -> None:
-    """Note the acceptance in the job; for one of its first batches, send the message that polls it."""
-    if not job.seen_accepted:
-        services.ledger.record_acceptance(job.job_id)
-    if int(batch.number[:8]) < FAST_START_BATCHES:
-        services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=delay)
+    invocation: Invocation
+    job: Job
+    batch: Batch
+    permit: Permit = field(default_factory=Permit)
+    first_poll: float = 0.0
 
+    @property
+    def services(self) -> Services:
+        """The process's clients and settings."""
+        return self.invocation.services
 
-def _rejected(services: Services, job: Job, batch: Batch, permit: Permit, reply: Rejected, verdict: ErrorClass) -> None:
-    """Process a rejection: what happens to the batch, and to later calls."""
-    now, ledger, budget = services.now(), services.ledger, services.budget
-    code, account = reply.code or reply.status, other_account(services, job)
-    match verdict:
-        case ErrorClass.MODEL_WAITS:
-            until = budget.delay_model(job.plan.model, now, str(code), permit)
-            ledger.refuse(batch, soon_after(until, 15))
-        case ErrorClass.HOLD:
-            until = soon_after(budget.hold(now, reply.retry_after), 10)
-            ledger.refuse(batch, until, paused=batch.paused + until - now)
-        case ErrorClass.QUOTA:
-            budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
-            ledger.refuse(batch, now + 300, paused=batch.paused + 300)
-        case ErrorClass.ACCOUNT:
-            budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
-            ledger.refuse(batch, now + 60, paused=batch.paused + 60)
-        case ErrorClass.MODEL:
-            words = model_error_message(job.plan.model, code)
-            _end(services, batch, ErrorDetail("rejected", words))
-            if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
-                services.queues.send(AdvanceMessage(job.job_id))
-        case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
-            is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
-            _isolate_or_end(services, batch, code, FIREWALL if is_firewall else reply.message)
-        case _:
-            since = note_lasting_error(services, job, batch, code, polling=False)
-            ledger.refuse(batch, now + submit_back_off(batch.refusals), refusals=batch.refusals + 1, vain_since=since)
+    # ── one POST ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def send(self, body: bytes) -> None:
+        """Claim the batch, post its body, and settle the outcome."""
+        #  claim                        POST                  outcome                invocation's        fence
+        #    │                            │                      │                      end                │
+        #    ├── ready → submitting ──────┼── up to 60 s ────────┼── 45 s to record ────┼── 30 s margin ───┤
+        #    │   if no attempt came       │   no HTTP retry      │   queued, ready, or  │   for clocks     │
+        #    │   between (one write)      │                      │   a receipt in S3    │   that differ    │
+        #    └─────────────── nobody else tries this batch; whoever comes later recovers it ───────────────┘
+        ledger = self.services.ledger
+        fence = self.invocation.deadline + SUBMIT_LEASE_MARGIN_SECONDS
+        try:
+            claimed = ledger.begin_submit(self.batch, fence)
+        except StorageError:
+            # It may be written all the same. Nothing was sent, so nobody has to wait for the fence, or call it unknown.
+            ledger.undo_submit(self.batch, fence, self.services.now())
+            raise
+        if claimed is None:
+            return
+        self.batch = claimed
+        seconds = min(POST_SECONDS, self.invocation.seconds_left - SETTLE_SECONDS)
+        with api_of(self.services, self.job).submit(self.job.plan.model, body, seconds) as reply:
+            self.settle(reply)
 
-def _isolate_or_end(services: Services, batch: Batch, code: int | None, message: str) -> None:
-    """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
-    words = "Workers AI refused this request"
-    reason = attach_api_message(
-        services.store, batch, ErrorDetail("rejected", words if code is None else f"{words} ({code})"), message
-    )
-    if batch.round:
-        _end(services, batch, replace(reason, code="inference_failed"))
-    elif batch.sendable == 1:
-        services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
-    else:
-        services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
+    def settle(self, reply: Reply) -> None:
+        """Record the outcome of the POST, and what it says about later calls."""
+        retry, batch, permit, model = self.invocation.retry, self.batch, self.permit, self.job.plan.model
+        count("SubmitCalls")
+        match reply:
+            case Accepted(request_id):
+                self.record(request_id)
+            case Answer(answer):
+                key = keys.raw(batch.job_id, batch.number, batch.attempt, 0)
+                retry(lambda: self.services.store.put_if_absent(key, answer))
+                self.first_poll = 0.0
+                self.record("")
+            case Failed(code, message):
+                retry(lambda: self._isolate_or_end(code, message))
+            case Rejected(code=code):
+                verdict = retry(lambda: classify_rejection(self.services, self.job, batch, reply, polling=False))
+                logger.info(
+                    "submit refused", **batch_log_fields(batch), code=code, status=reply.status, verdict=verdict
+                )
+                count(METRIC_OF_CLASS[verdict])
+                retry(lambda: self._reject(reply, verdict))
+                if permit.pause and _closes_pause(permit.pause, verdict, reached=reply.status > 0):
+                    self.services.budget.lift(Permit(pause=permit.pause), model)
+                return
+            case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
+                if isinstance(reply, OutcomeUnknown):
+                    logger.warning("submit unknowable", **batch_log_fields(batch), reason=reply.reason)
+                retry(lambda: self._end_ambiguous(self.services.now()))
+                return
+        self.services.budget.lift(permit, model)
+        clear_lasting_error(self.services, self.job, batch)
 
+    def record(self, request_id: str) -> None:
+        """Record the request_id; at the table's first failure, write a receipt to S3 before trying the table again."""
+        now, batch = self.services.now(), self.batch
+        submission = Submission(request_id, batch.attempt, now, batch.round)
+        prompt = int(batch.number[:8]) < FAST_START_BATCHES
+        due_at = now + self.first_poll + (POLL_GRACE_SECONDS if prompt and request_id else 0.0)
+        is_safe = False
 
-def _ambiguous(services: Services, job: Job, batch: Batch, permit: Permit, since: float) -> Batch | None:
-    """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
-    now = services.now()
-    count("AmbiguousSubmits")
-    services.budget.pause(PauseReason.OUTAGE, since, "no answer", permit, other_account(services, job))
-    times = batch.unknowable + 1
-    if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
-        ending = ErrorDetail(
-            "submit_unknown",
-            "It is unknown whether Workers AI accepted this request, so it was not sent again.",
-        )
-        return _end(services, batch, ending, unknowable=times)
-    return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
+        def accept() -> Batch | None:
+            nonlocal is_safe
+            try:
+                return self.services.ledger.accept(batch, submission, due_at)
+            except StorageError:
+                is_safe = is_safe or self._leave_receipt(submission)
+                raise
 
+        try:
+            taken = self.invocation.retry(accept)
+        except StorageError:
+            return  # the recovery after the lease finds the receipt
+        if taken is None:
+            self._leave_receipt(submission)
+            return
+        count("BatchesAccepted")
+        logger.info("batch accepted", **batch_log_fields(taken), attempt=taken.attempt, requests=taken.requests)
+        self._schedule_first_poll()
 
-def _end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object) -> Batch | None:
-    """End the batch's records without another submit, unless one of its ids still returns its answer."""
-    settle = services.ledger.keep_polling if batch.pollable else services.ledger.end_without_answer
-    return settle(batch, ending, services.now(), **updates)
+    def recover(self) -> Batch | None:
+        """Settle a submit whose function died, from what it left behind; return the batch as it is afterwards."""
+        services, batch = self.services, self.batch
+        try:
+            receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
+        except ObjectNotFoundError:
+            if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
+                logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
+                # It died some time ago, so the pause starts then, and this batch may probe it now.
+                return self._end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
+            submission = Submission("", batch.attempt, services.now(), batch.round)
+        else:
+            submission = msgspec.json.decode(receipt, type=Submission)
+        accepted = services.ledger.accept(batch, submission, services.now())
+        if accepted:
+            self._schedule_first_poll()
+        return accepted
 
+    def _leave_receipt(self, submission: Submission) -> bool:
+        """Record in the log and in S3 an acceptance that the table did not store; return whether S3 has it."""
+        batch = self.batch
+        named = batch_log_fields(batch) | {"request_id": submission.request_id}
+        logger.error("request_id not recorded", **named, attempt=batch.attempt)
+        key = keys.receipt(batch.job_id, batch.number, batch.attempt)
+        try:
+            self.services.store.put_if_absent(key, msgspec.json.encode(submission))
+        except StorageError as error:
+            logger.error("receipt not written", **named, reason=str(error))
+            return False
+        return True
 
-def _recover(services: Services, job: Job, batch: Batch) -> Batch | None:
-    """Settle a submit whose function died, from what it left behind; return the batch as it is afterwards."""
-    now = services.now()
-    try:
-        receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
-    except ObjectNotFoundError:
-        if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
-            logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
-            # It died some time ago, so the pause starts then, and this batch may probe it now.
-            return _ambiguous(services, job, batch, Permit(), batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
-        submission = Submission("", batch.attempt, now, batch.round)
-    else:
-        submission = msgspec.json.decode(receipt, type=Submission)
-    accepted = services.ledger.accept(batch, submission, now)
-    if accepted:
-        _schedule_first_poll(services, job, batch, 0)
-    return accepted
+    def _schedule_first_poll(self) -> None:
+        """Note the acceptance in the job; for one of its first batches, send the message that polls it."""
+        services, batch = self.services, self.batch
+        if not self.job.seen_accepted:
+            services.ledger.record_acceptance(batch.job_id)
+        if int(batch.number[:8]) < FAST_START_BATCHES:
+            services.queues.send(PollMessage(((batch.job_id, batch.number),)), delay=self.first_poll)
+
+    # ── no acceptance ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _reject(self, reply: Rejected, verdict: ErrorClass) -> None:
+        """Process a rejection: what happens to the batch, and to later calls."""
+        services, job, batch, permit = self.services, self.job, self.batch, self.permit
+        now, ledger, budget = services.now(), services.ledger, services.budget
+        code, account = reply.code or reply.status, other_account(services, job)
+        match verdict:
+            case ErrorClass.MODEL_WAITS:
+                until = budget.delay_model(job.plan.model, now, str(code), permit)
+                ledger.refuse(batch, soon_after(until, 15))
+            case ErrorClass.HOLD:
+                until = soon_after(budget.hold(now, reply.retry_after), 10)
+                ledger.refuse(batch, until, paused=batch.paused + until - now)
+            case ErrorClass.QUOTA:
+                budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
+                ledger.refuse(batch, now + 300, paused=batch.paused + 300)
+            case ErrorClass.ACCOUNT:
+                budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), permit, account)
+                ledger.refuse(batch, now + 60, paused=batch.paused + 60)
+            case ErrorClass.MODEL:
+                words = model_error_message(job.plan.model, code)
+                _end(services, batch, ErrorDetail("rejected", words))
+                if ledger.fail_job(job, ErrorDetail("unknown_model", words), now):
+                    services.queues.send(AdvanceMessage(job.job_id))
+            case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
+                is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
+                self._isolate_or_end(code, FIREWALL if is_firewall else reply.message)
+            case _:
+                since = note_lasting_error(services, job, batch, code, polling=False)
+                back_off = submit_back_off(batch.refusals)
+                ledger.refuse(batch, now + back_off, refusals=batch.refusals + 1, vain_since=since)
+
+    def _isolate_or_end(self, code: int | None, message: str) -> None:
+        """The API refused the batch's content: the poll function isolates the bad record, so that only it fails."""
+        services, batch = self.services, self.batch
+        words = "Workers AI refused this request"
+        plain = ErrorDetail("rejected", words if code is None else f"{words} ({code})")
+        reason = attach_api_message(services.store, batch, plain, message)
+        if batch.round:
+            _end(services, batch, replace(reason, code="inference_failed"))
+        elif batch.sendable == 1:
+            services.ledger.end_without_answer(batch, reason, services.now(), cause=cause_of(code))
+        else:
+            services.ledger.begin_isolation(batch, reason, cause_of(code), services.now())
+
+    def _end_ambiguous(self, since: float) -> Batch | None:
+        """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`; return the batch as it is then."""
+        services, batch = self.services, self.batch
+        now = services.now()
+        count("AmbiguousSubmits")
+        services.budget.pause(PauseReason.OUTAGE, since, "no answer", self.permit, other_account(services, self.job))
+        times = batch.unknowable + 1
+        if services.settings.ambiguous_submit == "fail" or times >= MAX_AMBIGUOUS_SUBMITS:
+            ending = ErrorDetail(
+                "submit_unknown",
+                "It is unknown whether Workers AI accepted this request, so it was not sent again.",
+            )
+            return _end(services, batch, ending, unknowable=times)
+        return services.ledger.refuse(batch, now + submit_back_off(0), unknowable=times)
 
 
 def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:

@@ -6,9 +6,7 @@ the job item records the turn. If a run dies before the item is written, the nex
 
 from __future__ import annotations
 
-import math
 from array import array
-from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -17,23 +15,11 @@ import msgspec
 
 from functions.submit.create_batches import output_tokens
 from functions.submit.job_options import pinned_options
-from functions.submit.plan_upload import reader_for
-from functions.submit.records.stream import read_decompressed
-from functions.submit.split import (
-    RESERVE_SECONDS,
-    TURN_SECONDS,
-    Turn,
-    check_turn,
-    cut_upload,
-    give_back_lease,
-    lease_turn,
-    plan,
-)
 from functions.submit.validation_page import validation_page
 from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
 from shared.cost import Tokens, cost_of, estimate_tokens
-from shared.errors import StorageError, UploadError
+from shared.errors import UploadError
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
 from shared.models import Checkpoint, ErrorDetail, Job, JobState, Staging
@@ -41,9 +27,8 @@ from shared.observability import logger
 from shared.options import encode_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from functions.submit.records.cut import Cut
+    from functions.submit.turn import Turn
     from shared.bootstrap import Services
 
 MAX_LISTED = 100
@@ -105,42 +90,27 @@ class Progress(msgspec.Struct):
         return Checkpoint(self.offset, self.line, self.record)
 
 
-def validate(services: Services, job: Job, *, leased: bool, remaining: Callable[[], float]) -> None:
+def validate(turn: Turn) -> None:
     """Read an upload for one turn, from where the last one ended; at the upload's end, write the report.
 
-    Args:
-        services: the process's clients and settings.
-        job: as just read or created.
-        leased: whether this invocation created the job, and so holds its lease.
-        remaining: seconds this invocation has left.
-
     Raises:
-        StorageError: an AWS service failed; the job is due again at its `due_at`.
+        StorageError: an AWS service failed.
     """
-    held = lease_turn(services, job, leased=leased)
-    if held is None:
-        return
-    try:
-        _take_turn(services, held, remaining)
-    except StorageError:
-        give_back_lease(services, held)
-        raise
-
-
-def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> None:
+    services, job = turn.services, turn.job
     error = job.error
     if error is None and job.claims > MAX_CLAIMS:
         error = ErrorDetail("internal", "Dropbatch could not read the whole upload.")
     progress = Progress()
     if error is None:
         try:
-            job = plan(services, job, remaining)
+            turn.plan()
+            job = turn.job
             progress, seen = _progress(services, job)
-            is_read = _read(services, job, progress, seen, remaining)
+            _read(turn, progress, seen)
         except UploadError as fault:
             error = ErrorDetail(fault.code, fault.message)
         else:
-            if not is_read:
+            if not turn.finished:
                 _put_progress(services, job, progress, seen)
                 services.ledger.release_job(job, services.now(), validated_turns=job.validated_turns + 1)
                 return
@@ -158,27 +128,18 @@ def _take_turn(services: Services, job: Job, remaining: Callable[[], float]) -> 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read(services: Services, job: Job, progress: Progress, seen: set[int], remaining: Callable[[], float]) -> bool:
-    """Add what one turn reads to the progress and the references seen; return whether the upload's end was reached."""
-    begun = progress.place
-    longest = TURN_SECONDS if job.plan.packing == "plain" else math.inf
-    turn = Turn(services, job, services.now() + min(longest, remaining() - RESERVE_SECONDS), begun, begun)
-    check = partial(check_turn, services, job, turn, remaining)
-
-    def counted(blocks: Iterator[bytes]) -> Iterator[bytes]:
-        for block in blocks:
-            progress.bytes += len(block)
-            yield block
-
-    blocks = counted(read_decompressed(services.store, job.upload, job.plan, begun.offset, check))
-    cuts = cut_upload(job, begun, progress.cuts, turn.blocks(blocks), reader_for(services, job))
-    for one in turn.cuts(cuts):
-        if not isinstance(one, Checkpoint):
-            add_cut(job, progress, seen, one)
-        progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
+def _read(turn: Turn, progress: Progress, seen: set[int]) -> None:
+    """Add what one turn reads to the progress and the references seen."""
+    turn.begin(progress.place)
+    try:
+        for one in turn.read(progress.place, progress.cuts):
+            if not isinstance(one, Checkpoint):
+                add_cut(turn.job, progress, seen, one)
+            progress.offset, progress.line, progress.record = turn.place.offset, turn.place.line, turn.place.record
+    finally:
+        progress.bytes += turn.bytes_unpacked
     if not turn.finished:
         progress.bytes = min(progress.bytes, progress.offset)  # the offset counts a line feed even if the last has none
-    return turn.finished
 
 
 def add_cut(job: Job, progress: Progress, seen: set[int], cut: Cut) -> None:

@@ -14,8 +14,7 @@ from botocore.exceptions import ClientError
 
 import functions.poll.results.result_files
 import functions.poll.schedule.tick
-import functions.submit.split
-import functions.submit.validate_upload
+import functions.submit.turn
 from local.workers_ai import Fault
 from shared.s3_keys import result
 from tests.support.resources import BUCKET, TABLE
@@ -36,8 +35,7 @@ DONE_BY_AWS = {
 @pytest.fixture
 def small_steps(monkeypatch):
     """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
-    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.submit.validate_upload, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.results.result_files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.results.result_files, "MIN_COPY_BYTES", 300)

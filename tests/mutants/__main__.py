@@ -53,6 +53,7 @@ DECIDING = (
     "shared/workers_ai/error_codes.py",
     "functions/submit/create_job.py",
     "functions/submit/split.py",
+    "functions/submit/turn.py",
     "functions/submit/records/cut.py",
     "functions/submit/batch_limits.py",
     "functions/submit/submit_batch.py",

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from functions.submit.split import split
+from functions.submit.turn import take_turn
 from shared.errors import StorageError
+from shared.invocation import Invocation
 from shared.models import Batch, Checkpoint, ErrorDetail, Job, JobState, SplitPlan, Upload
 from shared.pacing.wakes import LeftDue
 from shared.staged_batch import build_body
@@ -62,7 +64,7 @@ class Fake:
     def run(self, *, leased: bool = False, remaining: float = 150.0) -> bool:
         """Run one turn; return whether the process survived."""
         try:
-            split(self.services, self.job, leased=leased, remaining=lambda: remaining)
+            take_turn(Invocation(self.services, self.clock + remaining), self.job, split, leased=leased)
         except (DiedError, StorageError):
             self.strikes_at = 0
             return False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from functions.submit.submit_batch import submit_batch
 from shared.errors import ObjectNotFoundError
+from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, Job
 from shared.pacing.controls import Denied, Permit
@@ -75,7 +76,7 @@ class Submitting:
 
     def run(self) -> None:
         """Process the batch's message."""
-        submit_batch(self.services, self.job_id, self.number, lambda: self.ends - self.clock)
+        submit_batch(Invocation(self.services, self.ends), self.job_id, self.number)
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""

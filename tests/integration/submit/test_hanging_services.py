@@ -18,7 +18,9 @@ from functions.submit import submit_batch as send
 from shared import bootstrap as composition
 from shared.bootstrap import BUSY_PAUSES, Waits
 from shared.errors import StorageError
+from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
+from shared.pacing.controls import Permit
 
 TRIES = 3
 BATCH = Batch(
@@ -103,19 +105,18 @@ def begin(black_hole, monkeypatch):
 
 
 @pytest.fixture
-def remaining():
-    """Time for each step that hangs once, and not twice."""
-    ends = time.monotonic() + 15.0
-    return lambda: ends - time.monotonic()
+def ends():
+    """When the invocation ends: it has time for each step that hangs once, and not twice."""
+    return time.time() + 15.0
 
 
-def test_receipt_is_written_while_table_hangs(begin, black_hole, remaining):
+def test_receipt_is_written_while_table_hangs(begin, black_hole, ends):
     services = dataclasses.replace(begin(), store=Kept())
     tried = []
     write = services.store.put_if_absent
     services.store.put_if_absent = lambda key, body: (tried.append(len(black_hole.held)), write(key, body))[1]
 
-    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+    send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 
     ((key, receipt),) = services.store.objects.items()
     assert key == "staging/j/00000000/receipt-1"
@@ -123,7 +124,7 @@ def test_receipt_is_written_while_table_hangs(begin, black_hole, remaining):
     assert tried == [TRIES]
 
 
-def test_recovered_table_gets_request_id(begin, remaining, monkeypatch):
+def test_recovered_table_gets_request_id(begin, ends, monkeypatch):
     services = dataclasses.replace(begin(), store=Kept(), sleep=lambda seconds: None)
     outcomes = [StorageError("no answer"), StorageError("no answer"), BATCH]
     asked = []
@@ -135,19 +136,19 @@ def test_recovered_table_gets_request_id(begin, remaining, monkeypatch):
         return outcome
 
     services.ledger.accept = accept
-    monkeypatch.setattr(send, "_schedule_first_poll", lambda *_: asked.append("soon"))
+    monkeypatch.setattr(send._Submit, "_schedule_first_poll", lambda *_: asked.append("soon"))
 
-    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+    send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 
     assert (outcomes, asked, len(services.store.objects)) == ([], ["soon"], 1)
 
 
-def test_request_id_is_logged_if_s3_hangs_too(begin, remaining, caplog):
+def test_request_id_is_logged_if_s3_hangs_too(begin, ends, caplog):
     services = begin()
 
-    send._accepted(services, JOB, BATCH, "id-1", 5.0, remaining)
+    send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 
-    assert remaining() > 0
+    assert ends > time.time()
     assert {(record.message, record.request_id) for record in caplog.records} == {
         ("request_id not recorded", "id-1"),
         ("receipt not written", "id-1"),

@@ -8,7 +8,7 @@ import pytest
 import functions.poll.batch.poll_batch
 import functions.poll.schedule.advance_job
 import functions.poll.schedule.tick
-import functions.submit.split
+import functions.submit.turn
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
@@ -193,7 +193,7 @@ def test_batch_without_requests_ends_alone(start, api):
 
 def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    real = functions.submit.split.cut
+    real = functions.submit.turn.cut
 
     def breaks_off(plan, place, number, blocks):
         for piece in real(plan, place, number, blocks):
@@ -201,7 +201,7 @@ def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
                 raise StorageError("S3 breaks off")
             yield piece
 
-    monkeypatch.setattr(functions.submit.split, "cut", breaks_off)
+    monkeypatch.setattr(functions.submit.turn, "cut", breaks_off)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
 
     assert 72 <= hours_to_end(world, most=90) <= 80

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from functions.submit import create_job as jobs
-from functions.submit import split, validate_upload
+from functions.submit import turn
 from functions.submit.records import cut, stream
 from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
@@ -65,7 +65,7 @@ def test_dead_run_is_continued_within_a_minute(slow):
 
 def test_run_without_lease_stops(slow, monkeypatch):
     said = []
-    monkeypatch.setattr(split.logger, "info", lambda words, **_: said.append(words))
+    monkeypatch.setattr(turn.logger, "info", lambda words, **_: said.append(words))
 
     def another_has_it(world, job_id):
         ledger = Ledger(world.dynamodb, TABLE)
@@ -86,7 +86,7 @@ def test_run_without_lease_stops(slow, monkeypatch):
 def test_job_planned_before_growth_keeps_batch_size(start, monkeypatch):
     monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn stages one batch
+    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)  # each turn stages one batch
     world.upload("a.jsonl", BODY, model=M2M)
     world.deliver("UploadQueue")
     job = job_item(world)
@@ -101,7 +101,7 @@ def test_job_planned_before_growth_keeps_batch_size(start, monkeypatch):
 def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
     monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=10)
-    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)
     world.upload("a.jsonl", BODY, model=M2M)
 
     world.settle(minutes=60)
@@ -113,8 +113,7 @@ def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
 def test_turns_continue_among_blank_lines(start, monkeypatch, folder):
     monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 100)
     monkeypatch.setattr(stream, "RANGE_BYTES", 64)
-    monkeypatch.setattr(split, "TURN_SECONDS", -1.0)  # each turn reads one batch or one stretch of blank lines
-    monkeypatch.setattr(validate_upload, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)  # each turn reads one batch or one stretch of blank lines
     world = start(MAX_REQUESTS_PER_BATCH=2)
     first, rest = BODY[: BODY.index(b"\n") + 1], BODY[BODY.index(b"\n") + 1 :]
     content = first + b"\n" * 1_000 + rest

@@ -4,7 +4,7 @@ from io import BytesIO
 
 import pytest
 
-import functions.submit.split
+import functions.submit.turn
 from local.workers_ai import expected_result
 from tests.support.resources import BUCKET
 from tests.support.translations import M2M, greetings
@@ -15,7 +15,7 @@ ODD = "a b+c%2F漢 & ü?.jsonl"
 @pytest.fixture
 def world(start, monkeypatch):
     """Splits a batch of two records at a turn, and then gives up its turn."""
-    monkeypatch.setattr(functions.submit.split, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
     return start(MAX_REQUESTS_PER_BATCH=2)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import functions.submit.validate_upload
+import functions.submit.turn
 from local.workers_ai import WorkersAI
 from tests.support.deaths import WRITES, Boundaries, mortal_world
 from tests.support.world import BUCKET
@@ -25,7 +25,7 @@ def report(world):
 
 @pytest.fixture
 def one_batch_a_turn(monkeypatch):
-    monkeypatch.setattr(functions.submit.validate_upload, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
 
 
 def check(world):

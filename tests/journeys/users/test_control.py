@@ -223,7 +223,7 @@ def test_batch_being_submitted_is_settled_first(small, api):
 
 
 def test_split_stops_and_unread_records_have_no_lines(start, monkeypatch):
-    monkeypatch.setattr("functions.submit.split.TURN_SECONDS", -1.0)
+    monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     job_id = begun(world, 10)  # One batch a turn.
     command(world, job_id, "cancel")

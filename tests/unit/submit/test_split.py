@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit import create_batches
-from functions.submit import split as module
+from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
 from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
@@ -186,7 +185,7 @@ def test_batches_before_fault_are_sent_immediately():
 
 
 def test_ended_turn_has_item_for_each_object(monkeypatch):
-    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)
     fake = Fake()
 
     assert fake.run()

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from functions.submit import split as module
+from functions.submit import split, turn
 from functions.submit.records import cut, stream
 from shared.errors import StorageError
+from shared.invocation import Invocation
 from shared.models import Checkpoint, JobState
 from tests.support.splitting import RECORDS, Fake
 
@@ -58,10 +59,10 @@ def test_turn_ends_and_resumes_among_blank_lines(blank):
         blank.reads.clear()
         assert blank.run()
         turns += 1
-        assert blank.clock - begun <= module.TURN_SECONDS + 40
+        assert blank.clock - begun <= turn.TURN_SECONDS + 40
         assert blank.reads[0] == (before.offset if before else 0)
 
-    assert turns >= BLANK // 100 * 10 // (module.TURN_SECONDS + 40)
+    assert turns >= BLANK // 100 * 10 // (turn.TURN_SECONDS + 40)
     check_whole(blank)
 
 
@@ -81,7 +82,7 @@ def test_lease_is_renewed_among_blank_lines(blank):
 
     times = [at for at, _ in renewed]
     assert len(times) > 1
-    assert max(later - earlier for earlier, later in pairwise(times)) < module.LEASE_RENEWAL_SECONDS
+    assert max(later - earlier for earlier, later in pairwise(times)) < split.LEASE_RENEWAL_SECONDS
     assert blank.job.blank_until.record == len(FEW)
     assert blank.job.blank_until.offset > blank.batches["00000002"].end.offset
 
@@ -155,6 +156,5 @@ def test_archive_turn_does_not_end_among_blanks(blank):
 def test_turn_that_s3_gives_nothing_to_is_tried_again(blank, claims):
     """An upload that is not packed never ends because reading is slow."""
     job = replace(blank.job, claims=claims)
-    turn = module.Turn(blank.services, job, blank.clock, Checkpoint(), Checkpoint())
     with pytest.raises(StorageError):
-        module.check_turn(blank.services, job, turn, lambda: 30.0, skipping=False)
+        turn.Turn(Invocation(blank.services, blank.clock + 30.0), job).check(skipping=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from functions.submit import split as module
+from functions.submit import turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, UploadError
 from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl, JobState
@@ -42,7 +42,7 @@ def test_turn_resumes_after_last_batch():
 
 
 def test_partly_read_upload_is_due_immediately(monkeypatch):
-    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)
     fake = Fake()
 
     assert fake.run()

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import shared.claims
-from functions.submit import split as module
-from functions.submit.split import Turn, TurnOverError, check_turn
+from functions.submit import turn as module
+from functions.submit.turn import Turn, TurnOverError
 from shared.errors import StorageError, UploadError
+from shared.invocation import Invocation
 from shared.models import JobState
 from tests.support.splitting import SIZES, UPLOAD, Fake, place
 
@@ -108,8 +109,8 @@ def test_turn_lasts(monkeypatch, packing, remaining, lasts):
     assert [turn.ends for turn in turns] == [NOW + lasts]
 
 
-def turn_of(fake, *, ends=NOW, begun=0, at=0):
-    return Turn(fake.services, fake.job, ends, place(begun), place(at))
+def turn_of(fake, *, ends=NOW, begun=0, at=0, left=0.0):
+    return Turn(Invocation(fake.services, fake.clock + left), fake.job, None, ends, place(begun), place(at))
 
 
 @pytest.mark.parametrize(("clock", "cuts"), [(NOW - 1, 3), (NOW, 3), (NOW + 1, 1)])
@@ -140,22 +141,21 @@ def test_unpacking_stops_at_end_of_turn():
     fake = Fake()
     turn = turn_of(fake, at=1)
 
-    check_turn(fake.services, fake.job, turn, lambda: 0.0, skipping=False)
+    turn.check(skipping=False)
     fake.clock = NOW + 1
     with pytest.raises(TurnOverError):
-        check_turn(fake.services, fake.job, turn, lambda: 0.0, skipping=False)
+        turn.check(skipping=False)
 
 
 @pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
 @pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadError)])
 def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claims, error):
     fake = Fake()
-    job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
-    turn = turn_of(fake, ends=0.0, begun=7, at=7)
+    fake.job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
 
-    check_turn(fake.services, job, turn, lambda: wanted + 0.1, skipping=skipping)
+    turn_of(fake, ends=0.0, begun=7, at=7, left=wanted + 0.1).check(skipping=skipping)
     with pytest.raises(error, match=f"after {place(7).offset} unpacked bytes"):
-        check_turn(fake.services, job, turn, lambda: wanted, skipping=skipping)
+        turn_of(fake, ends=0.0, begun=7, at=7, left=wanted).check(skipping=skipping)
 
 
 @pytest.mark.parametrize(("packing", "code"), [("plain", "unknown_format"), ("gzip", "broken_archive")])

@@ -1,0 +1,239 @@
+"""One turn of reading an upload: its lease, its time, and its bytes as cuts. Split and validation share it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from functions.submit.create_job import LEASE_SECONDS
+from functions.submit.plan_upload import check_model, plan_upload, reader_for
+from functions.submit.records.convert import cut_converted
+from functions.submit.records.cut import cut
+from functions.submit.records.stream import read_decompressed
+from shared import s3_keys as keys
+from shared.claims import claim_seconds, report_stuck, retry_seconds
+from shared.errors import LeaseLostError, StorageError, UploadError
+from shared.models import Checkpoint, Job, JobState
+from shared.observability import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
+
+    from functions.submit.records.cut import Cut
+    from shared.bootstrap import Services
+    from shared.formats.base import Reader
+    from shared.invocation import Invocation
+
+MAX_BYTES_WITHOUT_BATCH = 4 << 30
+"""Most unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
+
+TURN_SECONDS = 60.0
+"""How long one run reads before it ends its turn; for an archive, which each turn reads again, as long as it can."""
+RESERVE_SECONDS = 30.0
+"""Time a run keeps to stage its last batch and to release the job."""
+DETECT_RESERVE_SECONDS = 10.0
+"""Time kept while an archive's beginning is read, to release the job."""
+SKIP_RESERVE_SECONDS = 45.0
+"""Time that must be left when an archive has been skipped to where the last turn ended, to make progress."""
+SKIP_TRIES = 3
+"""Turns in a row without that time, after which the archive counts as too large."""
+
+
+class TurnOverError(Exception):
+    """The turn's time ended between two batches; never leaves this module."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn, whose lease this run holds.
+
+    Attributes:
+        invocation: the one that takes the turn.
+        job: as it was leased, or its lease renewed, last.
+        reader: converts the job's records; None if they are sent as written.
+        ends: Unix seconds.
+        begun: where it began.
+        place: end of the last batch cut, or of the blank lines after it.
+        barren: unpacked bytes read since then.
+        bytes_read: stored bytes of the upload that have been read.
+        bytes_unpacked: unpacked bytes that have been read.
+        finished: whether the upload was read to its end.
+    """
+
+    invocation: Invocation
+    job: Job
+    reader: Reader | None = None
+    ends: float = 0.0
+    begun: Checkpoint = field(default_factory=Checkpoint)
+    place: Checkpoint = field(default_factory=Checkpoint)
+    barren: int = 0
+    bytes_read: int = 0
+    bytes_unpacked: int = 0
+    finished: bool = False
+
+    @property
+    def services(self) -> Services:
+        """The process's clients and settings."""
+        return self.invocation.services
+
+    def plan(self) -> None:
+        """Pin the job's plan.
+
+        Raises:
+            UploadError: `path_too_long`, or as `plan_upload` raises it.
+        """
+        if len(keys.upload_path(self.job.upload.key).encode()) > keys.MAX_PATH_BYTES:
+            raise UploadError(
+                "path_too_long",
+                f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
+            )
+        self.job = plan_upload(self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS))
+
+    def begin(self, place: Checkpoint) -> None:
+        """Begin to read at a place; the turn's time runs from now on."""
+        self.reader = reader_for(self.services, self.job)
+        longest = TURN_SECONDS if self.job.plan.packing == "plain" else math.inf
+        self.ends = self.services.now() + min(longest, self.invocation.seconds_left - RESERVE_SECONDS)
+        self.begun = self.place = place
+
+    def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut | Checkpoint]:
+        """The upload's cuts from a place on, up to the turn's end; at least one.
+
+        Args:
+            place: end of a batch, or of blank lines after it.
+            number: of the first batch that is cut.
+            thread: reads ahead, as for `read_stored`.
+
+        Raises:
+            UploadError: the upload cannot be read on.
+            StorageError: S3 failed, or there is not enough time for the turn's first batch.
+        """
+        job, store = self.job, self.services.store
+        blocks = self.blocks(
+            read_decompressed(store, job.upload, job.plan, place.offset, self.check, thread, self._note_read)
+        )
+        if self.reader is None:
+            return self.cuts(cut(job.plan, place, number, blocks))
+        return self.cuts(cut_converted(job.plan, place, number, blocks, self.reader))
+
+    def _note_read(self, stored: int) -> None:
+        self.bytes_read = stored
+
+    def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The blocks, as long as batches end in them now and then."""
+        for block in blocks:
+            self.bytes_unpacked += len(block)
+            self.barren += len(block)
+            if self.barren > MAX_BYTES_WITHOUT_BATCH:
+                raise self._gap_error()
+            yield block
+
+    def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
+        """The cuts up to the turn's end; at least one. Blank lines count as one, except in an archive."""
+        self.finished = False
+        try:
+            for one in cuts:
+                if isinstance(one, Checkpoint):
+                    if self.job.plan.packing != "plain":
+                        continue  # each turn unpacks everything before again, blank or not
+                    self.place = one
+                else:
+                    self.place = one.end
+                    check_model(self.job.plan.model)
+                self.barren = 0
+                yield one
+                if self.services.now() > self.ends:
+                    return
+        except TurnOverError:
+            return
+        self.finished = True
+
+    def check(self, *, skipping: bool) -> None:
+        """Check the time; called for each block, and for each piece of an archive, which may yield nothing for long.
+
+        Raises:
+            TurnOverError: the time is over, and there is a place to continue from.
+            StorageError: there is not enough time for the turn's first batch.
+            UploadError: there was not enough time in several turns in a row.
+        """
+        if self.place == self.begun:
+            self._check_time(SKIP_RESERVE_SECONDS if skipping else RESERVE_SECONDS)
+        elif self.services.now() > self.ends:
+            raise TurnOverError
+
+    def _check_time(self, wanted: float) -> None:
+        """Check that the turn's first batch has time; called while what is before its end is read.
+
+        Raises:
+            StorageError: fewer seconds are left than wanted; the next turn may be faster.
+            UploadError: `broken_archive`: fewer were left in several turns in a row.
+        """
+        if self.invocation.seconds_left > wanted:
+            return
+        job, place = self.job, self.begun
+        if job.claims < SKIP_TRIES or job.plan.packing == "plain":  # What is not packed is not read again: S3 was slow.
+            raise StorageError(f"job {job.job_id}: no time left after {place.offset} unpacked bytes")
+        raise UploadError(
+            "broken_archive",
+            f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a function would have to "
+            f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in "
+            "their own archive, or upload everything unpacked or as several archives.",
+        )
+
+    def _gap_error(self) -> UploadError:
+        """One endless line, or blank lines compressed a thousandfold: each turn would read them again, forever."""
+        return UploadError(
+            "unknown_format" if self.job.plan.packing == "plain" else "broken_archive",
+            f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a "
+            "batch. Upload JSON Lines, one request per line, without long stretches of blank or broken lines.",
+        )
+
+
+def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None], *, leased: bool) -> None:
+    """Have an upload read for one turn, from where the last one ended, unless another run reads it.
+
+    Args:
+        invocation: this one.
+        job: as just read or created.
+        read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
+        leased: whether this invocation created the job, and so holds its lease.
+
+    Raises:
+        StorageError: an AWS service failed; the job is due again at its `due_at`.
+    """
+    if job.state is not JobState.SPLITTING:
+        return
+    held = job if leased else _lease(invocation.services, job)
+    if held is None:
+        return
+    turn = Turn(invocation, held)
+    try:
+        read(turn)
+    except LeaseLostError:
+        logger.info("lease lost", job_id=job.job_id)
+    except StorageError:
+        _give_back_lease(invocation.services, turn.job)
+        raise
+
+
+def _lease(services: Services, job: Job) -> Job | None:
+    now = services.now()
+    until = now + claim_seconds(job.claims, LEASE_SECONDS)
+    try:
+        claimed = services.ledger.lease_job(job, now, until)
+    except StorageError:
+        _give_back_lease(services, replace(job, lease_until=until))  # It may have been written.
+        raise
+    if claimed:
+        report_stuck(claimed.claims, claimed.job_id)
+    return claimed
+
+
+def _give_back_lease(services: Services, job: Job) -> None:
+    """Release a turn that an AWS service has failed, so that nobody waits for its lease's end.
+
+    Whoever handles the message counts the failure (`functions.submit.messages`).
+    """
+    services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), max(job.claims - 1, 0))
