@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from functions.poll.schedule.advance_job import advance_job
-from functions.poll.schedule.control import controlled_keys, follow_job_control, follow_stack_control, is_open
+from functions.poll.schedule.control import follow_job_control, follow_stack_control, is_open
 from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake
 from shared import s3_keys as keys
+from shared.aws.object_events import parse_notification
 from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
 from shared.observability import logger
 
@@ -34,9 +35,9 @@ def process_message(invocation: Invocation, body: str) -> None:
     try:
         message = decode_message(body)
     except msgspec.ValidationError:
-        for key in controlled_keys(body):
+        for command in parse_notification(body):
             with invocation.called_by_message(0) as own:
-                _follow_command(own, key)
+                _follow_command(own, command.key)
         return
     if isinstance(message, WakeMessage):
         wake(invocation, message)

@@ -8,7 +8,6 @@ import msgspec
 
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import find_retried, pin_options, resolve_options
-from functions.submit.source_bucket import upload_key
 from shared import s3_keys as keys
 from shared.claims import retry_seconds
 from shared.cost import to_billionths
@@ -22,8 +21,9 @@ from shared.options import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from functions.submit.upload_events import ObjectCreated
+    from shared.aws.object_events import ObjectCreated
     from shared.bootstrap import Services
+    from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
 """Age in seconds above which an event is refused: its job's item and manifest may be deleted, so it would run again."""
@@ -38,7 +38,7 @@ def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bo
         StorageError: an AWS service failed; the message is delivered again.
     """
     now = services.now()
-    key = upload_key(services.settings, event)
+    key = _upload_key(services.settings, event)
     if key is None:
         logger.info("not an upload", bucket=event.bucket)
         return None
@@ -67,6 +67,20 @@ def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bo
             return None if known.state in FINAL_JOB_STATES else (known, False)
     logger.error("no job id left for an upload", version=upload.version)
     return None
+
+
+def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
+    """The key under `inbox/` that identifies an object as an upload; None if it is not one.
+
+    An object of the source bucket, which the stack does not own, gets the key that it would have there: its own key,
+    with `SourcePrefix` replaced by `inbox/`.
+    """
+    key = event.key
+    if event.bucket != settings.bucket_name:
+        if event.bucket != settings.source_bucket_name or not key.startswith(settings.source_prefix):
+            return None
+        key = f"{keys.INBOX}{key.removeprefix(settings.source_prefix).lstrip('/')}"
+    return key if keys.is_upload(key) else None
 
 
 def _create(services: Services, job: Job) -> bool:

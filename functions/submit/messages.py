@@ -16,8 +16,8 @@ from functions.submit.create_job import get_or_create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch
 from functions.submit.turn import take_turn
-from functions.submit.upload_events import parse_notification
 from functions.submit.validate_upload import validate
+from shared.aws.object_events import parse_notification
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
 from shared.errors import StorageError

@@ -71,7 +71,7 @@ PURE = {
     "shared.model_catalog",
     "shared.options",
     "shared.workers_ai.results",
-    "functions.submit.upload_events",
+    "shared.aws.object_events",
     "shared.settings",
     "shared.staged_batch",
     "shared.workers_ai.error_codes",

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_plus
-
-import msgspec
 
 from shared import s3_keys as keys
 from shared.errors import ObjectNotFoundError, StorageError
@@ -36,25 +33,6 @@ TRIES = 5
 """Times an object is read that changes while its command is carried out."""
 
 
-class _Object(msgspec.Struct):
-    key: str
-
-
-class _S3(msgspec.Struct):
-    object: _Object
-
-
-class _Record(msgspec.Struct):
-    s3: _S3
-
-
-class _Notification(msgspec.Struct):
-    Records: list[_Record] = []
-
-
-_decode = msgspec.json.Decoder(_Notification).decode
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a control object holds.
@@ -66,15 +44,6 @@ class Command:
 
     word: str
     version: str
-
-
-def controlled_keys(body: str) -> list[str]:
-    """Keys of the objects that S3's notification names; none for its test event.
-
-    Raises:
-        msgspec.ValidationError: it is not a notification.
-    """
-    return [unquote_plus(record.s3.object.key) for record in _decode(body).Records]
 
 
 def read_command(services: Services, key: str, known: str = "") -> Command | None:

@@ -8,8 +8,8 @@ import pytest
 import functions.submit.create_job
 import functions.submit.handler
 from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
-from functions.submit.upload_events import ObjectCreated
 from shared import s3_keys as keys
+from shared.aws.object_events import ObjectCreated
 from shared.models import CONVERTED_SCHEMA, SCHEMA, JobState
 from tests.support.resources import BUCKET, TABLE
 

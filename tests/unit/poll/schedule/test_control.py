@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from functions.poll.schedule.control import Command, controlled, controlled_keys
+from functions.poll.schedule.control import Command, controlled
 from shared.models import ErrorDetail, Job, JobControl, JobState, SplitPlan, Upload
 from shared.s3_keys import controlled_job, job_control
 
@@ -80,18 +79,3 @@ def test_job_ends_cancelled_if_it_has_no_error(error, control, state):
 )
 def test_key_names_one_job_or_none(key, job_id):
     assert controlled_job(key) == job_id
-
-
-def test_keys_of_notification_are_decoded():
-    body = b'{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"control%2Fjobs%2Fa+b"}}}]}'
-    assert controlled_keys(body.decode()) == ["control/jobs/a b"]
-
-
-def test_s3s_test_event_names_nothing():
-    assert controlled_keys('{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"b"}') == []
-
-
-@pytest.mark.parametrize("body", ["", "[]", '{"Records":7}', '{"Records":[{"s3":{}}]}'])
-def test_what_is_not_notification_is_refused(body):
-    with pytest.raises(msgspec.DecodeError):
-        controlled_keys(body)
