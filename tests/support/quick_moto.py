@@ -2,8 +2,8 @@
 
 A DynamoDB call goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
 request is still checked against the service's model. moto also creates objects only to measure their sizes, copies each
-value and each parsed expression with `copy.deepcopy`, and parses expressions and names again at each call: these
-functions are replaced.
+value and each parsed expression with `copy.deepcopy`, and parses expressions and names again at each call. It looks for
+a request's service among two hundred, and makes that service's table of URLs anew. These functions are replaced.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from typing import Any
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
+from moto import backend_index
 from moto.core import DEFAULT_ACCOUNT_ID, responses
+from moto.core.base_backend import BaseBackend
 from moto.core.exceptions import HTTPException
 from moto.core.models import botocore_stubber
 from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb import responses as dynamodb_responses
 from moto.dynamodb.models.dynamo_type import DynamoType, Item
 from moto.dynamodb.parsing import validators
+from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser, Expression, Node, UpdateExpressionFunction
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.sqs import models as sqs_models
 
@@ -30,10 +33,13 @@ _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
 _project = Item.project
 _parse = UpdateExpressionParser.make
+_urls_of = BaseBackend.urls
 _snake_case = cache(camelcase_to_underscores)
 
 DIRECT = {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
 """Operations whose values contain no bytes here, so that they can be copied as JSON."""
+SERVICES = {"s3", "sqs", "dynamodb", "events", "secretsmanager"}
+"""The services that tests use."""
 
 
 def install() -> None:
@@ -49,6 +55,10 @@ def install() -> None:
     responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
     UserAgentString.to_string = lambda _: "tests"
+    backend_index.backend_url_patterns.sort(key=lambda one: one[0] not in SERVICES)
+    BaseBackend.urls = property(lambda backend: _urls(backend.__class__))
+    DepthFirstTraverser.traverse_node_recursively = _traverse
+    Node.find_clauses = _find_clauses
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -82,6 +92,49 @@ def _refusal(client: Any, operation: str, error: HTTPException, metadata: dict[s
         reply["Item"] = described["Item"]
     refusal: Exception = client.exceptions.from_code(code)(reply, operation)
     return refusal
+
+
+@cache
+def _urls(kind: Any) -> dict[str, Any]:
+    return dict(_urls_of.fget(kind.__new__(kind)))
+
+
+@cache
+def _is_wanted(traverser: Any, kind: Any) -> bool:
+    return issubclass(kind, tuple(traverser.__new__(traverser)._processing_map()))
+
+
+@cache
+def _is_a(kind: Any, wanted: Any) -> bool:
+    """`issubclass`, which takes long where metaclasses are abstract."""
+    return issubclass(kind, wanted)
+
+
+def _traverse(traverser: Any, node: Any, position: int = -1) -> Any:
+    kind: Any = type(node)
+    if not _is_a(kind, Node):
+        return node
+    parent = node.parent
+    for at, child in enumerate(node.children or ()):
+        traverser.pre_processing_of_child(node, at)
+        _traverse(traverser, child, at)
+    if _is_wanted(traverser.__class__, kind):
+        node = traverser.process(node)
+        node.parent = parent
+        if parent:
+            parent.children[position] = node
+    return node
+
+
+def _find_clauses(node: Node, wanted: list[type]) -> list[Node]:
+    found = []
+    for child in node.children or ():
+        kind: Any = type(child)
+        if kind in wanted:
+            found.append(child)
+        elif _is_a(kind, Expression) or _is_a(kind, UpdateExpressionFunction):
+            found += _find_clauses(child, wanted)
+    return found
 
 
 def _copy_tree(tree: Any) -> Any:
