@@ -60,6 +60,7 @@ DECIDING = (
     "functions/poll/batch/bisect_batch.py",
     "functions/poll/schedule/tick.py",
     "functions/poll/batch/poll_batch.py",
+    "functions/poll/batch/unfinished_polls.py",
     "functions/poll/batch/unanswered.py",
     "functions/poll/schedule/control.py",
     "functions/poll/schedule/sweep.py",

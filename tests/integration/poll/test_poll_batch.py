@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.batch.poll_batch
+import functions.poll.batch.unfinished_polls
 from functions.poll.batch.poll_batch import INTERNAL, needs_call
 from shared import s3_keys as keys
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
@@ -322,7 +323,8 @@ def test_pending_batch_ends_at_its_jobs_deadline(polled):
 
 def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     told = []
-    monkeypatch.setattr(functions.poll.batch.poll_batch, "count", lambda *what: told.append(what))
+    for module in (functions.poll.batch.poll_batch, functions.poll.batch.unfinished_polls):
+        monkeypatch.setattr(module, "count", lambda *what: told.append(what))
 
     polled().polled(PENDING)
 

@@ -1,0 +1,213 @@
+"""What follows from a poll that got no results: another poll, another submit, isolation, or the batch's end.
+
+A reply that may be wrong is believed only when several in a row are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from functions.poll.batch.unanswered import LATE, end, is_overdue, isolate_or_end, next_poll, overdue_at, submit_again
+from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
+from shared.claims import claim_seconds
+from shared.lasting_errors import clear_lasting_error, note_lasting_error
+from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
+from shared.observability import batch_log_fields, count, logger
+from shared.other_account import other_account
+from shared.pacing.controls import PauseReason, Permit
+from shared.retry import poll_back_off, soon_after
+from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
+
+if TYPE_CHECKING:
+    from shared.bootstrap import Services
+
+MISSES, MISSES_OVER = 5, 60.0
+"""Polls in a row for which the API must not know an id, or have no answers for it though it calls the batch completed,
+over at least that many seconds, before the answers count as lost."""
+FAILURES, FAILURES_OVER = 5, 30.0
+"""The same for polls answered with the same 5xx code; for any other code the seconds are `MISSES_OVER`."""
+DOUBTED_SECONDS = 15.0
+"""Seconds to the next poll after a reply that is believed only when several are the same."""
+LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
+NO_ANSWERS = ErrorDetail("missing_response", "Workers AI reported the batch as completed and sent no answers.")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedPoll:
+    """A poll that got no results. A method that returns a bool returns whether it made the batch `done`.
+
+    Attributes:
+        services: the process's services.
+        job: the batch's job.
+        batch: as claimed.
+        submission: the one whose id was polled.
+        permit: the poll's.
+    """
+
+    services: Services
+    job: Job
+    batch: Batch
+    submission: Submission
+    permit: Permit
+
+    def process(self, reply: Reply, verdict: ErrorClass | None) -> bool:
+        """Process the reply.
+
+        Args:
+            reply: no `Answer`.
+            verdict: what it means, if it is an error.
+
+        Raises:
+            StorageError: an AWS service failed; the batch is due again at its `due_at`.
+        """
+        match reply:
+            case Pending(status):
+                return self._still_pending(status)
+            case Accepted():
+                return self._still_pending("queued")
+            case NoAnswers():
+                return self._missed(NO_ANSWERS)
+            case Failed(code, message, enveloped):
+                if enveloped or self._is_believed(code or 0, MISSES_OVER):
+                    self._failed(code, message)
+            case OutcomeUnknown(reason):
+                logger.info("no answer to a poll", **batch_log_fields(self.batch), reason=reason)
+                count("ApiErrors")
+                self._unanswered(0)
+            case Rejected() if verdict is not None:
+                return self._rejected(reply, verdict)
+        return False
+
+    def _rejected(self, reply: Rejected, verdict: ErrorClass) -> bool:
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        code = reply.code or reply.status
+        logger.info("poll refused", **batch_log_fields(batch), code=code, verdict=verdict)
+        count(METRIC_OF_CLASS[verdict])
+        over = _confirm_doubted(reply, verdict)
+        is_known = verdict is not ErrorClass.MODEL and reply.code is not None and job.believes(cause_of(reply.code))
+        if over is not None and not is_known and not self._is_believed(code, over):
+            return False
+        match verdict:
+            case ErrorClass.ACCOUNT:
+                account = other_account(services, job)
+                services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit, account)
+                services.ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
+            case ErrorClass.HOLD:
+                until = soon_after(services.budget.hold(now, reply.retry_after), 10)
+                services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
+            case ErrorClass.UNKNOWN_ID:
+                return self._missed(LOST)
+            case ErrorClass.MODEL:
+                words = model_error_message(job.plan.model, code)
+                services.ledger.fail_job(job, ErrorDetail("unknown_model", words), now)
+                return end(services, job, batch, ErrorDetail("rejected", words))
+            case _ if verdict is ErrorClass.BATCH_FAILED or over is not None:
+                self._failed(reply.code, reply.message)
+            case _:
+                if reply.enveloped and is_overdue(services, batch, now):
+                    return submit_again(services, job, batch, LATE, {})
+                self._unanswered(code)
+        return False
+
+    def _still_pending(self, status: str) -> bool:
+        """Process a pending reply, perhaps of an overdue batch."""
+        services, job, batch, now = self.services, self.job, self.batch, self.services.now()
+        count("OldestPendingAge", now - batch.submissions[-1].at)
+        clear_lasting_error(services, job, batch)
+        updates: dict[str, object] = {"pending_at": now, "api_status": status}
+        if self._is_latest:
+            updates |= {"misses": 0, "failures": 0}
+        elif self.submission.misses:
+            updates |= {"submissions": self._with(replace(self.submission, misses=0))}
+        if is_overdue(services, batch, now) or job.is_past_deadline(now):
+            return submit_again(services, job, batch, LATE, updates)
+        due_at = min(now + next_poll(services, job, batch), overdue_at(services, batch) + 1)
+        due_at = min(due_at, job.deadline_at or due_at)
+        followed = (
+            int(batch.number[:8]) < FAST_START_BATCHES
+            and due_at - batch.submissions[-1].at <= FOLLOWED_SECONDS
+            and batch.polls <= FOLLOWED_POLLS
+        )
+        grace = POLL_GRACE_SECONDS if followed else 0.0
+        if services.ledger.schedule_poll(batch, due_at + grace, **updates) and followed:
+            services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
+        return False
+
+    def _unanswered(self, code: int) -> None:
+        """Process a poll without an answer."""
+        wait = poll_back_off(self.services.now() - self.submission.at) if self._is_latest else DOUBTED_SECONDS
+        since = note_lasting_error(self.services, self.job, self.batch, code, polling=True)
+        self._poll_again(wait, vain_since=since)
+
+    def _is_believed(self, code: int, over: float) -> bool:
+        """Whether a reply is believed: only if several in a row are the same, over `over` seconds. If not, count it."""
+        batch, now = self.batch, self.services.now()
+        if not self._is_latest:
+            self._give_up_earlier(certain=False)
+            return False
+        same = batch.failures > 0 and batch.failing_code == code
+        since, times = (batch.failing_at, batch.failures + 1) if same else (now, 1)
+        if times >= FAILURES and now - since >= over:
+            return True
+        self._poll_again(DOUBTED_SECONDS, failures=times, failing_code=code, failing_at=since, misses=0)
+        return False
+
+    def _missed(self, error: ErrorDetail) -> bool:
+        """Process a lost answer, which is believed after several polls."""
+        batch, now = self.batch, self.services.now()
+        if not self._is_latest:
+            self._give_up_earlier(certain=False)
+            return False
+        since = batch.missed_at if batch.misses else now
+        counted: dict[str, object] = {"misses": batch.misses + 1, "missed_at": since, "failures": 0}
+        if batch.misses + 1 >= MISSES and now - since >= MISSES_OVER:
+            return submit_again(self.services, self.job, batch, error, counted)
+        self._poll_again(DOUBTED_SECONDS, **counted)
+        return False
+
+    def _failed(self, code: int | None, message: str) -> None:
+        """Process a failure after acceptance; if it is that of an earlier id, only that id is given up."""
+        if self._is_latest:
+            isolate_or_end(self.services, self.job, self.batch, code, message)
+        else:
+            self._give_up_earlier(certain=True)
+
+    def _give_up_earlier(self, *, certain: bool) -> None:
+        """Count a poll against an earlier id of a batch that was submitted again; only that id is given up.
+
+        The counts of the latest id stay: it alone decides what happens to the batch.
+        """
+        seen, now = self.submission, self.services.now()
+        since = seen.missed_at if seen.misses else now
+        given_up = certain or (seen.misses + 1 >= MISSES and now - since >= MISSES_OVER)
+        counted = replace(seen, misses=seen.misses + 1, missed_at=since, given_up=given_up)
+        self._poll_again(DOUBTED_SECONDS, submissions=self._with(counted))
+
+    def _poll_again(self, wait: float, **updates: object) -> None:
+        """Poll again later. The claim counts, so that a batch whose replies are never readable, or keep changing, ends.
+
+        Args:
+            wait: seconds after the first claims; after many it is longer.
+            updates: the batch's further changes.
+        """
+        claims, now = self.batch.claims, self.services.now()
+        self.services.ledger.schedule_poll(self.batch, now + claim_seconds(claims, wait), claims=claims, **updates)
+
+    @property
+    def _is_latest(self) -> bool:
+        return self.submission is self.batch.submissions[-1]
+
+    def _with(self, changed: Submission) -> tuple[Submission, ...]:
+        """The batch's submissions, the polled one changed."""
+        return tuple(changed if one is self.submission else one for one in self.batch.submissions)
+
+
+def _confirm_doubted(reply: Rejected, verdict: ErrorClass) -> float | None:
+    """Seconds over which several polls must get this reply; None if one is enough, or no number is."""
+    if verdict in {ErrorClass.REQUEST, ErrorClass.MODEL}:
+        return MISSES_OVER
+    is_server_error = reply.code is not None and reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return FAILURES_OVER if verdict is ErrorClass.TRY_LATER and is_server_error else None
