@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import IO, TYPE_CHECKING
@@ -76,6 +77,11 @@ class ReadyBatches:
         return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(SEGMENT_BYTES, job.output)
 
 
+def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
+    """How much of one of a job's result files is joined."""
+    return {"output": job.output, "errors": job.errors, "retry": job.retry, "batches": job.batches}[kind]
+
+
 def next_final_batches(
     services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES, *, up_to_fault: bool = False
 ) -> ReadyBatches:
@@ -91,7 +97,7 @@ def next_final_batches(
     Raises:
         InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
     """
-    joined: ResultFileProgress = getattr(job, kind)
+    joined = progress_of(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
     leaves: list[Batch] = []
     contiguous, pending = True, PendingBatches()
@@ -165,7 +171,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         LeaseLostError: another run holds the job.
         StorageError: an AWS service failed.
     """
-    joined: ResultFileProgress = getattr(job, kind)
+    joined = progress_of(job, kind)
     moved, sums = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
         if joined.growing:
@@ -191,7 +197,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
     """The last bytes joined, which fill no block of the digest; they are read again, because no item stores them."""
-    joined: ResultFileProgress = getattr(job, kind)
+    joined = progress_of(job, kind)
     wanted = unfinished_bytes(joined.size)
     growing.seek(max(joined.growing_size - wanted, 0))
     tail = growing.read()
@@ -209,7 +215,7 @@ def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes
 
 def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgress, JobTotals]:
     """Mark, lines and sums after these batches are joined."""
-    joined, sums = getattr(job, kind), job.sums
+    joined, sums = progress_of(job, kind), job.sums
     lines, next_id = joined.lines, joined.next_id
     for batch in ahead.leaves:
         part = _part(batch)
@@ -311,49 +317,44 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
         LeaseLostError: another run holds the job.
         StorageError: an AWS service failed.
     """
-    services = invocation.services
-    joined: ResultFileProgress = getattr(job, kind)
-    key = file_key(job, kind)
-    if services.store.head(key) is not None:
+    store, key = invocation.services.store, file_key(job, kind)
+    if store.head(key) is not None:
         return job
-    if not _has_segments(joined):
-        _put_file(services, job, kind, opening_of(services.store, job, kind))
+    if not _has_segments(progress_of(job, kind)):
+        _put_file(invocation.services, job, kind, opening_of(store, job, kind))
         return job
+    job, copied = _resume_upload(invocation.services, job, kind)
+    joined = progress_of(job, kind)
     sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
     if joined.growing:
         sources.append(_growing_key(job, kind, joined))
-    there: set[int] = set()
-    try:
-        there = {piece.number for piece in services.store.list_parts(key, joined.upload)} if joined.upload else there
-    except ObjectNotFoundError:
-        joined = replace(joined, upload="")  # S3 removes unfinished uploads after a week.
-    if not joined.upload:
-        content_type = result_file(job, kind).content_type
-        joined = replace(
-            joined, upload=services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
-        )
-        changed = services.ledger.update_leased_job(job, {kind: joined})
-        if changed is None:
-            raise LeaseLostError(job.job_id)
-        job = changed
-    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in there]
+    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):
             if not invocation.allows(STEP_SECONDS):
                 return None
-            list(
-                threads.map(
-                    lambda piece: services.store.upload_part_copy(key, joined.upload, *piece),
-                    missing[start : start + MAX_PARALLEL_COPIES],
-                )
-            )
-    pieces = services.store.list_parts(key, joined.upload)
-    if len(pieces) != len(sources) or sum(piece.size for piece in pieces) != joined.size:
-        raise coverage_error(
-            job, f"the segments of {kind} hold {sum(piece.size for piece in pieces)} bytes, expected {joined.size}"
-        )
-    services.store.complete_multipart_upload(key, joined.upload, pieces)
+            chosen = missing[start : start + MAX_PARALLEL_COPIES]
+            list(threads.map(lambda piece: store.upload_part_copy(key, joined.upload, *piece), chosen))
+    pieces = store.list_parts(key, joined.upload)
+    size = sum(piece.size for piece in pieces)
+    if len(pieces) != len(sources) or size != joined.size:
+        raise coverage_error(job, f"the segments of {kind} hold {size} bytes, expected {joined.size}")
+    store.complete_multipart_upload(key, joined.upload, pieces)
     return job
+
+
+def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
+    """The job with the upload of a file, begun if there is none, and the numbers of the pieces that it has."""
+    joined, key = progress_of(job, kind), file_key(job, kind)
+    if joined.upload:
+        with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
+            return job, {piece.number for piece in services.store.list_parts(key, joined.upload)}
+    content_type = result_file(job, kind).content_type
+    upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
+    changed = services.ledger.update_leased_job(job, {kind: replace(joined, upload=upload)})
+    if changed is None:
+        raise LeaseLostError(job.job_id)
+    return changed, set()
 
 
 def file_key(job: Job, kind: Kind) -> str:
@@ -374,7 +375,7 @@ def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[byte
 
 def entry_of(invocation: Invocation, job: Job, kind: Kind) -> FileEntry:
     """A file that exists, as the manifest lists it."""
-    joined: ResultFileProgress = getattr(job, kind)
+    joined = progress_of(job, kind)
     name = result_file(job, kind).name
     if not joined.size:
         content = opening_of(invocation.services.store, job, kind)

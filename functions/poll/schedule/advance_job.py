@@ -23,6 +23,7 @@ from functions.poll.results.result_files import (
     coverage_error,
     entry_of,
     next_final_batches,
+    progress_of,
     readable,
 )
 from functions.poll.schedule.control import end_long_hold, follow_job_control
@@ -223,7 +224,7 @@ def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | No
         if written is None:
             return job
         job = written
-    if not invocation.allows(seconds_for_digests(getattr(job, kind) for kind in _wanted(job))):
+    if not invocation.allows(seconds_for_digests(progress_of(job, kind) for kind in _wanted(job))):
         return job
     _close(invocation, job, _wanted(job))
     return None
@@ -319,7 +320,7 @@ def _give_up(invocation: Invocation, job: Job) -> None:
 
 def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     """Complete one result file; return the job as it is afterwards, None if there was not enough time."""
-    while getattr(job, kind).mark != job.output.mark:
+    while progress_of(job, kind).mark != job.output.mark:
         if not invocation.allows(STEP_SECONDS):
             return None
         behind = next_final_batches(invocation.services, job, kind)
