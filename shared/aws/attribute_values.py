@@ -51,7 +51,7 @@ def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item h
     ((kind, value),) = wire.items()
     match kind:
         case "N":
-            return float(value) if any(mark in value for mark in ".eE") else int(value)
+            return int(value) if value.lstrip("-").isdigit() else float(value)
         case "L":
             return [plain(member) for member in value]
         case "M":

@@ -25,6 +25,8 @@ class Process:
     """A process of a function; a later invocation may find it as an earlier one left it."""
 
     services: Services
+    version: int
+    """Of the function, which a deployment replaces."""
 
 
 @dataclass(slots=True)
@@ -64,19 +66,22 @@ class Function:
     build: Callable[[], Services]
     running: int = 0
     invocations: int = 0
+    throttles: int = 0
     deaths: int = 0
+    version: int = 1
     idle: list[Process] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
     def invoke(self, event: dict[str, Any], ended: Callable[[set[str] | None], None]) -> bool:
         """Begin an invocation, unless there is no room; `ended` gets the failed messages' ids, None if it died."""
         if self.running >= self.most:
+            self.throttles += 1
             return False
         self.running += 1
         self.invocations += 1
         kernel, random, awkward = self.calls.kernel, self.calls.random, self.calls.awkward
         is_cold = not self.idle
-        process = Process(self.build()) if is_cold else self.idle.pop(random.randrange(len(self.idle)))
+        process = Process(self.build(), self.version) if is_cold else self.idle.pop(random.randrange(len(self.idle)))
         delay = random.uniform(0, awkward.cold_start_seconds) if is_cold else 0.0
         name = f"{self.name}-{self.invocations}"
         invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
@@ -95,12 +100,18 @@ class Function:
                 self.errors.append(error)
             life.over = True
             self.running -= 1
-            self.idle.append(process)
+            if process.version == self.version:
+                self.idle.append(process)
             ended(failed)
 
         kernel.begin(life, work)
         kernel.at(invocation.ends, lambda: kernel.kill(life))
         return True
+
+    def replace_processes(self) -> None:
+        """A new version is deployed: what runs ends, and the next invocations get new processes."""
+        self.version += 1
+        self.idle.clear()
 
     def _end_dead(self, ended: Callable[[set[str] | None], None]) -> None:
         """Its process has died: nothing of it is used again."""

@@ -12,6 +12,7 @@ from shared.ledger.batches import Batches
 from tests.simulation.explore import SMALL_WORLDS, explore
 from tests.simulation.plans import Drop, Plan, draw
 from tests.simulation.runs import random_world, run, smallest
+from tests.simulation.world import Reader
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(1, 9)
@@ -68,6 +69,14 @@ def test_seed_gives_same_run_under_another_hash_seed():
         for number in ("1", "2")
     }
     assert len(traces) == 1
+
+
+def test_that_items_are_read_once_changes_nothing(monkeypatch):
+    plan = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5),))
+    trace = run(plan).trace
+    monkeypatch.setattr(Reader, "MOST", 0)
+
+    assert run(plan).trace == trace
 
 
 @pytest.fixture

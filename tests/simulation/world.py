@@ -25,7 +25,9 @@ import functions.submit.handler
 from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
-from shared.pacing import controls
+from shared.aws import attribute_values, dynamodb
+from shared.ledger import batches, jobs
+from shared.pacing import budget, controls
 from shared.s3_keys import job_id
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shared.bootstrap import Services
+    from tests.simulation.dynamodb import Key, Wire
 
 START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
@@ -61,6 +64,27 @@ class Upload:
     at: float
 
 
+class Reader:
+    """Stands for `attribute_values.read`, and reads an item only once: neither it nor what is read from it changes."""
+
+    MOST = 50_000
+    """Items that are kept at a time."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._read: dict[tuple[int, type], tuple[Any, Any]] = {}
+
+    def __call__(self, item: Any, kind: type) -> Any:
+        """As `attribute_values.read`."""
+        key = id(item), kind
+        found = self._read.get(key)
+        if found is None:
+            if len(self._read) >= self.MOST:
+                self._read.clear()
+            found = self._read[key] = item, attribute_values.read(item, kind)
+        return found[1]
+
+
 class World:
     """Everything of one seed."""
 
@@ -71,6 +95,7 @@ class World:
         self.has_faults = False
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.call_times: list[float] = []
+        self.token = TOKEN
         self.kernel = Kernel(seed, START)
         self.calls = Calls(self.kernel, awkward or Awkward())
         self.calls.before = lambda life, _operation: self.may_die(life)
@@ -81,9 +106,14 @@ class World:
         self.events = Events(self.calls)
         self.sqs = SQS(self.calls, {name: _queue(name) for name in QUEUES}, self._message_sent)
         self.metrics: dict[str, float] = {}
+        self.measured: list[Callable[[str, float], None]] = []
+        """Called with each metric and its value."""
         self.failures: list[BaseException] = []
         """What messages failed with."""
         self.uploads: list[Upload] = []
+        self._open: set[str] = set()
+        """Keys of the items of jobs that are not over."""
+        self.dynamodb.watchers.append(self._note_over)
         self.sources: dict[str, EventSource] = {}
         self.functions: dict[str, Function] = {}
         for name, module in (("Submit", functions.submit.handler), ("Poll", functions.poll.handler)):
@@ -102,6 +132,7 @@ class World:
             key, job_id(BUCKET, key, stored.id, stored.etag, stored.modified), tuple(lines), self.kernel.now
         )
         self.uploads.append(upload)
+        self._open.add(f"JOB#{upload.job_id}")
         return upload
 
     def notify_again(self, upload: Upload) -> None:
@@ -112,6 +143,13 @@ class World:
         """Write a command: `name` is a job's id, or `stack`."""
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
+
+    def redeploy(self, **settings: object) -> None:
+        """Deploy the stack with other parameters, given as the functions' variables; `simulated` restores them."""
+        os.environ.update({name: str(value) for name, value in settings.items()})
+        self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
+        for function in self.functions.values():
+            function.replace_processes()
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> None:
         """Let time pass."""
@@ -130,7 +168,11 @@ class World:
 
     def all_over(self) -> bool:
         """Whether every upload has a job, and all are final."""
-        return all((item := self.job(one)) and item["state"]["S"] in FINAL for one in self.uploads)
+        return not self._open
+
+    def _note_over(self, key: Key, _old: Wire | None, new: Wire | None) -> None:
+        if key[1] == "META" and new is not None and new["state"]["S"] in FINAL:
+            self._open.discard(key[0])
 
     def result(self, upload: Upload, name: str) -> bytes | None:
         """A result file of an upload, None if there is none."""
@@ -224,6 +266,8 @@ class World:
         """Add to a metric."""
         del unit
         self.metrics[name] = self.metrics.get(name, 0.0) + value
+        for watch in self.measured:
+            watch(name, value)
 
 
 @contextmanager
@@ -237,12 +281,14 @@ def simulated(
         clock = SimpleNamespace(time=lambda: world.kernel.now, monotonic=lambda: world.kernel.now)
         session = SimpleNamespace(client=world.client)
         chance = random.Random(seed)
+        reader = Reader()
         for target, name, replacement in (
+            *((module, "read", reader) for module in (budget, controls, dynamodb, batches, jobs)),
             (ThreadPoolExecutor, "submit", _as_method(world.kernel.submit)),
             (ThreadPoolExecutor, "shutdown", _as_method(world.kernel.shut_down)),
             (boto3.session, "Session", lambda: session),
             (bootstrap, "http_client", lambda: Http(world.calls, world.api, world.call_times)),
-            (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(TOKEN)),
+            (bootstrap, "_credentials_reader", lambda *_: lambda _fresh: Credentials(world.token)),
             (api_client, "time", clock),
             (api_client, "_cut_off_at", _never_cut_off),
             (controls, "secrets", SimpleNamespace(token_hex=lambda size: chance.randbytes(size).hex())),
