@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,6 +53,10 @@ mutants: coverage ## change each condition in turn (an hour): a test must fail
 
 simulate: .venv/.stamp ## worlds on simulated AWS, each decided by a seed: MINUTES (1), SEEDS, FIRST; SEED=17 with its trace
 	$(DEV) -m tests.simulation
+
+operate: .venv/.stamp ## a large world and a year on simulated AWS; writes bench/simulation.md: JOBS (1000), BATCHES (20), HOURS (8)
+	OPERATE=backlog $(DEV) -m tests.simulation
+	OPERATE=year $(DEV) -m tests.simulation
 
 soak: .venv/.stamp $(LOCAL) ## SOAK_MINUTES (30) of uploads, faults and killed functions on a stack; checks every line
 	$(DEV) -m tests.soak

@@ -4,6 +4,7 @@ SEED=17     that world alone: the smallest plan that breaks the same law, and it
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under every schedule: one switch or death (1), one of each (2), two switches (3)
+OPERATE=year, or backlog with JOBS (1000), BATCHES of each (20) and HOURS (8): a large world, and bench/simulation.md
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
+from tests.simulation import backlog, year
 from tests.simulation.explore import SMALL_WORLDS, explore
 from tests.simulation.runs import random_world, run, smallest
+
+BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8}
 
 
 def replay(seed: int) -> bool:
@@ -82,6 +86,12 @@ def main() -> int:
         return replay(int(seed))
     if depth := os.environ.get("EXPLORE"):
         return small_worlds(int(depth))
+    match os.environ.get("OPERATE"):
+        case "year":
+            return year.main()
+        case "backlog":
+            given = {name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()}
+            return backlog.main(backlog.Size(int(given["jobs"]), int(given["batches"]), given["hours"]))
     wanted = os.environ.get("SEEDS")
     return random_worlds(
         int(os.environ.get("FIRST", "1")), int(wanted) if wanted else None, float(os.environ.get("MINUTES", "1"))

@@ -106,7 +106,7 @@ class DynamoDB:
 
     Attributes:
         items: every item by its key, in wire form; a write replaces it, nothing changes it.
-        reads, writes: how many calls of each kind there were.
+        expired: what time to live has deleted.
     """
 
     exceptions = EXCEPTIONS
@@ -116,6 +116,7 @@ class DynamoDB:
         self.calls = calls
         self.table = table
         self.items: dict[Key, Wire] = {}
+        self.expired: dict[Key, Wire] = {}
         self.index = Index()
         self._partitions: dict[str, SortedDict] = {}
         self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
@@ -265,6 +266,14 @@ class DynamoDB:
             )
 
         return self.calls.read("dynamodb.query", read)
+
+    def expire(self) -> None:
+        """Delete the items whose time to live is over."""
+        now = self.calls.now()
+        for key, item in list(self.items.items()):
+            if "ttl" in item and float(item["ttl"]["N"]) < now:
+                self.expired[key] = item
+                self._store(key, None)
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

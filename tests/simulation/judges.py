@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +153,8 @@ class Ending:
                 state = item["state"]["S"] if item else "no job"
                 self.laws.broken("everything ends", f"{one.upload.key}: {state}")
                 continue
-            self._judge_results(one, item)
-        self._judge_bill()
+            self.judge_results(one, item)
+        self.judge_bill()
         self._judge_failures()
 
     def _judge_failures(self) -> None:
@@ -172,7 +173,8 @@ class Ending:
             for message in queue.dead:
                 self.laws.broken("no message becomes a dead letter", f"{queue.name}: {message.body[:200]}")
 
-    def _judge_results(self, one: Dropped, item: Item) -> None:
+    def judge_results(self, one: Dropped, item: Item) -> None:
+        """Judge the results of one job that is over."""
         name = one.upload.key
         manifest_file = self.world.result(one.upload, "manifest.json")
         output = self.world.result(one.upload, "output.jsonl")
@@ -204,11 +206,13 @@ class Ending:
         if item["state"]["S"] != manifest["state"]:
             self.laws.broken("ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}")
 
-    def _judge_bill(self) -> None:
+    def judge_bill(self) -> None:
+        """Judge that what the API billed is what the items of batches tell, deleted ones too."""
         owner: dict[str, Key] = {}
         extra: dict[str, int] = defaultdict(int)
         told = unknowable = 0
-        for key, item in self.world.dynamodb.items.items():
+        dynamodb = self.world.dynamodb
+        for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
             if not key[1].startswith("BATCH#"):
                 continue
             unknowable += int(item["unknowable"]["N"])

@@ -6,6 +6,7 @@ is not here and raises.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
@@ -233,6 +234,24 @@ class S3:
             return {}
 
         return self.calls.write("s3.delete_objects", write)
+
+    def expire(self, prefix: str, current_days: float | None, noncurrent_days: float) -> None:
+        """Delete what a lifecycle rule deletes: versions of this age, and versions so long after their replacement."""
+        now, newer = self.calls.now(), dict[str, Version]()
+        for (key, version_id), version in reversed(list(self._versions.items())):
+            if not key.startswith(prefix):
+                continue
+            successor = newer.get(key)
+            newer[key] = version
+            if successor is None and self.objects.get(key) is version:
+                if current_days is not None and version.modified.timestamp() + current_days * 86_400 < now:
+                    del self._versions[key, version_id], self.objects[key]
+            elif (successor or version).modified.timestamp() + noncurrent_days * 86_400 < now:
+                del self._versions[key, version_id]
+
+    def stored(self) -> Counter[str]:
+        """How many versions there are, by the first part of their keys."""
+        return Counter(key.partition("/")[0] for key, _ in self._versions)
 
     def list_parts(self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0) -> dict[str, Any]:
         """A page of the parts copied so far."""

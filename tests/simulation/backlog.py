@@ -1,0 +1,183 @@
+"""A backlog: thousands of jobs and up to a million batches dropped together, small drops meanwhile, then the end.
+
+Batches are of one record, so that a batch's life costs the simulation little; what is measured is calls, waits and
+depths, which do not depend on bytes. The users wait some hours, then cancel what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from local.workers_ai import Behaviour
+from tests.simulation.alarms import Alarms
+from tests.simulation.judges import MANIFEST_SECONDS, Ending, Laws, Promises, Violation
+from tests.simulation.operate import Figure, Report, Samples, call_figures, chart, publish, told
+from tests.simulation.users import MODELS, Dropped, drop
+from tests.simulation.world import simulated
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+NEWCOMER_SECONDS = 600.0
+"""A user drops a small file so often."""
+FIRST_BATCH_SECONDS = 120.0
+SWEPT_A_SECOND = 45.0
+"""Batches of a cancelled job that end each second, at least."""
+ACCEPTED_SECONDS = 900.0
+"""Seconds in which the API finishes what it has accepted when the users cancel, and a poll learns of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a backlog is.
+
+    Attributes:
+        batches: of each job.
+        hours: until the users cancel what is left.
+    """
+
+    jobs: int
+    batches: int
+    hours: float
+    calls_per_minute: int = 240
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What happened."""
+
+    world: World
+    samples: Samples
+    promises: Promises
+    bulk: list[Dropped]
+    newcomers: list[Dropped]
+    violations: list[Violation]
+    alarms: Alarms
+    cancelled_at: float
+    over_at: float
+
+
+def play(size: Size, seed: int = 1) -> Backlog:
+    """Play a backlog to its end."""
+    behaviour = Behaviour(embedder="hash", latency=60.0, latency_kind="lognormal", latency_spread=0.5)
+    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": size.calls_per_minute}
+    with simulated(seed, None, behaviour, **settings) as world:
+        laws = Laws(world)
+        promises, samples, alarms = Promises(laws), Samples(world, max(size.hours * 3_600 / 200, 60.0)), Alarms(world)
+        world.run(90)
+        bulk = [drop(world, f"bulk/{number}.jsonl", size.batches, may_fail=True) for number in range(size.jobs)]
+        newcomers: list[Dropped] = []
+        ends = world.kernel.now + size.hours * 3_600
+        while world.kernel.now < ends:
+            world.run(min(NEWCOMER_SECONDS, ends - world.kernel.now))
+            newcomers.append(drop(world, f"small/{len(newcomers)}.jsonl", 1, MODELS[1]))
+        cancelled_at = world.kernel.now
+        for one in bulk:
+            world.command(one.upload.job_id, "cancel")
+        world.settle(50 * 86_400)
+        over_at = world.kernel.now
+        world.run(7_200)
+        Ending(laws).judge([*bulk, *newcomers])
+        if over_at - cancelled_at > ACCEPTED_SECONDS + size.batches / SWEPT_A_SECOND:
+            laws.broken("a cancelled job ends in time", f"the last one after {over_at - cancelled_at:.0f} s")
+        promises.judge(newcomers, size.calls_per_minute)
+        return Backlog(world, samples, promises, bulk, newcomers, laws.violations, alarms, cancelled_at, over_at)
+
+
+def _waits(found: Backlog, dropped: list[Dropped]) -> list[float]:
+    """Seconds from drops to first batches, sorted; jobs that ended before one are left out."""
+    first = found.promises.first_batch
+    keys = [(f"JOB#{one.upload.job_id}", one.upload.at) for one in dropped]
+    return sorted(first[key] - at for key, at in keys if key in first)
+
+
+def _manifests(found: Backlog, dropped: list[Dropped]) -> list[float]:
+    done, over = found.promises.last_done, found.promises.over
+    keys = [f"JOB#{one.upload.job_id}" for one in dropped]
+    return sorted(over[key] - done[key] for key in keys if key in done and key in over)
+
+
+def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
+    """What is measured in a backlog, beside what is promised."""
+    world, rows = found.world, found.samples.rows
+    total = size.jobs * size.batches
+    accepted = len(world.api.accepted)
+    firsts, late = _waits(found, found.bulk), _waits(found, found.newcomers)
+    manifests = _manifests(found, found.newcomers)
+    busy = [row for row in rows if row["waiting"] > 0 and row["hours"] * 3_600 < found.cancelled_at - world.began]
+    last = 2 + 2 * size.jobs / size.calls_per_minute
+    never = total + len(found.newcomers) - accepted
+    seconds = found.over_at - found.cancelled_at
+    calls = {name: world.calls.by_operation.get(name, 0) for name in sorted(world.calls.by_operation)}
+    aws = sum(number for name, number in calls.items() if name != "api.call")
+    hours = (world.kernel.now - world.began) / 3_600
+    simulation = (
+        f"{world.calls.total:,} calls, {hours:.1f} h, in {cpu_seconds / 60:.1f} min of one processor, "
+        f"{rows[-1]['memory']:,.0f} MB"
+    )
+    figures = [
+        Figure(
+            "first batch of a small drop, the slowest",
+            f"{late[-1]:.0f} s",
+            f"{FIRST_BATCH_SECONDS:.0f} s",
+            "docs/limits.md, Calls",
+        ),
+        Figure("the same, half of them", f"{median(late):.0f} s"),
+        Figure(
+            f"first batches of {len(firsts):,} of {size.jobs:,} jobs dropped together (the others ended), the slowest",
+            f"{firsts[-1] / 60:.1f} min",
+            f"{last:.1f} min",
+            "docs/limits.md, Calls",
+        ),
+        Figure(
+            "manifest of a small drop after its last answer, the slowest",
+            f"{manifests[-1]:.1f} s",
+            f"{MANIFEST_SECONDS:.0f} s",
+            "tests/simulation/judges.py",
+        ),
+        *call_figures(world),
+        Figure(
+            "calls used while batches wait, of those allowed",
+            f"{sum(row['api'] for row in busy) / len(busy) / size.calls_per_minute:.1%}",
+        ),
+        Figure("calls to the API for each accepted batch", f"{calls['api.call'] / accepted:.2f}"),
+        Figure("calls to AWS for each batch, accepted or not", f"{aws / (total + len(found.newcomers)):.1f}"),
+        Figure("calls to DynamoDB in a minute with a backlog: reads", f"{median(row['reads'] for row in busy):,.0f}"),
+        Figure("the same: writes", f"{median(row['writes'] for row in busy):,.0f}"),
+        Figure(
+            "largest number of messages in a queue",
+            ", ".join(f"{name} {number:,}" for name, number in found.samples.deepest.items()),
+        ),
+        Figure(
+            f"from the users' {size.jobs:,} commands to the last manifest; {never:,} batches never submitted",
+            f"{seconds / 60:.1f} min, {never / seconds:.0f} batches a second",
+            f"{SWEPT_A_SECOND:.0f} batches a second in each job",
+            "docs/limits.md, Results and times",
+        ),
+        Figure("alarms", ", ".join(name for name, one in found.alarms.alarms.items() if one.raised) or "none"),
+        Figure("the simulation", simulation),
+    ]
+    about = [
+        f"{size.jobs:,} jobs of {size.batches:,} batches each ({total:,} batches) are dropped together",
+        f"at {size.calls_per_minute} calls a minute, and every {NEWCOMER_SECONDS / 60:.0f} minutes a small file.",
+        f"After {size.hours:g} hours, when {accepted:,} batches were accepted, the users cancel the large jobs.",
+        "Simplified: a batch has one record, so uploads are small and a reply is a few hundred bytes; the API",
+        "takes a minute for a batch (median).",
+    ]
+    series = found.samples.series
+    charts = [
+        chart("backlog-batches", "Batches", "hours", series("waiting", "outstanding", "done")),
+        chart("backlog-calls", "Calls a minute", "hours", series("reads", "writes", "api")),
+        chart("backlog-jobs", "Open jobs, messages in queues", "hours", series("open jobs", "messages")),
+    ]
+    return Report(f"A backlog of {total:,} batches", about, figures, charts, told(found.violations, world))
+
+
+def main(size: Size) -> bool:
+    """Play, write and return whether any law was broken."""
+    began = time.process_time()
+    found = play(size)
+    return publish("backlog", report(size, found, time.process_time() - began))
