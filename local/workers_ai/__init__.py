@@ -6,11 +6,11 @@ loopback address. Each switch's default is documented, observed, a guess or inve
 this file.
 """
 
-from local.workers_ai.answers import expected_result
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError
 from local.workers_ai.faults import Fault
 from local.workers_ai.mock import transport
-from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.models.answers import expected_result
+from local.workers_ai.replies import Cut, Reply
 
 __all__ = ["Behaviour", "Cut", "Fault", "Reply", "SwitchError", "WorkersAI", "expected_result", "transport"]

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.behaviour import Behaviour, SwitchError
+from local.workers_ai.behaviour import Behaviour, SwitchError, behaviour_like
 from local.workers_ai.edge import PREFIX
 from local.workers_ai.faults import Fault
-from local.workers_ai.like import behaviour_like
 from local.workers_ai.server import server
 
 

@@ -12,19 +12,18 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import edge, envelope, fault_replies
-from local.workers_ai.answers import answer_all
-from local.workers_ai.batch_body import read_requests
+from local.workers_ai import edge, replies
 from local.workers_ai.batches import Batch, Batches, SearchedBodies
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.catalogue import MODELS, Model, listing
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import completed
-from local.workers_ai.embed import embedder
+from local.workers_ai.edge import Verdict, Windows
 from local.workers_ai.faults import Call, Fault, Faults, by_chance
-from local.workers_ai.limits import Verdict, Windows
-from local.workers_ai.reply import FOREVER, Reply
-from local.workers_ai.validate import problem
+from local.workers_ai.models.answers import answer_all
+from local.workers_ai.models.catalogue import MODELS, Model, listing
+from local.workers_ai.models.embed import embedder
+from local.workers_ai.models.schemas import problem, read_requests
+from local.workers_ai.replies import FOREVER, Reply
 
 
 class _Run(NamedTuple):
@@ -137,10 +136,10 @@ class WorkersAI:
         with self._lock:
             window = self._window(given.get("authorization", ""), now)
         if not window.allowed:
-            reply = envelope.failure(error(971), behaviour, ceil(window.seconds))
+            reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
             second = [error(7000)] if found.code == 7003 and behaviour.route_pair else []
-            reply = envelope.failure(found, behaviour, -1, *second)
+            reply = replies.failure(found, behaviour, -1, *second)
         elif found.resource == "run":
             run = self._read(found, query, body, now)
             kind = run.call
@@ -176,12 +175,12 @@ class WorkersAI:
             if refused is not None:
                 if refused.code == 10000:
                     refused = error(1000, "Invalid API Token", 401)
-                return envelope.failure(refused, behaviour)
+                return replies.failure(refused, behaviour)
             message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
             token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
-            return envelope.success(token, behaviour, messages=[message])
+            return replies.success(token, behaviour, messages=[message])
         if refused is not None:
-            return envelope.failure(refused, behaviour)
+            return replies.failure(refused, behaviour)
         asked = parse_qs(query)
         wanted, task = asked.get("search", [""])[0], asked.get("task", [""])[0]
         found = [
@@ -192,7 +191,7 @@ class WorkersAI:
         number, size = _count(asked, "page", 1), _count(asked, "per_page", 50)
         shown = found[(number - 1) * size : number * size]
         info = {"count": len(shown), "page": number, "per_page": size, "total_count": len(found)}
-        return envelope.success(shown, behaviour, result_info=info)
+        return replies.success(shown, behaviour, result_info=info)
 
     def _batch_names(self) -> frozenset[str]:
         """Models that can be queued."""
@@ -234,12 +233,12 @@ class WorkersAI:
         behaviour = self._behaviour
         strike = next((fault for fault in run.faults if fault.nature.stage != "batch"), None)
         if strike is not None and strike.nature.stage == "instead":
-            return fault_replies.instead(strike, behaviour)
+            return replies.instead(strike, behaviour)
         refused = edge.refusal(headers.get("authorization"), run.route.account, behaviour)
         if refused is None and len(run.body) >= behaviour.max_payload:
             refused = error(3006)
         if refused is not None:
-            reply = envelope.failure(refused, behaviour)
+            reply = replies.failure(refused, behaviour)
         elif run.call == "poll":
             reply = self._poll(run)
         else:
@@ -248,8 +247,8 @@ class WorkersAI:
             at = strike.at if strike.at >= 0 else len(reply.body) // 2
             reply = replace(reply, body=reply.body[:at])
         if behaviour.compress and "gzip" in headers.get("accept-encoding", ""):
-            reply = envelope.compressed(reply)
-        return reply if strike is None else fault_replies.after(reply, strike, behaviour)
+            reply = replies.compressed(reply)
+        return reply if strike is None else replies.after(reply, strike, behaviour)
 
     # --- Submit and synchronous runs
 
@@ -258,16 +257,16 @@ class WorkersAI:
         behaviour = self._behaviour
         model = MODELS.get(run.route.model)
         if model is None:
-            return envelope.failure(error(behaviour.unknown_model_code), behaviour)
+            return replies.failure(error(behaviour.unknown_model_code), behaviour)
         refused = self._refused(model, run)
         if refused is not None:
             late = behaviour.model_limit_retry_after if refused.code == 3021 else 0
-            return envelope.failure(refused, behaviour, late or -1)
+            return replies.failure(refused, behaviour, late or -1)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
             return self._single(model, run.sent)
         requests, wrong, later = read_requests(model, run.sent, behaviour)
         if wrong is not None and not (later and run.call == "submit"):
-            return envelope.failure(wrong, behaviour)
+            return replies.failure(wrong, behaviour)
         with self._lock:
             batch = self._batches.accept(run.route.account, model.name, run.body, requests, behaviour, run.now)
             batch.inline = run.call == "sync" or any(fault.kind == "sync_answer" for fault in run.faults)
@@ -283,7 +282,7 @@ class WorkersAI:
             result[behaviour.empty_array] = []
         if behaviour.submit_model:
             result["model"] = model.name
-        return envelope.success(result, behaviour, behaviour.submit_status)
+        return replies.success(result, behaviour, behaviour.submit_status)
 
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
         """Why no call to this model can be accepted now; None if it can."""
@@ -309,9 +308,9 @@ class WorkersAI:
         behaviour = self._behaviour
         wrong = problem(model.name, request, "", behaviour)
         if wrong is not None:
-            return envelope.failure(error(5006, wrong), behaviour)
+            return replies.failure(error(5006, wrong), behaviour)
         (answer,) = answer_all(model, [request], embedder(behaviour.embedder), behaviour.vector_digits)
-        return envelope.success(msgspec.Raw(answer.result), behaviour)
+        return replies.success(msgspec.Raw(answer.result), behaviour)
 
     def _mark(self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float) -> None:
         """Record in a batch what will happen to it: it hangs, it fails, or some of its items fail."""
@@ -340,7 +339,7 @@ class WorkersAI:
         known = batch is not None and batch.account == run.route.account
         if batch is None or not known or (behaviour.model_must_match and batch.model != run.route.model):
             unknown = ApiError(behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message)
-            return envelope.failure(unknown, behaviour)
+            return replies.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
             batch.polls += 1
@@ -369,20 +368,20 @@ class WorkersAI:
             result[behaviour.empty_array] = []
         if behaviour.pending_model:
             result["model"] = batch.model
-        return envelope.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
+        return replies.success({} if behaviour.pending_empty else result, behaviour, behaviour.pending_status)
 
     def _failed(self, batch: Batch, failure: ApiError) -> Reply:
         behaviour = self._behaviour
         if behaviour.batch_failure == "envelope":
-            return envelope.failure(failure, behaviour)
+            return replies.failure(failure, behaviour)
         said = {"code": failure.code, "message": failure.message}
         result = {"status": behaviour.batch_failure, "request_id": batch.shown_id(behaviour), "error": said}
-        return envelope.success(result, behaviour)
+        return replies.success(result, behaviour)
 
     def _finished(self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int) -> Reply:
         behaviour = self._behaviour
         result, answered_by = completed(batch, requests, behaviour, faults, earlier)
-        return envelope.success(result, behaviour).with_headers(("x-local-answered-by", answered_by))
+        return replies.success(result, behaviour).with_headers(("x-local-answered-by", answered_by))
 
 
 def _end(reply: Reply) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from local.workers_ai.answers import Answer, answer_all
 from local.workers_ai.batches import Batch
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.catalogue import MODELS
 from local.workers_ai.codes import ApiError
-from local.workers_ai.embed import embedder
 from local.workers_ai.faults import Fault
+from local.workers_ai.models.answers import Answer, answer_all
+from local.workers_ai.models.catalogue import MODELS
+from local.workers_ai.models.embed import embedder
 
 
 def completed(

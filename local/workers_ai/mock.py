@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import httpx
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.replies import Cut, Reply
 from local.workers_ai.routes import Routes
 
 

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.replies import Cut, Reply
 from local.workers_ai.routes import Routes
 
 Scope = MutableMapping[str, Any]

@@ -14,7 +14,7 @@ import msgspec
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.codes import KNOWN, ApiError, error
 from local.workers_ai.edge import PREFIX
-from local.workers_ai.reply import JSON, Reply
+from local.workers_ai.replies import JSON, Reply
 
 PREFIXES = ("/run/", "/check")
 MAX_BODY_BYTES = 10_000_000

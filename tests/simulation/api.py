@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from local.workers_ai.reply import Cut, Reply
+from local.workers_ai.replies import Cut, Reply
 from local.workers_ai.routes import Routes
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from local.workers_ai import Behaviour
-from local.workers_ai.validate import problem
+from local.workers_ai.models.schemas import problem
 from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
 from shared.formats.registry import Form, reader_of, target_of, writer_of
 

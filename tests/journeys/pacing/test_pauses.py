@@ -6,7 +6,7 @@ import time
 import pytest
 
 from local.workers_ai import Fault
-from local.workers_ai.reply import page
+from local.workers_ai.replies import page
 from tests.support.resources import TOKEN
 from tests.support.translations import M2M, all_good, greetings, submits
 

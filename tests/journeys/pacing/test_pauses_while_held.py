@@ -4,7 +4,7 @@ import pytest
 
 from functions.poll.schedule import pauses
 from local.workers_ai import Fault
-from local.workers_ai.reply import page
+from local.workers_ai.replies import page
 from tests.support.resources import TABLE, TOKEN
 from tests.support.translations import M2M, greetings
 

@@ -9,8 +9,7 @@ from dropbatch.cloudflare import Api, Reply
 from dropbatch.errors import CommandError
 from dropbatch.probe import Prober, lines
 from local.workers_ai import Behaviour, WorkersAI, transport
-from local.workers_ai.behaviour import SwitchError, switches
-from local.workers_ai.like import behaviour_like
+from local.workers_ai.behaviour import SwitchError, behaviour_like, switches
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 ACCOUNT = "0123456789abcdef0123456789abcdef"

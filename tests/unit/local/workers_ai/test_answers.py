@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from local.workers_ai import embed, expected_result
-from local.workers_ai.catalogue import MODELS
-from local.workers_ai.embed import embedder
+from local.workers_ai import expected_result
+from local.workers_ai.models import embed
+from local.workers_ai.models.catalogue import MODELS
+from local.workers_ai.models.embed import embedder
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 SCHEMA = {

@@ -1,4 +1,4 @@
-"""The local Workers AI refuses what the published schemas refuse (local/workers_ai/schemas.json has their sources)."""
+"""The local Workers AI refuses what the published schemas refuse; `models/schemas.json` has their sources."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from local.workers_ai import Behaviour
-from local.workers_ai.catalogue import MODELS
-from local.workers_ai.validate import problem
+from local.workers_ai.models.catalogue import MODELS
+from local.workers_ai.models.schemas import problem
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M3 = "@cf/baai/bge-m3"
@@ -95,7 +95,7 @@ def test_what_is_not_published_is_switch():
 
 
 def test_model_has_one_schema_with_source():
-    path = Path(__file__).parents[4] / "local/workers_ai/schemas.json"
+    path = Path(__file__).parents[4] / "local/workers_ai/models/schemas.json"
     schemas = json.loads(path.read_text("utf-8"))["schemas"]
     assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)
     for one in schemas.values():

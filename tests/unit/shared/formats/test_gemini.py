@@ -5,7 +5,7 @@ import json
 import pytest
 
 from local.workers_ai import Behaviour
-from local.workers_ai.validate import problem
+from local.workers_ai.models.schemas import problem
 from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
 from shared.formats.registry import Form, reader_of, target_of, writer_of
 from tests.support.vendors import vendors_read

@@ -6,8 +6,7 @@ from itertools import chain
 import pytest
 
 from local.workers_ai import Behaviour
-from local.workers_ai.schemas import alternatives
-from local.workers_ai.validate import problem
+from local.workers_ai.models.schemas import alternatives, problem
 from shared.errors import UploadError
 from shared.formats.base import member_of
 from shared.formats.registry import Form, reader_of, target_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from local.workers_ai import Behaviour
-from local.workers_ai.validate import problem
+from local.workers_ai.models.schemas import problem
 from shared.formats.base import Converted
 from shared.formats.registry import Form, reader_of, target_of
 from tests.support.converted import CHAT

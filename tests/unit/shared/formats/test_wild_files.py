@@ -11,7 +11,7 @@ import pytest
 from functions.submit.plan_upload import _delimiter, _elements, _first_row
 from functions.submit.records.detect_form import detect_form
 from local.workers_ai import Behaviour
-from local.workers_ai.validate import problem
+from local.workers_ai.models.schemas import problem
 from shared.formats.base import BatchFacts, Converted, Outcome
 from shared.formats.csv_rows import read_rows
 from shared.formats.detect import detect_format

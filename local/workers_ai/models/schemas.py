@@ -1,4 +1,4 @@
-"""The published schemas of requests, from `schemas.json`, as types that msgspec judges values by.
+"""What is wrong with requests, by the published schemas, which are read from `schemas.json` as types of msgspec.
 
 A type is written as one of:
 
@@ -12,13 +12,22 @@ A type is written as one of:
 """
 
 import functools
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
 
+from local.workers_ai.behaviour import Behaviour
+from local.workers_ai.codes import ApiError, error
+from local.workers_ai.models.catalogue import Model
+
 Members = dict[str, Any]
+_BAD = "AiError: Bad input: Error: "
+_PLACE = re.compile(r" - at `\$(.*)`$")
+_TYPES = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`$")
+_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
 class Alternative(NamedTuple):
@@ -35,6 +44,63 @@ class Alternative(NamedTuple):
     known: frozenset[str]
     form: Any
     is_published: bool
+
+
+def read_requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[Any], ApiError | None, bool]:
+    """The requests of a body, what is wrong with them, and whether that is reported only after acceptance."""
+    requests = sent.get("requests") if isinstance(sent, dict) else None
+    if not isinstance(requests, list):
+        late = behaviour.missing_requests == "fail_later"
+        return [], error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'"), late
+    if not requests and behaviour.empty_requests == "refuse":
+        return [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"), False
+    if behaviour.max_requests and len(requests) > behaviour.max_requests:
+        most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
+        return requests, error(5006, most), False
+    late = behaviour.validation != "submit"
+    for index, request in enumerate(requests):
+        wrong = problem(model.name, request, f"/requests/{index}", behaviour)
+        if wrong is not None:
+            return requests, error(5006, wrong), late
+    return requests, None, False
+
+
+def problem(model: str, request: object, where: str, behaviour: Behaviour) -> str | None:
+    """What is wrong with a request at this JSON pointer; None if nothing is."""
+    if not isinstance(request, dict):
+        return f"{_BAD}Type mismatch of '{where}', 'object' expected"
+    reference = request.get("external_reference")
+    if behaviour.strict_reference and reference is not None and not isinstance(reference, str):
+        return f"{_BAD}Type mismatch of '{where}/external_reference', 'string' expected"
+    forms = [one for one in alternatives(model) if one.is_published or behaviour.batch_messages]
+    fitting = [one for one in forms if one.required <= request.keys()]
+    if len(fitting) != 1:
+        # Clients of gpt-oss get `oneOf` here with the names of other models' properties; only `oneOf` is worth
+        # matching.
+        required = ", ".join(
+            f"required properties at '{where}' are '{','.join(sorted(one.required))}'" for one in forms
+        )
+        return f"{_BAD}oneOf at '{where}' not met, {len(fitting)} matches: {required}"
+    unknown = request.keys() - fitting[0].known - {"external_reference"}
+    if unknown and behaviour.unknown_members == "refuse":
+        return f"{_BAD}Unknown property '{where}/{min(unknown)}'"
+    try:
+        msgspec.convert(request, fitting[0].form)
+    except msgspec.ValidationError as wrong:
+        return _BAD + _worded(str(wrong), where)
+    return None
+
+
+def _worded(message: str, where: str) -> str:
+    """An error of msgspec in the API's words, as clients quote them for a wrong type."""
+    place = _PLACE.search(message)
+    path = where if place is None else where + re.sub(r"\.|\[", "/", place.group(1)).replace("]", "")
+    text = message[: place.start()] if place else message
+    types = _TYPES.match(text)
+    if types is None:
+        return f"{text} at '{path}'"
+    expected = ",".join(_NAMES.get(name, name) for name in types.group(1).split(" | "))
+    return f"Type mismatch of '{path}', '{expected}' not in '{_NAMES.get(types.group(2), types.group(2))}'"
 
 
 @cache

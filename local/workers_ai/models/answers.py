@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from local.workers_ai.catalogue import MODELS, Family, Model
-from local.workers_ai.embed import Embedder, embedder
+from local.workers_ai.models.catalogue import MODELS, Family, Model
+from local.workers_ai.models.embed import Embedder, embedder
 
 _ECHO = 400  # Characters of the prompt that a generated text repeats.
 _CREATED = 1_790_000_000

@@ -1,0 +1,1 @@
+"""The models: which there are, what each accepts, and what it answers."""

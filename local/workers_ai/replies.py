@@ -1,0 +1,156 @@
+"""Replies of the API: as data, wrapped as results or errors, and as a fault changes them. No state."""
+
+import gzip
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from local.workers_ai.behaviour import Behaviour
+from local.workers_ai.codes import ApiError, error
+from local.workers_ai.faults import Fault
+
+JSON = ("content-type", "application/json")
+HTML = ("content-type", "text/html; charset=UTF-8")
+FOREVER = float("inf")
+_WORTH_COMPRESSING = 1024
+
+_HTML_PAGE = (
+    "<!DOCTYPE html>\n<html>\n<head><title>api.cloudflare.com | {status}: Bad gateway</title></head>\n"
+    "<body><h1>Bad gateway</h1><p>Error code {status}</p></body>\n</html>\n"
+)
+_WITHOUT = {"accept_no_request_id": {}, "no_answers": {"status": "completed"}}
+"""Results that lack what they should hold."""
+
+
+class Cut(StrEnum):
+    """How a connection ends instead of delivering a whole reply."""
+
+    REFUSE = "refuse"
+    """No connection is made.
+
+    Over a real socket, where the request has been read by then, the same as `RESET`.
+    """
+    RESET = "reset"
+    """The connection is reset before a byte of the reply (or after `cut_after` bytes of its body)."""
+    CLOSE = "close"
+    """The connection is closed normally, but too early."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One reply. `delay`, `cut` and `pace` are carried out by the server's shell or by the mock transport."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    delay: float = 0.0
+    """Seconds before the first byte; infinity hangs."""
+    cut: Cut | None = None
+    cut_after: int | None = None
+    """Bytes of the body that still arrive before `cut`; None cuts before the status line."""
+    pace: tuple[int, float] | None = None
+    """The body arrives in chunks of this many bytes, with this many seconds before each."""
+
+    def with_headers(self, *headers: tuple[str, str]) -> "Reply":
+        """The same reply with more headers."""
+        return replace(self, headers=(*self.headers, *headers))
+
+
+def page(status: int) -> Reply:
+    """The HTML page that a gateway sends in place of an answer."""
+    return Reply(status=status, headers=(HTML,), body=_HTML_PAGE.format(status=status).encode())
+
+
+def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
+    """A reply that holds a result; `beside` goes into the envelope next to it."""
+    result = [result] if behaviour.result_list else result
+    whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
+    body = msgspec.json.encode(whole if behaviour.envelope else result)
+    return Reply(status=status, headers=(JSON,), body=body)
+
+
+def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *more: ApiError) -> Reply:
+    """A reply that holds errors, with `retry-after` unless that is negative."""
+    if behaviour.envelope:
+        body: dict[str, Any] = {}
+        if behaviour.error_result != "absent":
+            body["result"] = None if behaviour.error_result == "null" else {}
+        body["success"] = False
+        body["errors"] = [
+            {"code": str(one.code) if behaviour.error_code_text else one.code, "message": one.message}
+            for one in (problem, *more)
+        ]
+        body["messages"] = []
+    else:
+        body = {
+            "internalCode": problem.code,
+            "name": "InferenceUpstreamError",
+            "message": problem.message,
+            "description": problem.message,
+        }
+    headers = [JSON]
+    if retry_after >= 0:
+        headers.append(("retry-after", str(retry_after)))
+    return Reply(status=problem.status, headers=tuple(headers), body=msgspec.json.encode(body))
+
+
+def compressed(reply: Reply) -> Reply:
+    """The same reply with its body in gzip, where that is worth it."""
+    if len(reply.body) < _WORTH_COMPRESSING:
+        return reply
+    small = replace(reply, body=gzip.compress(reply.body, compresslevel=1, mtime=0))
+    return small.with_headers(("content-encoding", "gzip"))
+
+
+def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
+    """The reply of a fault that keeps a call from being carried out."""
+    match fault.kind:
+        case "bare":
+            retry = (("retry-after", str(fault.retry_after)),) if fault.retry_after >= 0 else ()
+            return Reply(status=fault.status or 429, headers=retry)
+        case "html":
+            return page(fault.status or 502)
+        case "json_500":
+            return failure(error(10013), behaviour)
+        case "redirect":
+            return Reply(status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),))
+        case "refuse":
+            return Reply(status=0, cut=Cut.REFUSE)
+        case "reset":
+            return Reply(status=0, cut=Cut.RESET)
+        case "hang":
+            return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+        case _:
+            refusal = error(fault.error_code, fault.message, fault.status)
+            retry_after = fault.retry_after
+            if retry_after < 0 and refusal.code == 971:
+                retry_after = behaviour.retry_after
+            return failure(refusal, behaviour, retry_after)
+
+
+def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
+    """The reply to a call that was carried out, after a fault on its way back."""
+    at = fault.at if fault.at >= 0 else len(reply.body) // 2
+    match fault.kind:
+        case "accept_then_reset":
+            return replace(reply, cut=Cut.RESET)
+        case "accept_then_close":
+            return replace(reply, cut=Cut.CLOSE)
+        case "accept_then_hang":
+            return replace(reply, delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+        case "accept_then_truncate" | "truncated_body":
+            return replace(reply, cut=Cut.CLOSE, cut_after=at)
+        case "accept_then_html":
+            return page(fault.status or 502)
+        case "accept_then_json_500":
+            return failure(error(10013), behaviour)
+        case "accept_no_request_id" | "no_answers":
+            return success(_WITHOUT[fault.kind], behaviour)
+        case "slow_body":
+            return replace(reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace))
+        case "slow":
+            return replace(reply, delay=max(fault.seconds, 0.0))
+        case _:
+            return reply
