@@ -160,6 +160,18 @@ class _Run(NamedTuple):
     gap: int
     fault: UnsendableRecord | None = None
 
+    @classmethod
+    def blank(cls, start: Checkpoint, gap: int) -> _Run:
+        """No record: a place after blank lines."""
+        return cls([], [], [], None, start, [], gap)
+
+    @classmethod
+    def unsendable(
+        cls, fault: UnsendableRecord, reference: msgspec.Raw, line: int | None, start: Checkpoint, step: int, gap: int
+    ) -> _Run:
+        """One record that cannot be sent."""
+        return cls([], [reference], [len(memoryview(fault.request))], line, start, [step], gap, fault)
+
     def place(self, count: int) -> Checkpoint:
         """The place after the first `count` records."""
         return _rest_of(self.start, self.steps[:count], self.gap, count)
@@ -184,7 +196,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
     for window in elements(plan, start, blocks) if plan.is_document else lines(blocks):
         if window.blank_bytes:
             place = after_blank(place, window)
-            yield _Run([], [], [], None, place, [], gap)
+            yield _Run.blank(place, gap)
             continue
         spans = [(0, len(window.records))]
         while spans:
@@ -206,8 +218,7 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
                     line = None if plan.is_document else place.line + 1
                     judged = validate_record(raw, line)
                     if isinstance(judged, UnsendableRecord):
-                        weight, reference = len(memoryview(judged.request)), _reference_kept(raw, judged)
-                        yield _Run([], [reference], [weight], line, place, [step], gap, judged)
+                        yield _Run.unsendable(judged, _reference_kept(raw, judged), line, place, step, gap)
                     elif judged:
                         yield _Run([judged.raw], [judged.reference], [len(judged.raw)], line, place, [step], gap)
                     place = _rest_of(place, [step], gap, 1 if judged else 0)

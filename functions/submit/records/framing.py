@@ -6,7 +6,6 @@ Records are validated in `functions.submit.records.cut`. Pure: no S3, no batches
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,10 +55,6 @@ class OverlongRecord:
 def excerpt_of(text: bytes) -> bytes:
     """The beginning of a record that is too large; empty if all of it is blank."""
     return text.lstrip(_LINE_SPACE)[:EXCERPT_BYTES]
-
-
-BrokenRecord = Callable[[str], UploadError]
-"""Makes the error of a broken document from its cause."""
 
 
 class Window(NamedTuple):
@@ -160,55 +155,8 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
     Raises:
         UploadError: `broken_document`: the text between or after the elements is not that of a document.
     """
-    buffer, base, at = b"", start.offset, 0
-    behind = base
-    expected_first = start.record == 0
-    more = iter(blocks)
-
-    def broken(words: str) -> UploadError:
-        return UploadError(
-            "broken_document",
-            f"The document is broken after byte {behind:,}: {words}. Fix it and upload it again.",
-        )
-
-    alike: _Alike | None = None
-    most = MIN_ELEMENTS
-    while True:
-        if alike and (found := _elements_alike(buffer, at, alike)):
-            text, records = found
-            at += len(alike.separator) + len(text)
-            behind, most = base + at, MIN_ELEMENTS
-            yield _window_of(text, records, [len(alike.separator) + len(one) for one in records])
-            continue
-        places, at, closed = _whole_elements(buffer, at, first=expected_first, most=most)
-        if places:
-            ends = [base + end for _, end in places]
-            steps = [end - begin for begin, end in pairwise([behind, *ends])]
-            text = buffer[places[0][0] : places[-1][1]]
-            yield _window_of(text, [buffer[begin:end] for begin, end in places], steps)
-            behind, expected_first = ends[-1], False
-            alike = _likeness(buffer, places) or alike
-            if len(places) == most:
-                most *= 2  # If no two are alike, they are rarely compared.
-                continue
-        if closed:
-            _check_tail(plan, buffer[at:], more, broken)
-            return
-        # Keep only the comma and what follows it: white space may be longer than any element.
-        comma, begin, well = _before_element(buffer, at, first=expected_first)
-        buffer, base, at = comma + buffer[begin:], base + begin - len(comma), 0
-        if not well:
-            raise broken("expected a comma or the array's end")
-        if len(buffer) - len(comma) > API_BODY_LIMIT + EXCERPT_BYTES:
-            giant, buffer, base = _skip_overlong(buffer[len(comma) :], base + len(comma), more, broken)
-            yield Window([giant], [base - behind], returns=False)
-            behind = base
-            expected_first = False
-            continue
-        block = next(more, None)
-        if block is None:
-            raise broken("it ends inside the array of requests")
-        buffer += block
+    scanner = _Scanner(iter(blocks), plan.form == "object", start.offset, start.offset, is_first=start.record == 0)
+    return scanner.windows()
 
 
 _BETWEEN = re.compile(rb"[ \t\r\n]*+(,?)[ \t\r\n]*+(.?)", re.DOTALL)
@@ -291,32 +239,6 @@ def _elements_alike(buffer: bytes, at: int, alike: _Alike) -> tuple[bytes, list[
     return (text, found) if alike.separator.join(found) == text else None
 
 
-def _skip_overlong(
-    buffer: bytes, base: int, more: Iterator[bytes], broken: BrokenRecord
-) -> tuple[OverlongRecord, bytes, int]:
-    """Skip an element too large for any body, block by block; return it, the rest after it, and that rest's offset."""
-    beginning, length = buffer[:EXCERPT_BYTES], 0
-    is_scalar = buffer[:1] not in {b"{", b"[", b'"'}
-    depth, inside, at = 0, False, 0
-    while True:
-        match = (_SCALAR_END if is_scalar else _INSIDE if inside else _OUTSIDE).search(buffer, at)
-        if match is None:
-            length += len(buffer)
-            base += len(buffer)
-            at = max(at - len(buffer), 0)  # An escaped character may be the first of the next block.
-            buffer = next(more, b"")
-            if not buffer:
-                raise broken("it ends inside the array of requests")
-            continue
-        if is_scalar:
-            at = match.start()
-            break
-        depth, inside, at = _past(match, depth, inside=inside)
-        if depth == 0 and not inside:
-            break
-    return OverlongRecord(beginning, length + at), buffer[at:], base + at
-
-
 def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, bool, int]:
     """Depth, whether inside a string, and where to continue, after a bracket, a quote or a backslash."""
     token = match.group()
@@ -327,22 +249,133 @@ def _past(match: re.Match[bytes], depth: int, *, inside: bool) -> tuple[int, boo
     return depth + (1 if token in b"{[" else -1), inside, match.end()
 
 
-def _check_tail(plan: SplitPlan, rest: bytes, more: Iterator[bytes], broken: BrokenRecord) -> None:
-    """Check what follows the array: nothing for a lone array; an object's other members and its end."""
-    depth = 1 if plan.form == "object" else 0
-    inside, at = False, 0
-    while depth or inside:
-        match = (_INSIDE if inside else _OUTSIDE).search(rest, at)
-        if match is None:
-            at = max(at - len(rest), 0)
-            rest = next(more, b"")
-            if not rest:
-                raise broken("its end is missing")
-            continue
-        depth, inside, at = _past(match, depth, inside=inside)
-    rest = rest[at:]
-    while not rest.strip(_SPACE):
-        rest = next(more, b"")
-        if not rest:
-            return
-    raise broken("something follows its end")
+@dataclass(slots=True)
+class _Scanner:
+    """Finds the elements of a document's array in its blocks.
+
+    Attributes:
+        blocks: those that follow the buffer.
+        is_object: whether the array is a member of an object.
+        base: offset of the buffer in the unpacked bytes.
+        behind: offset after the last element that was found.
+        is_first: whether the next element is the array's first.
+        buffer: what has been read, from the last element's end or earlier on.
+        at: where it continues in the buffer.
+        alike: how elements are separated and begin, once two have been found by their tokens.
+        most: elements that are found by their tokens before the faster way is tried again.
+    """
+
+    blocks: Iterator[bytes]
+    is_object: bool
+    base: int
+    behind: int
+    is_first: bool
+    buffer: bytes = b""
+    at: int = 0
+    alike: _Alike | None = None
+    most: int = MIN_ELEMENTS
+
+    def windows(self) -> Iterator[Window]:
+        """The elements to the array's end, after which only the document's end may follow."""
+        while True:
+            if found := self._take_alike():
+                yield found
+                continue
+            places, self.at, is_closed = _whole_elements(self.buffer, self.at, first=self.is_first, most=self.most)
+            if places:
+                yield self._take_whole(places)
+                if len(places) == self.most:
+                    self.most *= 2  # If no two are alike, they are rarely compared.
+                    continue
+            if is_closed:
+                self._check_tail()
+                return
+            comma = self._drop_read()
+            if len(self.buffer) - comma > API_BODY_LIMIT + EXCERPT_BYTES:
+                yield self._skip_overlong(comma)
+            else:
+                self.buffer += self._next_block("it ends inside the array of requests")
+
+    def _take_alike(self) -> Window | None:
+        """Elements that are separated and begin like the last ones; None if tokens have to be read."""
+        if self.alike is None or (found := _elements_alike(self.buffer, self.at, self.alike)) is None:
+            return None
+        text, records = found
+        between = len(self.alike.separator)
+        self.at += between + len(text)
+        self.behind, self.most = self.base + self.at, MIN_ELEMENTS
+        return _window_of(text, records, [between + len(one) for one in records])
+
+    def _take_whole(self, places: list[tuple[int, int]]) -> Window:
+        """Elements that were found by their tokens."""
+        buffer, ends = self.buffer, [self.base + end for _, end in places]
+        steps = [end - begin for begin, end in pairwise([self.behind, *ends])]
+        self.behind, self.is_first = ends[-1], False
+        self.alike = _likeness(buffer, places) or self.alike
+        text = buffer[places[0][0] : places[-1][1]]
+        return _window_of(text, [buffer[begin:end] for begin, end in places], steps)
+
+    def _drop_read(self) -> int:
+        """Keep only the comma before the next element, and the element; return the comma's length, 0 or 1.
+
+        White space between them may be longer than any element.
+        """
+        comma, begin, well = _before_element(self.buffer, self.at, first=self.is_first)
+        self.buffer, self.base, self.at = comma + self.buffer[begin:], self.base + begin - len(comma), 0
+        if not well:
+            raise self._broken("expected a comma or the array's end")
+        return len(comma)
+
+    def _skip_overlong(self, comma: int) -> Window:
+        """Skip an element too large for any body, block by block."""
+        beginning, length = self.buffer[comma : comma + EXCERPT_BYTES], -comma
+        is_scalar = beginning[:1] not in {b"{", b"[", b'"'}
+        depth, inside, at = 0, False, comma
+        while True:
+            match = (_SCALAR_END if is_scalar else _INSIDE if inside else _OUTSIDE).search(self.buffer, at)
+            if match is None:
+                length += len(self.buffer)
+                self.base += len(self.buffer)
+                at = max(at - len(self.buffer), 0)  # An escaped character may be the first of the next block.
+                self.buffer = self._next_block("it ends inside the array of requests")
+                continue
+            if is_scalar:
+                at = match.start()
+                break
+            depth, inside, at = _past(match, depth, inside=inside)
+            if depth == 0 and not inside:
+                break
+        self.buffer, self.base = self.buffer[at:], self.base + at
+        step, self.behind, self.is_first = self.base - self.behind, self.base, False
+        return Window([OverlongRecord(beginning, length + at)], [step], returns=False)
+
+    def _check_tail(self) -> None:
+        """Check what follows the array: nothing for a lone array; an object's other members and its end."""
+        rest, depth, inside, at = self.buffer[self.at :], int(self.is_object), False, 0
+        while depth or inside:
+            match = (_INSIDE if inside else _OUTSIDE).search(rest, at)
+            if match is None:
+                at = max(at - len(rest), 0)
+                rest = self._next_block("its end is missing")
+                continue
+            depth, inside, at = _past(match, depth, inside=inside)
+        rest = rest[at:]
+        while not rest.strip(_SPACE):
+            following = next(self.blocks, None)
+            if following is None:
+                return
+            rest = following
+        raise self._broken("something follows its end")
+
+    def _next_block(self, missing: str) -> bytes:
+        """The next block, which must exist: otherwise something is missing."""
+        block = next(self.blocks, None)
+        if block is None:
+            raise self._broken(missing)
+        return block
+
+    def _broken(self, words: str) -> UploadError:
+        return UploadError(
+            "broken_document",
+            f"The document is broken after byte {self.behind:,}: {words}. Fix it and upload it again.",
+        )
