@@ -39,7 +39,7 @@ test-second: .venv/.stamp .local/localstack/.stamp ## tests on DynamoDB Local an
 	$(DEV) -m pytest -n 0 -m second tests/second
 	$(DEV) -m pytest -n 0 -p tests.second.dynamodb_local $(LEDGER)
 
-test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the table in docs/reliability.md
+test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the tables in docs/faults.md
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.support.fault_table

@@ -3,7 +3,7 @@
 The coverage of the everyday tests shows which of them reach the line of a defect, and how long each takes. They are
 run with that defect, the quickest first, until one fails. Each defect has its own process: its module is changed when
 it is imported, and no file is changed. A defect that survives needs a reason in `tests/mutants/survivors.toml`; the
-outcome is written to docs/reliability.md.
+outcome is written to docs/faults.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = ROOT / "tests/mutants/survivors.toml"
 OUTCOMES = ROOT / ".local/mutants.json"
-DOCUMENT = ROOT / "docs/reliability.md"
+DOCUMENT = ROOT / "docs/faults.md"
 MARK = "<!-- mutants -->"
 DECIDING = (
     "shared/aws/dynamodb.py",
@@ -253,7 +253,7 @@ def _listed(paths: list[Path]) -> str:
 
 
 def report(everything: list[Mutant], reasons: dict[str, str]) -> Iterator[str]:
-    """The section of docs/reliability.md: the modules whose defects were all tried."""
+    """The section of docs/faults.md: the modules whose defects were all tried."""
     unfinished = {one.path for one in everything if not one.outcome}
     mutants = [one for one in everything if one.path not in unfinished]
     left_out = [one for one in everything if one.path in unfinished]
