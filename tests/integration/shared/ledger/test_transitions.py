@@ -350,55 +350,6 @@ def test_fault_noted_while_upload_was_read_stays(table):
     assert item.ledger.end_split(JOB, 7, None, T).error == REASON
 
 
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda at, job: at.release_job(job, T + 9), "work"),
-        (lambda at, job: at.begin_finalizing(job), "work"),
-        (lambda at, job: at.bring_visit_forward(job, T + 9), "work"),
-        (lambda at, job: at.fail_job(job, REASON, T), "work"),
-        (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "work"),
-        (lambda at, job: at.note_control(job, JobControl("v")), "job"),
-        (lambda at, job: at.lease_job(job, T, T + 9), "job"),
-        (lambda at, job: at.postpone_job(job, T + 9), "job"),
-        (lambda at, job: at.retry_job(job, T + 9, 1), "job"),
-    ],
-    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
-)
-@pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_job_that_moves_on_is_due_as_work(table, change, kind, schema):
-    """A job that only waits stays what it is."""
-    job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
-    item = OneItem(table, job)
-    idle = item.ledger.release_job(job, T, DueKind.JOB)
-
-    change(item.ledger, idle)
-
-    assert item.read()["work"] == {"S": f"{schema}#{kind}"}
-
-
-@pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_end_of_split_is_work(table, schema):
-    job = replace(JOB, schema=schema)
-    item = OneItem(table, job)
-    item.ledger.release_job(job, T, DueKind.JOB)
-
-    item.ledger.end_split(job, 7, None, T)
-
-    assert item.read()["work"] == {"S": f"{schema}#work"}
-
-
-@pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
-def test_item_due_at_another_time_is_not_given_up(table, change):
-    item = OneItem(table, READY)
-    before = item.read()
-    arguments = (3, T + 9) if change is Ledger.set_aside else (T,)
-
-    assert not change(item.ledger, replace(due_entry(READY), due_at=T - 1), *arguments)
-
-    assert item.read() == before
-
-
 def test_batch_that_is_over_takes_no_transition(table):
     with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open but has no due_at"):
         Ledger(table, "table").claim_poll(replace(BATCH, due_at=None), T)

@@ -1,0 +1,67 @@
+"""What of a job or a batch is due, and as what work, after a transition."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.ledger import Ledger
+from shared.ledger.item_keys import DueEntry
+from shared.models import (
+    DueKind,
+    JobControl,
+    JobState,
+)
+from tests.support.ledger_items import JOB, READY, REASON, OneItem, T
+
+
+def due_entry(held):
+    return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda at, job: at.release_job(job, T + 9), "work"),
+        (lambda at, job: at.begin_finalizing(job), "work"),
+        (lambda at, job: at.bring_visit_forward(job, T + 9), "work"),
+        (lambda at, job: at.fail_job(job, REASON, T), "work"),
+        (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "work"),
+        (lambda at, job: at.note_control(job, JobControl("v")), "job"),
+        (lambda at, job: at.lease_job(job, T, T + 9), "job"),
+        (lambda at, job: at.postpone_job(job, T + 9), "job"),
+        (lambda at, job: at.retry_job(job, T + 9, 1), "job"),
+    ],
+    ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
+)
+@pytest.mark.parametrize("schema", ["v1", "v2"])
+def test_job_that_moves_on_is_due_as_work(table, change, kind, schema):
+    """A job that only waits stays what it is."""
+    job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
+    item = OneItem(table, job)
+    idle = item.ledger.release_job(job, T, DueKind.JOB)
+
+    change(item.ledger, idle)
+
+    assert item.read()["work"] == {"S": f"{schema}#{kind}"}
+
+
+@pytest.mark.parametrize("schema", ["v1", "v2"])
+def test_end_of_split_is_work(table, schema):
+    job = replace(JOB, schema=schema)
+    item = OneItem(table, job)
+    item.ledger.release_job(job, T, DueKind.JOB)
+
+    item.ledger.end_split(job, 7, None, T)
+
+    assert item.read()["work"] == {"S": f"{schema}#work"}
+
+
+@pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])
+def test_item_due_at_another_time_is_not_given_up(table, change):
+    item = OneItem(table, READY)
+    before = item.read()
+    arguments = (3, T + 9) if change is Ledger.set_aside else (T,)
+
+    assert not change(item.ledger, replace(due_entry(READY), due_at=T - 1), *arguments)
+
+    assert item.read() == before

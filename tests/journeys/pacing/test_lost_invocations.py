@@ -1,0 +1,187 @@
+"""Functions that die or never end, and what stands in the way for weeks: everything comes to its end."""
+
+import dataclasses
+import random
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+import functions.poll.batch.poll_batch
+import functions.poll.handler
+import functions.poll.schedule.advance_job
+import functions.poll.schedule.tick
+import functions.submit.messages
+import functions.submit.submit_batch
+from functions.poll.schedule.tick import tick
+from shared.claims import MAX_CLAIMS
+from shared.invocation import Invocation
+from shared.models import BatchState
+from shared.pacing.controls import PauseReason, Permit
+from shared.workers_ai.replies import OutcomeUnknown
+from tests.support.deaths import Boundaries, mortal_world
+from tests.support.placed_items import (
+    BGE,
+    DAY,
+    MINUTE,
+    edit,
+    job_of,
+    minutes_until,
+    put_batches,
+    services_of,
+    texts,
+)
+
+pytestmark = pytest.mark.slow  # They take minutes together.
+
+
+TIMEOUT = 150.0
+
+
+@pytest.fixture
+def short_ticks(monkeypatch):
+    """A tick looks once; the test decides when the next one comes."""
+    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Silent:
+    """The API, which takes a poll and says nothing until its time is over."""
+
+    def __init__(self, sleep):
+        self.sleep = sleep
+        self.calls = Counter()
+
+    @contextmanager
+    def poll(self, model, request_id, seconds):
+        self.calls[request_id] += 1
+        self.sleep(seconds)
+        yield OutcomeUnknown("ReadTimeout")
+
+
+@pytest.mark.parametrize("due_in", [0, 20, 30, 40, 50])
+def test_tick_ends_within_a_minute_without_api(start, due_in):
+    start()
+    services = services_of()
+    services = dataclasses.replace(services, api=Silent(services.sleep))
+    job = dataclasses.replace(job_of("small"), total=1)
+    services.ledger.create_job(job)
+    put_batches(job, 1, state=BatchState.QUEUED, due_in=due_in)
+    began = time.time()
+
+    tick(Invocation(services, began + TIMEOUT))
+
+    assert time.time() - began <= MINUTE
+
+
+# ── what stands in the way for weeks ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_job_ends_before_its_objects_expire(start, api, short_ticks):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.switch(latency=3_600.0)
+    world.upload_records("a.jsonl", texts(2), model=BGE)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue", most=1)
+    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
+    services_of().budget.pause(PauseReason.TOKEN_REFUSED, time.time(), "10000", Permit())
+    api.switch(tokens=("another",))
+    world.pass_time(51 * DAY)
+
+    minutes_until(world, lambda: len(world.manifests()) == 1, most=10, step=30)
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "expired")
+    assert [line["error"]["code"] for line in world.lines()] == ["expired", "expired"]
+
+
+@pytest.mark.parametrize("queue", ["SubmitQueue", "UploadQueue"])
+def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
+    world = start()
+    world.upload_records("a.jsonl", texts(1), model=BGE)
+    if queue == "SubmitQueue":
+        world.deliver("UploadQueue")
+
+    def slip(*arguments, **more):
+        raise TypeError("a slip")
+
+    monkeypatch.setattr(functions.submit.messages, "submit_batch", slip)
+    monkeypatch.setattr(functions.submit.messages, "split", slip)
+    world.deliver_all()
+    world.pass_time(160)
+    for _ in range(2):
+        world.tick()
+        world.deliver_all()
+        world.pass_time(100)
+
+    wanted = "BATCH#00000000" if queue == "SubmitQueue" else "META"
+    (item,) = [item for item in world.items() if item["sk"]["S"] == wanted]
+    assert int(item["claims"]["N"]) >= 3
+
+
+def test_batch_claimed_too_often_unsent_ends(start, short_ticks):
+    world = start()
+    world.upload_records("a.jsonl", texts(1), model=BGE)
+    world.deliver("UploadQueue")
+    (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    edit(world, item, claims={"N": str(MAX_CLAIMS + 1)})
+
+    minutes_until(world, lambda: len(world.manifests()) == 1, most=3)
+
+    assert [line["error"]["code"] for line in world.lines()] == ["internal"]
+
+
+# ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_upload_of_dead_function_begins_in_3_minutes(api):
+    """The function died before there was a job."""
+    boundaries = Boundaries()
+    with mortal_world(api, boundaries) as world:
+        world.upload_records("a.jsonl", texts(1), model=BGE)
+        boundaries.strike_first("HeadObject", "before")
+        world.deliver("UploadQueue")
+        assert boundaries.struck
+        died = time.time()
+
+        minutes_until(world, world.all_over, most=5)
+
+        (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+        assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
+
+
+def test_failed_upload_is_tried_for_an_hour(start, monkeypatch):
+    world = start()
+    monkeypatch.setattr(functions.submit.messages, "get_or_create_job", lambda *_: 1 / 0)
+    world.upload_records("a.jsonl", texts(1), model=BGE)
+    world.deliver("UploadQueue")
+    world.pass_time(850)
+    assert world.deliver("UploadQueue") == 0
+    world.pass_time(51)
+    assert world.deliver("UploadQueue") == 1
+
+
+def test_forty_deaths_are_recovered_in_five_minutes(api):
+    chance = random.Random(1)
+    boundaries = Boundaries()
+    with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=2) as world:
+        for name in range(3):
+            world.upload_records(f"{name}.jsonl", texts(6), model=BGE)
+        world.deliver("UploadQueue")
+        deaths = 0
+        while deaths < 40:
+            boundaries.strike(chance.randint(1, 25), chance.choice(["before", "after"]))
+            world.tick()
+            for queue in ("SubmitQueue", "PollQueue"):
+                if not boundaries.struck:
+                    world.deliver(queue, most=3)
+            deaths += bool(boundaries.struck)
+            world.pass_time(1.5)
+            if world.all_over():
+                break
+        boundaries.strike(0, "after")
+
+        assert minutes_until(world, world.all_over, most=5) <= 5

@@ -1,0 +1,101 @@
+"""Items put into the table as they stand while they wait, and what becomes of them minute by minute."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from moto.dynamodb.models import dynamodb_backends
+
+import functions.poll.handler
+from shared.aws.attribute_values import attributes
+from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
+from tests.support.resources import ACCOUNT, AWS_ACCOUNT, BUCKET, REGION, TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.bootstrap import Services
+    from tests.support.world import World
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+MINUTE, DAY = 60.0, 86_400.0
+
+
+def texts(count: int) -> list[dict[str, str]]:
+    """Requests for embeddings."""
+    return [{"text": f"text {number}"} for number in range(count)]
+
+
+def services_of() -> Services:
+    """What the functions of the running world work with."""
+    return functions.poll.handler.services()  # type: ignore[attr-defined] # A world puts its own there.
+
+
+def job_of(name: str, model: str = BGE, **more: Any) -> Job:
+    """A job that has been read to its end, and is to be looked at in an hour."""
+    now = time.time()
+    upload, plan = (
+        Upload(BUCKET, f"inbox/{name}.jsonl", "v", "e", 1),
+        SplitPlan(model, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
+    )
+    held = {"created_at": now - DAY, "due_at": now + 3_600, "total": 1_000, **more}
+    return Job(f"20261121T093000Z-{name:0>8}", JobState.IN_PROGRESS, upload, plan, **held)
+
+
+def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> None:
+    """Batches of a job as they stand while they wait to be submitted or polled, put where no call is made for it."""
+    now = time.time()
+    queued = state is BatchState.QUEUED
+    backend = dynamodb_backends[AWS_ACCOUNT][REGION]
+    for number in range(count):
+        batch = Batch(
+            job.job_id,
+            f"{number:08d}",
+            state,
+            number,
+            1,
+            1,
+            10,
+            created_at=now - DAY,
+            due_at=now + due_in + number / 1_000,
+            work=DueKind.POLL if queued else DueKind.SUBMIT,
+            submissions=(Submission(f"{job.job_id}/{number}", 1, now - DAY / 2),) if queued else (),
+            attempt=int(queued),
+        )
+        key = {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}
+        backend.put_item(TABLE, {**key, **attributes(batch)})
+
+
+def batches_of(world: World, job_id: str) -> list[dict[str, Any]]:
+    found = [item for item in world.items() if item["pk"]["S"] == f"JOB#{job_id}" and item["sk"]["S"] != "META"]
+    return sorted(found, key=lambda item: item["sk"]["S"])
+
+
+def waiting(world: World, queue: str) -> int:
+    """Messages that nobody has taken."""
+    asked = {"QueueUrl": world.queues[queue], "AttributeNames": ["ApproximateNumberOfMessages"]}
+    return int(world.sqs.get_queue_attributes(**asked)["Attributes"]["ApproximateNumberOfMessages"])
+
+
+def minutes_until(world: World, is_so: Callable[[], object], *, most: float, step: float = 10) -> float:
+    """Minutes of ticks and deliveries until something is so; fails beyond `most`."""
+    began = time.time()
+    while not is_so():
+        assert time.time() - began <= most * MINUTE, f"not within {most} minutes"
+        world.deliver_all()
+        world.tick()
+        world.deliver_all()
+        world.pass_time(step)
+    return (time.time() - began) / MINUTE
+
+
+def edit(world: World, key: dict[str, Any], **values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        world.dynamodb.update_item(
+            TableName=TABLE,
+            Key={"pk": key["pk"], "sk": key["sk"]},
+            UpdateExpression="SET #name = :value",
+            ExpressionAttributeNames={"#name": name},
+            ExpressionAttributeValues={":value": value},
+        )

@@ -1,0 +1,160 @@
+"""What stands before the models of the local Workers AI: tokens, paths, limits, and its bill."""
+
+import gzip
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from local.workers_ai import expected_result, transport
+from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, code
+
+# ── the edge ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        ("Bearer wrong", (401, 10000)),
+        ("Bearer two words", (400, 9106)),
+        ("wrong", (400, 9106)),
+        ("Bearer elsewhere", (403, 9109)),
+    ],
+)
+def test_bad_tokens(authorization, expected):
+    world = LocalApi(foreign_tokens=["elsewhere"])
+    world.client.headers["authorization"] = authorization
+    assert code(world.run(BGE, {"requests": TEXTS})) == expected
+
+
+def test_missing_token_and_token_that_is_taken_back():
+    world = LocalApi()
+    del world.client.headers["authorization"]
+    assert code(world.run(BGE, {"requests": TEXTS})) == (400, 9106)
+    world.client.headers["authorization"] = "Bearer local-token"
+    world.api.switch(tokens=["another"], bad_token="403/10000")
+    assert code(world.run(BGE, {"requests": TEXTS})) == (403, 10000)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", f"/accounts/{ACCOUNT}/ai/runs/{BGE}", (400, 7000)),
+        ("POST", "/accounts", (400, 7000)),
+        ("POST", f"/accounts/nonsense/ai/run/{BGE}", (404, 7003)),
+        ("GET", f"/accounts/{ACCOUNT}/ai/run/{BGE}", (405, 7001)),
+    ],
+)
+def test_paths_that_lead_nowhere(method, path, expected):
+    assert code(LocalApi().client.request(method, path)) == expected
+
+
+def test_global_limit_refuses_everything():
+    world = LocalApi(global_limit=5, latency=0)
+    request_id = world.submit()
+    left = [world.poll(request_id).headers["ratelimit"] for _ in range(4)]
+    assert left[-1] == '"default";r=0;t=300'
+    refused = world.poll(request_id)
+    assert code(refused) == (429, 971)
+    assert refused.headers["retry-after"] == "300"
+    world.now += 299
+    assert world.client.get("/user/tokens/verify").status_code == 429
+    world.now += 2
+    assert world.poll(request_id).is_success
+
+
+def test_minute_limit_counts_only_submits():
+    world = LocalApi(model_limit={BGE: 2})
+    request_id = world.submit()
+    for _ in range(5):
+        assert world.poll(request_id).is_success
+    world.submit()
+    assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3021)
+    world.now += 61
+    world.submit()
+
+
+def test_catalogue_shows_batch_property():
+    world = LocalApi(no_batch_models=["@cf/baai/bge-m3"])
+    reply = world.client.get(f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}).json()
+    properties = {entry["name"]: entry["properties"] for entry in reply["result"]}
+    assert properties[BGE] == [{"property_id": "async_queue", "value": "true"}]
+    assert properties["@cf/baai/bge-m3"] == []
+    assert reply["result_info"]["total_count"] == len(properties)
+
+
+def test_token_check():
+    world = LocalApi()
+    assert world.client.get("/user/tokens/verify").json()["result"]["status"] == "active"
+    world.api.switch(tokens=[])
+    assert code(world.client.get("/user/tokens/verify")) == (401, 1000)
+
+
+def test_replies_are_compressed_if_accepted():
+    world = LocalApi(compress=True)
+    request_id = world.submit()
+    world.now += 10
+    reply = world.poll(request_id)
+    assert reply.headers["content-encoding"] == "gzip"
+    assert len(reply.json()["result"]["responses"]) == 20
+    raw = world.api.handle(
+        "POST",
+        f"/client/v4/accounts/{ACCOUNT}/ai/run/{BGE}",
+        "",
+        {"Authorization": "Bearer local-token", "Accept-Encoding": "gzip"},
+        json.dumps({"request_id": request_id}).encode(),
+    )
+    assert json.loads(gzip.decompress(raw.body)) == reply.json()
+
+
+# ── what tests read ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bill_counts_polls_and_answers():
+    world = LocalApi()
+    request_id = world.submit()
+    world.poll(request_id)
+    world.finished(request_id)
+    (entry,) = world.api.accepted
+    assert (entry["request_id"], entry["model"], entry["polls"], entry["answers"]) == (request_id, BGE, 2, 1)
+
+
+def test_threads_are_counted_and_answered():
+    world = LocalApi(latency=0, global_limit=0, memory=2_000)
+
+    def one(number):
+        requests = [{"text": f"thread {number} text {index}"} for index in range(20)]
+        items = world.poll(world.submit(requests=requests)).json()["result"]["responses"]
+        return all(item["result"] == expected_result(BGE, requests[item["id"]]) for item in items)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(one, range(100)))
+    assert len({entry["request_id"] for entry in world.api.accepted}) == 100
+    assert world.api.calls == {"submit": {"200": 100}, "poll": {"200": 100}}
+
+
+def test_local_routes_show_and_change_server():
+    world = LocalApi()
+    client = httpx.Client(transport=transport(world.api), base_url="https://api.test/_local")
+    world.submit()
+    assert client.get("/accepted").json() == world.api.accepted
+    assert client.get("/calls").json() == {"submit": {"200": 1}}
+    assert client.put("/behaviour", json={"latency": 7}).json()["latency"] == 7
+    assert client.post("/faults", json={"kind": "3040", "times": 0}).json() == [{"kind": "3040", "times": 0}]
+    assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3040)
+    assert client.delete("/faults").json() == []
+    world.submit()
+    assert client.put("/behaviour", json={"nothing": 7}).status_code == 400
+    assert client.post("/faults", json={"kind": "nothing"}).status_code == 400
+    assert client.get("/nothing").status_code == 404
+
+
+def test_events_follow_batches():
+    world = LocalApi(missing_requests="fail_later")
+    world.run(BGE, {"text": "a"})
+    world.submit()
+    assert [event["type"].rpartition(".")[2] for event in world.api.events] == ["queued", "queued"]
+    world.now += 10
+    assert [event["type"].rpartition(".")[2] for event in world.api.events][2:] == ["failed", "succeeded"]
+    assert world.api.events[2]["payload"]["internalCode"] == 3030
