@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import polling_stack, whole_path
+from bench.polling_ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
 from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
@@ -29,87 +30,7 @@ OUTSTANDING = 1_500
 TICK, LOOKS = 60.0, 52.0
 """Seconds between two ticks, and seconds that a tick works; a job's first batches are polled by message at any time."""
 FAST_BATCHES = 20
-READ_SECONDS = 30.0
-"""Seconds for which a process caches a model's times."""
-MINUTE, HOUR = 60.0, 3_600.0
-
-
-class Way:
-    """A way to decide how many seconds to wait, from a batch's age; it may learn."""
-
-    def wait(self, age: float, now: float, chance: float) -> float:
-        """Seconds until the next poll of a batch that was found pending at this age."""
-        raise NotImplementedError
-
-    def first(self, number: int, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
-        """Seconds until the first poll of a batch that was just accepted."""
-        return self.wait(0.0, now, chance)
-
-    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
-        """Note that a batch was found finished."""
-
-
-@dataclass
-class Growing(Way):
-    """Waits a share of the age, between 5 s and 15 minutes."""
-
-    share: float
-
-    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
-        """A share of its age."""
-        return min(max(age * self.share, cadence.MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
-
-
-class EveryMinute(Way):
-    """Polls every batch each minute."""
-
-    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
-        """A minute."""
-        return MINUTE
-
-
-@dataclass
-class Knowing(Way):
-    """The product's rule with the true distribution from the start: the best that learning can reach."""
-
-    spread: cadence.Distribution
-
-    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
-        """By the true distribution."""
-        return cadence.next_poll(self.spread, age, chance)
-
-
-@dataclass
-class Learned(Way):
-    """The product's own way; it reads its memory every `READ_SECONDS`."""
-
-    bounds: list[cadence.Bound] = field(default_factory=list)
-    spread: cadence.Distribution = cadence.ASSUMED
-    read_at: float = 0.0
-
-    def wait(self, age: float, now: float, chance: float) -> float:
-        """By the distribution of the remembered bounds."""
-        self._read(now)
-        return cadence.next_poll(self.spread, age, chance)
-
-    def first(self, number: int, now: float, chance: float) -> float:
-        """The same; while nothing is known, only the first batches are polled early."""
-        self._read(now)
-        return cadence.first_poll(self.spread, f"{number:08d}", chance)
-
-    def _read(self, now: float) -> None:
-        if now - self.read_at >= READ_SECONDS:
-            self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
-
-    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
-        """Remember the bound if the batch is sampled."""
-        if not cadence.is_sampled(f"{number:08d}"):
-            return
-        slot = int(chance * cadence.SAMPLES)
-        if slot < len(self.bounds):
-            self.bounds[slot] = bound
-        else:
-            self.bounds.append(bound)
+HOUR = 3_600.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""Ways to decide how long to wait before the next poll: the product's own, and those it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shared.pacing import poll_schedule as cadence
+
+MINUTE = 60.0
+READ_SECONDS = 30.0
+"""Seconds for which a process caches a model's times."""
+
+
+class Way:
+    """A way to decide how many seconds to wait, from a batch's age; it may learn."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """Seconds until the next poll of a batch that was found pending at this age."""
+        raise NotImplementedError
+
+    def first(self, number: int, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
+        """Seconds until the first poll of a batch that was just accepted."""
+        return self.wait(0.0, now, chance)
+
+    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
+        """Note that a batch was found finished."""
+
+
+@dataclass
+class Growing(Way):
+    """Waits a share of the age, between 5 s and 15 minutes."""
+
+    share: float
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002 - what another way uses
+        """A share of its age."""
+        return min(max(age * self.share, cadence.MIN_SECONDS), cadence.MAX_SECONDS) * (0.9 + 0.2 * chance)
+
+
+class EveryMinute(Way):
+    """Polls every batch each minute."""
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
+        """A minute."""
+        return MINUTE
+
+
+@dataclass
+class Knowing(Way):
+    """The product's rule with the true distribution from the start: the best that learning can reach."""
+
+    spread: cadence.Distribution
+
+    def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
+        """By the true distribution."""
+        return cadence.next_poll(self.spread, age, chance)
+
+
+@dataclass
+class Learned(Way):
+    """The product's own way; it reads its memory every `READ_SECONDS`."""
+
+    bounds: list[cadence.Bound] = field(default_factory=list)
+    spread: cadence.Distribution = cadence.ASSUMED
+    read_at: float = 0.0
+
+    def wait(self, age: float, now: float, chance: float) -> float:
+        """By the distribution of the remembered bounds."""
+        self._read(now)
+        return cadence.next_poll(self.spread, age, chance)
+
+    def first(self, number: int, now: float, chance: float) -> float:
+        """The same; while nothing is known, only the first batches are polled early."""
+        self._read(now)
+        return cadence.first_poll(self.spread, f"{number:08d}", chance)
+
+    def _read(self, now: float) -> None:
+        if now - self.read_at >= READ_SECONDS:
+            self.spread, self.read_at = cadence.distribution(tuple(self.bounds), now), now
+
+    def finished(self, number: int, bound: cadence.Bound, chance: float) -> None:
+        """Remember the bound if the batch is sampled."""
+        if not cadence.is_sampled(f"{number:08d}"):
+            return
+        slot = int(chance * cadence.SAMPLES)
+        if slot < len(self.bounds):
+            self.bounds[slot] = bound
+        else:
+            self.bounds.append(bound)
