@@ -4,7 +4,8 @@ SEED=17     that world alone: the smallest plan that breaks the same law, and it
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under every schedule: one switch or death (1), one of each (2), two switches (3)
-OPERATE=year, or backlog with JOBS (1000), BATCHES of each (20) and HOURS (8): a large world, and bench/simulation.md
+OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each (20) and HOURS (8):
+            a large world, and bench/simulation.md
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def main() -> int:
         return small_worlds(int(depth))
     match os.environ.get("OPERATE"):
         case "year":
-            return year.main()
+            return year.main(float(os.environ.get("TICK", "60")))
         case "backlog":
             given = {name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()}
             return backlog.main(backlog.Size(int(given["jobs"]), int(given["batches"]), given["hours"]))

@@ -96,6 +96,7 @@ class World:
         self.calls_per_minute = int(os.environ["API_CALLS_PER_MINUTE"])
         self.call_times: list[float] = []
         self.token = TOKEN
+        self.tick_seconds = TICK_SECONDS
         self.kernel = Kernel(seed, START)
         self.calls = Calls(self.kernel, awkward or Awkward())
         self.calls.before = lambda life, _operation: self.may_die(life)
@@ -206,7 +207,7 @@ class World:
 
     def _tick(self) -> None:
         self.functions["PollFunction"].invoke({}, lambda _: None)
-        self.kernel.at(self.kernel.now + TICK_SECONDS, self._tick)
+        self.kernel.at(self.kernel.now + self.tick_seconds, self._tick)
 
     def _message_sent(self, queue: Queue, visible_at: float) -> None:
         self.sources[queue.name].wake(visible_at)

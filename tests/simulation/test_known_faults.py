@@ -1,0 +1,72 @@
+"""Faults that the project had once are found in simulated worlds, if what prevents them is taken away."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.poll.batch import poll_batch
+from functions.poll.schedule import advance_job, control, sweep, tick
+from functions.submit import submit_batch
+from local.workers_ai import Behaviour
+from shared.pacing.wakes import Wakes
+from tests.simulation import backlog, year
+from tests.simulation.judges import Laws
+from tests.simulation.test_promptness import seconds_of
+from tests.simulation.users import drop
+from tests.simulation.world import simulated
+from tests.simulation.year import Event
+
+CHANGE = (Event(0.02, year.change_account),)
+SMALL = backlog.Size(jobs=2, batches=60, hours=0.05, calls_per_minute=4)
+LATE = "a cancelled job ends in time"
+
+
+def laws_broken(violations):
+    return {one.law for one in violations}
+
+
+def test_a_job_that_follows_the_stack_to_another_account_is_paid_twice(monkeypatch):
+    assert year.play(0.08, CHANGE).laws.violations == []
+    for module in (poll_batch, submit_batch):
+        monkeypatch.setattr(module, "api_of", lambda services, _job: services.api)
+
+    assert "a batch is billed once" in laws_broken(year.play(0.25, CHANGE).laws.violations)
+
+
+@pytest.mark.slow
+def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
+    assert backlog.play(SMALL).violations == []
+    for module in (advance_job, sweep, tick):
+        monkeypatch.setattr(module, "next_sweep", lambda _job, _now: None)
+
+    assert LATE in laws_broken(backlog.play(SMALL).violations)
+
+
+@pytest.mark.slow
+def test_wake_ups_without_their_condition_are_many(monkeypatch):
+    most = 50 + 5  # A message for each of the first 50 batches, and few wake-ups and ticks for the others.
+    assert seconds_of(1, [140], 0.0)[1] <= most
+    monkeypatch.setattr(Wakes, "plan", lambda _self, at, now: int(max(at, now)) + 1)
+
+    assert seconds_of(1, [140], 0.0)[1] > most
+
+
+def is_over_soon_after_run():
+    """Whether a job that was paused among its submits, and resumed, is over within an hour; violations."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 20}
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
+        laws = Laws(world)
+        dropped = drop(world, "a.jsonl", 40)
+        world.run(30)
+        world.command(dropped.upload.job_id, "pause")
+        world.run(600)
+        world.command(dropped.upload.job_id, "run")
+        return world.settle(3_600), laws.violations
+
+
+def test_a_run_that_releases_nothing_leaves_the_job_waiting(monkeypatch):
+    assert is_over_soon_after_run() == (True, [])
+    real = control.controlled
+    monkeypatch.setattr(control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0))
+
+    assert is_over_soon_after_run()[0] is False
