@@ -61,8 +61,3 @@ class Invocation:
         """It with services of its own for one message, as `Services.called_by_message` makes them."""
         with self.services.called_by_message(hops) as own:
             yield replace(self, services=own)
-
-
-def seconds_left(context: LambdaContext) -> Callable[[], float]:
-    """Return a function that returns the seconds an invocation has left."""
-    return lambda: context.get_remaining_time_in_millis() / 1000
