@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
 
-.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down dashboard build sbom deploy destroy lock wheels clean
+.PHONY: deploy-worker release help demo try check test test-second test-slow test-faults coverage mutants simulate operate soak lint bench up down build sbom deploy destroy lock wheels clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -78,10 +78,6 @@ up: .venv/.stamp $(LOCAL) ## start the stack on a local AWS and leave it running
 
 down: .venv/.stamp ## stop what `make up` started
 	$(DEV) -m local.aws down
-
-dashboard: .venv/.stamp $(LOCAL) .local/dashboard/.stamp ## draw docs/dashboard.png from a local run
-	$(DEV) -m tools.dashboard run
-	.local/dashboard/bin/python -m tools.dashboard draw
 
 build: .local/sam/.stamp ## build both functions for AWS into .aws-sam
 	.local/sam/bin/sam build
@@ -162,10 +158,9 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.local/$*,$<)
 	@touch $@
 
-INSTALLS_dashboard := matplotlib
-INSTALLS_checkov   := the policy scanner
-INSTALLS_vendors   := the vendors' own packages
-INSTALLS_curator   := curator
+INSTALLS_checkov := the policy scanner
+INSTALLS_vendors := the vendors' own packages
+INSTALLS_curator := curator
 
 # The lock files have names, versions and hashes for every platform, and no URL. Only `make lock UPGRADE=--upgrade`
 # takes newer versions. boto3's packages are not in requirements.txt: the Lambda runtime has them.
@@ -179,7 +174,6 @@ lock: .venv/.stamp ## compile the requirements files from pyproject.toml
 	$(COMPILE) --group aws -o requirements-local.txt
 	$(COMPILE) --group sam -o requirements-sam.txt
 	$(COMPILE) --group checkov -o requirements-checkov.txt
-	$(COMPILE) --group dashboard -o requirements-dashboard.txt
 	$(COMPILE) --group vendors -o requirements-vendors.txt
 	$(COMPILE) --group curator --override tests/vendors/curator_overrides.txt -o requirements-curator.txt
 	$(COMPILE) tests/policies/requirements.in -o tests/policies/requirements.txt

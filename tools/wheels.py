@@ -34,7 +34,6 @@ LOCKS = {
     "requirements-local.txt": "the local AWS; with the locks above and below, `make demo`, `make up`, `make test`",
     "requirements-dev.txt": "the project's environment",
     "requirements-checkov.txt": "`make lint`",
-    "requirements-dashboard.txt": "`make dashboard`",
     "requirements-vendors.txt": "`make test-slow`",
     "requirements-curator.txt": "`make test-slow`",
 }
