@@ -111,15 +111,10 @@ class Turn:
             StorageError: S3 failed, or there is not enough time for the turn's first batch.
         """
         job, store = self.job, self.services.store
-        blocks = self.blocks(
-            read_decompressed(store, job.upload, job.plan, place.offset, self.check, thread, self._note_read)
-        )
+        blocks = self.blocks(read_decompressed(store, job.upload, job.plan, place.offset, self, thread))
         if self.reader is None:
             return self.cuts(cut(job.plan, place, number, blocks))
         return self.cuts(cut_converted(job.plan, place, number, blocks, self.reader))
-
-    def _note_read(self, stored: int) -> None:
-        self.bytes_read = stored
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, as long as batches end in them now and then."""

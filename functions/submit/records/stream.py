@@ -55,21 +55,24 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
     yield following.result()
 
 
-class Check(Protocol):
-    """Called for each block, and for each piece of an archive; what it raises ends the reading."""
+class Watch(Protocol):
+    """Watches the reading of an upload.
 
-    def __call__(self, *, skipping: bool) -> None:
-        """Check the time; `skipping` is whether the piece is only skipped."""
+    Attributes:
+        bytes_read: stored bytes that have been read; set while reading.
+    """
+
+    bytes_read: int
+
+    def check(self, *, skipping: bool) -> None:
+        """Check the time for each block, and each piece of an archive; what it raises ends the reading.
+
+        `skipping` is whether the piece is only skipped.
+        """
 
 
 def read_decompressed(
-    store: ObjectStore,
-    upload: Upload,
-    plan: SplitPlan,
-    start: int,
-    check: Check,
-    thread: Executor | None = None,
-    note: Callable[[int], None] = lambda _: None,
+    store: ObjectStore, upload: Upload, plan: SplitPlan, start: int, watch: Watch, thread: Executor | None = None
 ) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; in an archive, everything before it is read and skipped.
 
@@ -78,25 +81,24 @@ def read_decompressed(
         upload: the upload.
         plan: its packing.
         start: offset in the unpacked bytes.
-        check: checks whether there is time.
+        watch: checks whether there is time.
         thread: as for `read_stored`.
-        note: called with the number of stored bytes that have been read.
 
     Raises:
         UploadError: `source_gone` or `broken_archive`.
         StorageError: S3 failed.
     """
     if plan.packing == "plain":
-        for block in _noted(read_stored(store, upload, start, thread), start, note):
-            check(skipping=False)
+        for block in _watched(read_stored(store, upload, start, thread), start, watch):
+            watch.check(skipping=False)
             yield block
         return
     ahead = start
 
     def check_piece() -> None:
-        check(skipping=ahead > 0)
+        watch.check(skipping=ahead > 0)
 
-    stored = _noted(read_stored(store, upload, thread=thread), 0, note)
+    stored = _watched(read_stored(store, upload, thread=thread), 0, watch)
     for block in decompress(plan.packing, stored, check_piece):
         if ahead >= len(block):
             ahead -= len(block)
@@ -105,10 +107,10 @@ def read_decompressed(
         ahead = 0
 
 
-def _noted(blocks: Iterator[bytes], read: int, note: Callable[[int], None]) -> Iterator[bytes]:
+def _watched(blocks: Iterator[bytes], read: int, watch: Watch) -> Iterator[bytes]:
     for block in blocks:
         read += len(block)
-        note(read)
+        watch.bytes_read = read
         yield block
 
 

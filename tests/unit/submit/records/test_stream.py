@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -51,15 +52,15 @@ def plan_of(packing):
     return SplitPlan("@cf/a/b", 10, 1_000, "account", "jsonl", packing)
 
 
-def unchecked(*, skipping):
-    """There is always time."""
+UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
+"""There is always time."""
 
 
 @pytest.mark.parametrize("packing", PACK)
 @given(start=st.one_of(st.integers(0, len(TEXT) + 1), st.sampled_from([0, RANGE, RANGE + 1, len(TEXT), len(TEXT) + 1])))
 def test_reading_resumes_at_any_offset(packing, start):
     store = Stored(PACK[packing](TEXT))
-    assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, unchecked)) == TEXT[start:]
+    assert b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, UNCHECKED)) == TEXT[start:]
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
@@ -69,9 +70,8 @@ def test_time_is_checked_while_unpacking(packing):
     )
     store, checks = Stored(content), []
 
-    list(
-        read_decompressed(store, upload_of(store), plan_of(packing), 1_500, lambda *, skipping: checks.append(skipping))
-    )
+    watch = SimpleNamespace(check=lambda *, skipping: checks.append(skipping))
+    list(read_decompressed(store, upload_of(store), plan_of(packing), 1_500, watch))
 
     assert checks.count(True) > 50
     assert False in checks
@@ -88,13 +88,13 @@ def test_time_is_checked_without_output(packing):
 
 def test_of_plain_upload_nothing_before_place_is_read():
     store = Stored(TEXT)
-    list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, unchecked))
+    list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, UNCHECKED))
     assert min(start for start, _ in store.asked) == 5_000
 
 
 def test_no_range_goes_beyond_upload_or_is_read_twice():
     store = Stored(TEXT)
-    list(read_decompressed(store, upload_of(store), plan_of("plain"), 0, unchecked))
+    list(read_decompressed(store, upload_of(store), plan_of("plain"), 0, UNCHECKED))
     assert sum(length for _, length in store.asked) == len(TEXT)
     assert max(length for _, length in store.asked) == RANGE
 
