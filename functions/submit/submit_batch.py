@@ -233,7 +233,7 @@ class _Submit:
                 return
             case _:  # `OutcomeUnknown`, or `Pending`, which is not an answer to a submit
                 if isinstance(reply, OutcomeUnknown):
-                    logger.warning("submit unknowable", **batch_log_fields(batch), reason=reply.reason)
+                    logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=reply.reason)
                 retry(lambda: self._end_ambiguous(self.services.now()))
                 return
         self.services.budget.lift(permit, model)
@@ -273,7 +273,7 @@ class _Submit:
             receipt = services.store.get(keys.receipt(batch.job_id, batch.number, batch.attempt))
         except ObjectNotFoundError:
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
-                logger.warning("submit unknowable", **batch_log_fields(batch), reason="its function died")
+                logger.warning("submit outcome unknown", **batch_log_fields(batch), reason="its function died")
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 return self._end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
             submission = Submission("", batch.attempt, services.now(), batch.round)

@@ -49,7 +49,7 @@ def isolated(services: Services, due: DueEntry, step: Callable[[], T]) -> T | No
     try:
         return step()
     except Exception as error:  # noqa: BLE001 - no error of one item may delay the others
-        logger.exception("item not worked on", job_id=due.job_id, number=due.number)
+        logger.exception("item failed", job_id=due.job_id, number=due.number)
         count("LawsBroken" if isinstance(error, UnreadableItemError) else "Errors")
         set_aside(services, due)
         return None
