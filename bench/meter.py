@@ -29,8 +29,8 @@ from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
 from shared.s3_keys import is_in_results
-from tests.support.resources import BUCKET
-from tests.support.world import TIMEOUT_SECONDS, World, make_world
+from tests.support.aws.resources import BUCKET
+from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from local import aws
-from tests.support.stack import MODEL, as_lines, requests, running_stack
+from tests.support.aws.stack import MODEL, as_lines, requests, running_stack
 
 FIGURES = Path(__file__).with_suffix(".json")
 HOME = aws.Home(aws.ROOT / ".local/bench-polling")

@@ -1,7 +1,7 @@
 """Counts polls on the whole path: both functions on moto, the local Workers AI, one clock that advances by seconds.
 
-`tests.support.world` advances its clock minute by minute. Here a tick waits in steps of a second, and the queues'
-messages are delivered in each step, as AWS does while a tick runs.
+`tests.support.journeys.world` advances its clock minute by minute. Here a tick waits in steps of a second, and the
+queues' messages are delivered in each step, as AWS does while a tick runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import functions.poll.handler
 import functions.submit.handler
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.bootstrap import services
-from tests.support.resources import QUEUES
-from tests.support.world import World, make_world
+from tests.support.aws.resources import QUEUES
+from tests.support.journeys.world import World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

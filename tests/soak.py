@@ -24,8 +24,8 @@ from typing import Any
 
 from local import aws
 from local.workers_ai import expected_result
+from tests.support.aws.stack import Stack, running_stack
 from tests.support.fault_table import ROOT, write_between_marks
-from tests.support.stack import Stack, running_stack
 
 BGE, M2M = "@cf/baai/bge-small-en-v1.5", "@cf/meta/m2m100-1.2b"
 STALLED = "@cf/baai/bge-large-en-v1.5"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from local import aws
+from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 from tests.support.fault_table import note
-from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 
 pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 

@@ -9,9 +9,9 @@ import pytest
 from moto import mock_aws
 
 from local.template import properties
-from tests.support import s3_limits
-from tests.support.polled_batch import PolledBatch
-from tests.support.resources import client
+from tests.support.aws import s3_limits
+from tests.support.aws.resources import client
+from tests.support.doubles.polled_batch import PolledBatch
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.support import s3_limits
-from tests.support.command_line import CommandLine
-from tests.support.resources import WAYS
-from tests.support.world import World, make_world
+from tests.support.aws import s3_limits
+from tests.support.aws.resources import WAYS
+from tests.support.journeys.command_line import CommandLine
+from tests.support.journeys.world import World, make_world
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from functions.submit.records.decompress import zstd
 from local.workers_ai import expected_result
-from tests.support.resources import BUCKET
+from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
 BGE = "@cf/baai/bge-small-en-v1.5"

@@ -11,7 +11,7 @@ import functions.submit.handler
 from local.workers_ai import Fault
 from shared.workers_ai.client import WorkersAI
 from shared.workers_ai.transports import transport_of
-from tests.support.resources import ACCOUNT, TOKEN, WAYS
+from tests.support.aws.resources import ACCOUNT, TOKEN, WAYS
 from tests.support.translations import M2M, greetings, polls, submits
 
 SECOND = "f" * 32

@@ -1,7 +1,7 @@
 """Least privilege, both ways: what a function does its role allows, and what its role allows some function does.
 
-The first half is proved by every test on moto, since each call there is judged by the role (tests/support/iam.py). Here
-is the second: a world in which everything happens that ever happens, after which no grant may be left unused.
+The first half is proved by every test on moto, since each call there is judged by the role (tests/support/aws/iam.py).
+Here is the second: a world in which everything happens that ever happens, after which no grant may be left unused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import functions.poll.schedule.tick
 import functions.submit.turn
 from local.workers_ai import Fault
 from shared.s3_keys import result
-from tests.support.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET, TABLE
 
 if TYPE_CHECKING:
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

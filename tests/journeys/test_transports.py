@@ -4,7 +4,7 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Fault
-from tests.support.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
+from tests.support.aws.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings
 
 

@@ -14,7 +14,7 @@ from local.processes import ROOT, bare_environment, free_port
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from local.workers_ai import worker as stand_in
 from local.workers_ai.codes import KNOWN
-from tests.support.resources import ACCOUNT, WAYS
+from tests.support.aws.resources import ACCOUNT, WAYS
 from tests.support.translations import M2M, greetings
 
 pytestmark = [

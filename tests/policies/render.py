@@ -5,8 +5,8 @@ import sys
 from collections import defaultdict
 from typing import Any
 
-from tests.support import iam
-from tests.support.translated_template import CHOICES, translated
+from tests.support.aws import iam
+from tests.support.aws.translated_template import CHOICES, translated
 
 OPTIONAL = {"UsesOwnKey": True, "UsesSource": True, "SendsWorkerSecret": True, "SendsGatewayToken": True}
 HERE = "eu-west-1:123456789012"

@@ -17,8 +17,8 @@ from local.workers_ai import Behaviour, WorkersAI, transport
 from shared import bootstrap
 from shared.workers_ai.client import http_client
 from tests.second import dynamodb_local
-from tests.support.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, make_environment
-from tests.support.translated_template import translated
+from tests.support.aws.resources import ACCOUNT, QUEUES, REGION, TOKEN, client, make_environment
+from tests.support.aws.translated_template import translated
 
 PYTHON = ROOT / ".local/localstack/bin/python"
 SERVICES = "cloudformation,cloudwatch,dynamodb,events,iam,kms,lambda,logs,s3,scheduler,secretsmanager,sns,sqs,ssm,sts"

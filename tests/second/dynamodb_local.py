@@ -22,7 +22,7 @@ from botocore.client import BaseClient
 from moto.core.config import default_user_config
 
 from local.processes import ROOT, free_port
-from tests.support import resources
+from tests.support.aws import resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

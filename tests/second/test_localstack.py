@@ -8,7 +8,7 @@ import pytest
 from dropbatch.operators import redrive
 from local.template import properties
 from local.workers_ai import expected_result
-from tests.support.resources import QUEUES, client
+from tests.support.aws.resources import QUEUES, client
 from tests.support.translations import M2M, greetings
 
 pytestmark = [pytest.mark.second, pytest.mark.timeout(600)]

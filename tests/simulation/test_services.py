@@ -16,7 +16,7 @@ from tests.simulation.expressions import NotSimulatedError, condition
 from tests.simulation.kernel import Kernel
 from tests.simulation.s3 import S3
 from tests.simulation.services import Calls
-from tests.support.resources import BUCKET, REGION, TABLE
+from tests.support.aws.resources import BUCKET, REGION, TABLE
 
 CALLS = 1_000
 TRANSFER = {"ResponseMetadata", "Count", "ScannedCount", "ConsumedCapacity", "ConsumedCapacityUnits"}

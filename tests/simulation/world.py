@@ -40,7 +40,7 @@ from tests.simulation.lambdas import EventSource, Function, Invocation
 from tests.simulation.s3 import S3, Version
 from tests.simulation.services import Calls
 from tests.simulation.sqs import SQS, Queue
-from tests.support.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
+from tests.support.aws.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

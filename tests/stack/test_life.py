@@ -12,7 +12,14 @@ import boto3
 import pytest
 
 from local import aws
-from tests.support.stack import MODEL, Stack, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import (
+    MODEL,
+    Stack,
+    as_lines,
+    assert_every_line_answers_its_request,
+    requests,
+    running_stack,
+)
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 

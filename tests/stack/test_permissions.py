@@ -1,7 +1,8 @@
 """Each grant of the deployed roles on the local AWS: with it a call is allowed, without it refused.
 
-The local AWS has an implementation of its own; tests/support/iam.py judges every call of every test on moto and finds
-that each grant is used. Here a user gets a function's policy, then the policy without one grant, and makes the call.
+The local AWS has an implementation of its own; tests/support/aws/iam.py judges every call of every test on moto and
+finds that each grant is used. Here a user gets a function's policy, then the policy without one grant, and makes the
+call.
 """
 
 import copy
@@ -13,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local import aws
-from tests.support.stack import running_stack
+from tests.support.aws.stack import running_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"SubmitRole": "submit", "PollRole": "poll"}

@@ -8,7 +8,7 @@ import yaml
 
 from local import aws
 from local.processes import ROOT, bare_environment
-from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 from tools.release import build_release
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]

@@ -6,7 +6,7 @@ import pytest
 
 from local import aws
 from local.processes import ROOT
-from tests.support.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 SOURCE = "team-exports"

@@ -10,7 +10,7 @@ from local.workers_ai import expected_result
 
 if TYPE_CHECKING:
     from local.workers_ai import WorkersAI
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

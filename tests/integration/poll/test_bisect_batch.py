@@ -34,7 +34,7 @@ from shared.models import (
     JobState,
     Submission,
 )
-from tests.support.ledger_items import JOB, REASON, T
+from tests.support.doubles.ledger_items import JOB, REASON, T
 
 CAUSE = "5006"
 NUMBER = "00000003"

@@ -10,8 +10,8 @@ from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import Job, JobState, JobTotals, ResultFileProgress, SplitPlan
-from tests.support.ledger_items import JOB, M2M, REASON, T
-from tests.support.visited_jobs import LINE, Visited
+from tests.support.doubles.ledger_items import JOB, M2M, REASON, T
+from tests.support.doubles.visited_jobs import LINE, Visited
 
 BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
 

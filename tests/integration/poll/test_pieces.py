@@ -12,8 +12,8 @@ from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, Checkpoint, DueKind, ErrorDetail
 from shared.staged_batch import RecordIndex, build_body, decode_index, encode_index
-from tests.support.ledger_items import JOB, REASON, T
-from tests.support.resources import client
+from tests.support.aws.resources import client
+from tests.support.doubles.ledger_items import JOB, REASON, T
 
 RECORDS = [b'{"a":1}', b'{"b":22}', b"", b'{"c":333}', b'{"d":4}']
 ORIGINALS = [b"one", b"second", b"3rd", b"4", b"fifth"]

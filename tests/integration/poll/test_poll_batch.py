@@ -24,8 +24,8 @@ from shared.models import (
     Submission,
 )
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
-from tests.support.ledger_items import BATCH, JOB, REASON, T
-from tests.support.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, PolledBatch
+from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, PolledBatch
 
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")

@@ -9,8 +9,8 @@ from shared import lasting_errors
 from shared.models import BatchState, ErrorDetail, Isolation, LastingError, Submission
 from shared.pacing.controls import PauseReason, Permit
 from shared.workers_ai.replies import Failed, OutcomeUnknown, Pending, Rejected
-from tests.support.ledger_items import T
-from tests.support.polled_batch import ACCEPTED, COMPLETE
+from tests.support.doubles.ledger_items import T
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE
 
 DAY = 86_400
 LATEST = Submission("id", 2, ACCEPTED)

@@ -26,8 +26,8 @@ from shared.models import (
     PartialReply,
     Submission,
 )
-from tests.support.ledger_items import REASON, T
-from tests.support.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL
+from tests.support.doubles.ledger_items import REASON, T
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL
 
 HOUR = 3_600.0
 CANCELLED = {"control": JobControl(cancelled=CANCEL)}

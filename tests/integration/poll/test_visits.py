@@ -12,8 +12,8 @@ from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, JobState, Sweep, SweepGoal
-from tests.support.ledger_items import REASON, T
-from tests.support.visited_jobs import LINE, Visited
+from tests.support.doubles.ledger_items import REASON, T
+from tests.support.doubles.visited_jobs import LINE, Visited
 
 HELD = {"control": JobControl(held_since=T)}
 SWEPT = Sweep(SweepGoal.HOLD, T, passes=1, due=T)

@@ -22,8 +22,8 @@ from shared.models import (
 )
 from shared.pacing.controls import Denied, Pause, PauseReason, Permit
 from shared.workers_ai.client import TokenState
-from tests.support.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
-from tests.support.submitting import BODY, Submitting
+from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
+from tests.support.doubles.submitting import BODY, Submitting
 
 DUE = replace(READY, body_size=len(BODY))
 ACCEPTED = (Submission("earlier", 1, T - 900),)

@@ -16,8 +16,8 @@ from shared.pacing.controls import Pause, PauseReason, Permit
 from shared.workers_ai.error_codes import FIREWALL
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer
-from tests.support.ledger_items import JOB, M2M, READY, SUBMITTING, T
-from tests.support.submitting import BODY, Submitting
+from tests.support.doubles.ledger_items import JOB, M2M, READY, SUBMITTING, T
+from tests.support.doubles.submitting import BODY, Submitting
 
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.resources import WAYS
+from tests.support.aws.resources import WAYS
 
 NOT_OVER_AN_OLDER_WORKER = (
     # `retry-after`, the HTTP status of an unknown code, and replies that are no JSON stay behind such a binding.

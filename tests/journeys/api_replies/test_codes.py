@@ -3,7 +3,7 @@
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.resources import TOKEN
+from tests.support.aws.resources import TOKEN
 from tests.support.translations import M2M, all_good, codes, only_slowly, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"

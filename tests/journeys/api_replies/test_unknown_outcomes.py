@@ -11,7 +11,7 @@ from local.workers_ai import Fault
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from tests.support.deaths import SUBMIT, Boundaries, mortal_world
+from tests.support.journeys.deaths import SUBMIT, Boundaries, mortal_world
 from tests.support.translations import M2M, all_good, codes, only_slowly, referenced
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
-from tests.support.resources import TOKEN
+from tests.support.aws.resources import TOKEN
 from tests.support.translations import M2M, all_good, codes, greetings
 
 BGE = "@cf/baai/bge-small-en-v1.5"

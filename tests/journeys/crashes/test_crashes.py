@@ -12,9 +12,9 @@ import random
 
 import pytest
 
-from tests.support.deaths import ASK, SUBMIT, WRITES, Boundaries, Mode, strike_each
 from tests.support.fault_table import note
-from tests.support.journeys import JOURNEYS, Seen, recorded, run
+from tests.support.journeys.deaths import ASK, SUBMIT, WRITES, Boundaries, Mode, strike_each
+from tests.support.journeys.scenarios import JOURNEYS, Seen, recorded, run
 
 SHARES = 8
 """A matrix is cut in so many tests, for two processors to share."""

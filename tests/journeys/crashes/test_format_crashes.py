@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 
 from local.workers_ai import Behaviour, Fault, WorkersAI
-from tests.support.deaths import WRITES, Boundaries, Mode, mortal_world, strike_each
-from tests.support.journeys import check_bill, check_is_quiet
+from tests.support.journeys.deaths import WRITES, Boundaries, Mode, mortal_world, strike_each
+from tests.support.journeys.scenarios import check_bill, check_is_quiet
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 import functions.submit.handler
-from tests.support.deaths import ONE_ROUND_SECONDS, WRITES, Boundaries, Mortal, strike_each
-from tests.support.journeys import JOURNEYS, Journey, greeting, recorded, run
+from tests.support.journeys.deaths import ONE_ROUND_SECONDS, WRITES, Boundaries, Mortal, strike_each
+from tests.support.journeys.scenarios import JOURNEYS, Journey, greeting, recorded, run
 
 SMALL = Journey((greeting(0), "nonsense", greeting(2)), (None, "invalid_json", None))
 SPLIT_IN_TWO = JOURNEYS["a record refused at submit"]

@@ -12,7 +12,7 @@ import functions.submit.handler
 from functions.poll.batch import bisect_batch
 from shared.ledger import Ledger
 from shared.models import ErrorDetail
-from tests.support.deaths import Boundaries, mortal_world
+from tests.support.journeys.deaths import Boundaries, mortal_world
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 

@@ -31,9 +31,9 @@ from functions.poll.batch.bisect_batch import MAX_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import Isolation, Job
-from tests.support.deaths import Boundaries, mortal_world
+from tests.support.aws.resources import QUEUES
 from tests.support.fault_table import note
-from tests.support.resources import QUEUES
+from tests.support.journeys.deaths import Boundaries, mortal_world
 
 M2M = "@cf/meta/m2m100-1.2b"
 OF_STAGING = {"staging", "due_at", "work", "claims"}

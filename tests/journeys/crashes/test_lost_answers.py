@@ -12,7 +12,7 @@ from botocore.retries.quota import RetryQuota
 from moto.core.botocore_stubber import BotocoreStubber
 
 from local.workers_ai import expected_result
-from tests.support import quick_moto
+from tests.support.aws import quick_moto
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(6)]

@@ -6,7 +6,7 @@ import pytest
 
 from local.workers_ai import Behaviour, WorkersAI
 from shared.claims import MAX_RETRY_SECONDS, QUIET_CLAIMS, SLOW_CLAIM_SECONDS, retry_seconds
-from tests.support.deaths import ASK, SUBMIT, Boundaries, Mode, mortal_world, strike_each
+from tests.support.journeys.deaths import ASK, SUBMIT, Boundaries, Mode, mortal_world, strike_each
 from tests.support.translations import M2M, greetings
 
 SOON = 13.0

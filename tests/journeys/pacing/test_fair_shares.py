@@ -21,7 +21,7 @@ from shared.models import BatchState, DueKind, ErrorDetail, JobState
 from shared.pacing import budget as budget_module
 from shared.pacing.controls import PauseReason, Permit
 from shared.s3_keys import result
-from tests.support.placed_items import (
+from tests.support.journeys.placed_items import (
     BGE,
     DAY,
     MINUTE,
@@ -34,7 +34,7 @@ from tests.support.placed_items import (
     texts,
     waiting,
 )
-from tests.support.world import REAL_SUBMIT
+from tests.support.journeys.world import REAL_SUBMIT
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 

@@ -20,8 +20,8 @@ from shared.invocation import Invocation
 from shared.models import BatchState
 from shared.pacing.controls import PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown
-from tests.support.deaths import Boundaries, mortal_world
-from tests.support.placed_items import (
+from tests.support.journeys.deaths import Boundaries, mortal_world
+from tests.support.journeys.placed_items import (
     BGE,
     DAY,
     MINUTE,

@@ -23,7 +23,7 @@ from shared.aws.queues import decode_message
 from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
-from tests.support.resources import ACCOUNT, BUCKET, REGION, TABLE
+from tests.support.aws.resources import ACCOUNT, BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 JOB = "20261121T093000Z-0000000a"

@@ -12,7 +12,7 @@ import functions.poll.schedule.tick
 from functions.poll.schedule.tick import MAX_TURNS_WAITING, MAX_VISITS_WAITING, MAX_WAITING
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
-from tests.support.resources import BUCKET, REGION, TABLE
+from tests.support.aws.resources import BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LARGE = 100 << 20

@@ -5,7 +5,7 @@ import pytest
 from functions.poll.schedule import pauses
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
-from tests.support.resources import TABLE, TOKEN
+from tests.support.aws.resources import TABLE, TOKEN
 from tests.support.translations import M2M, greetings
 
 CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}

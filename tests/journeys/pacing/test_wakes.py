@@ -13,7 +13,7 @@ from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
 from shared.pacing.controls import control_key
 from shared.pacing.wakes import LeftDue, Wakes
-from tests.support.resources import TABLE
+from tests.support.aws.resources import TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 

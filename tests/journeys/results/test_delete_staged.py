@@ -19,8 +19,8 @@ from shared.aws.object_store import ObjectStore
 from shared.claims import MAX_CLAIMS
 from shared.ledger import DueEntry, Ledger
 from shared.models import Staging
-from tests.support.deaths import DiedError
-from tests.support.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.journeys.deaths import DiedError
 from tests.support.translations import M2M
 
 DAY = 86_400.0

@@ -13,8 +13,8 @@ from shared.bootstrap import services
 from shared.models import JobState
 from shared.pacing.completion_times import CompletionTimes
 from shared.staged_batch import decode_index
+from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
-from tests.support.world import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 MANY = 40

@@ -13,7 +13,7 @@ from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
 from shared.pacing import controls
-from tests.support.deaths import Boundaries, DiedError, Mortal
+from tests.support.journeys.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
 
 pytestmark = pytest.mark.faults  # days pass, hour by hour

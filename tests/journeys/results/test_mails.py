@@ -7,7 +7,7 @@ from functools import reduce
 import pytest
 
 from local.template import properties
-from tests.support.resources import BUCKET
+from tests.support.aws.resources import BUCKET
 
 
 def at(event, path):

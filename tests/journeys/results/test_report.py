@@ -1,7 +1,7 @@
 """A finished job's report page: written before the manifest, for every kind of end, and never in its way."""
 
 import functions.poll.results.report
-from tests.support.resources import BUCKET
+from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

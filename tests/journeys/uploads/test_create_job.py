@@ -11,7 +11,7 @@ from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, ge
 from shared import s3_keys as keys
 from shared.aws.object_events import ObjectCreated
 from shared.models import CONVERTED_SCHEMA, SCHEMA, JobState
-from tests.support.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
 BGE = "@cf/baai/bge-small-en-v1.5"

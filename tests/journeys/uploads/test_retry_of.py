@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"

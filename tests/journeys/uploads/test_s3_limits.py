@@ -10,8 +10,8 @@ from functions.poll.results.running_sha256 import RunningSha256
 from local.workers_ai import Fault
 from shared.models import JobTotals, ResultFileProgress, Usage
 from shared.s3_keys import MAX_KEY_BYTES, MAX_PATH_BYTES
-from tests.support.resources import BUCKET
-from tests.support.s3_limits import MAX_METADATA_BYTES
+from tests.support.aws.resources import BUCKET
+from tests.support.aws.s3_limits import MAX_METADATA_BYTES
 from tests.support.translations import M2M
 
 BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"y"}\n'

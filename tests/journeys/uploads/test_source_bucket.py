@@ -7,8 +7,8 @@ import pytest
 
 from local.template import properties
 from local.workers_ai import expected_result
-from tests.support.iam import resolve
-from tests.support.resources import AWS_ACCOUNT, BUCKET, REGION
+from tests.support.aws.iam import resolve
+from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
 
 M2M = "@cf/meta/m2m100-1.2b"
 SOURCE = "team-exports"

@@ -11,7 +11,7 @@ from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.ledger import Ledger
-from tests.support.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]

@@ -6,7 +6,7 @@ import pytest
 
 import functions.submit.turn
 from local.workers_ai import expected_result
-from tests.support.resources import BUCKET
+from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
 ODD = "a b+c%2F漢 & ü?.jsonl"

@@ -6,8 +6,8 @@ import pytest
 
 import functions.submit.turn
 from local.workers_ai import WorkersAI
-from tests.support.deaths import WRITES, Boundaries, mortal_world
-from tests.support.world import BUCKET
+from tests.support.journeys.deaths import WRITES, Boundaries, mortal_world
+from tests.support.journeys.world import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 LINES = [json.dumps({"text": f"hello {n}", "target_lang": "es", "external_reference": f"r{n % 3}"}) for n in range(7)]

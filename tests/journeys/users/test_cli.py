@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.resources import BUCKET, client
+from tests.support.aws.resources import BUCKET, client
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"

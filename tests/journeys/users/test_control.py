@@ -9,9 +9,9 @@ import functions.poll.schedule.sweep
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from local.workers_ai import Fault
 from shared.ledger.batches import HOLD_SECONDS
-from tests.support.controlled_jobs import batches, begun, command, minutes, states
+from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
+from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
-from tests.support.world import BUCKET
 
 DAY = 86_400
 

@@ -6,7 +6,7 @@ import pytest
 from dropbatch.doctor import Finding
 from dropbatch.stack import Stack
 from local.workers_ai import Fault
-from tests.support.resources import BUCKET
+from tests.support.aws.resources import BUCKET
 from tools import smoke_job
 from tools.account_stack import DeployError
 

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 import functions.poll.handler
 import functions.poll.schedule.sweep
 from local.workers_ai import Fault
-from tests.support.controlled_jobs import begun, command, minutes, states
+from tests.support.journeys.controlled_jobs import begun, command, minutes, states
 from tests.support.translations import codes
 
 

@@ -16,8 +16,8 @@ from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
 from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
+from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 from tests.support.examples import examples
-from tests.support.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 
 
 @pytest.fixture(autouse=True)

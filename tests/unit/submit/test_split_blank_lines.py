@@ -11,7 +11,7 @@ from functions.submit.records import cut, stream
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Checkpoint, JobState
-from tests.support.splitting import RECORDS, Fake
+from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000
 FEW, REST = RECORDS[:3], RECORDS[3:]

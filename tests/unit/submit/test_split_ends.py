@@ -11,7 +11,7 @@ from functions.submit import turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, UploadError
 from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl, JobState
-from tests.support.splitting import SIZES, Fake, place
+from tests.support.doubles.splitting import SIZES, Fake, place
 
 NOW = 1_000.0
 BROKEN = ErrorDetail("bad_options", "the first error")

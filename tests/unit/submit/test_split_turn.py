@@ -15,7 +15,7 @@ from functions.submit.turn import Turn, TurnOverError
 from shared.errors import StorageError, UploadError
 from shared.invocation import Invocation
 from shared.models import JobState
-from tests.support.splitting import SIZES, UPLOAD, Fake, place
+from tests.support.doubles.splitting import SIZES, UPLOAD, Fake, place
 
 NOW = 1_000.0
 

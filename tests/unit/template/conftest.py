@@ -3,7 +3,7 @@
 import pytest
 
 from local.template import template as as_written
-from tests.support.translated_template import translated
+from tests.support.aws.translated_template import translated
 
 
 @pytest.fixture(scope="session")

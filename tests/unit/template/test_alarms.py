@@ -5,7 +5,7 @@ import re
 
 from shared.aws.event_bus import DETAIL_TYPE, SOURCE
 from shared.observability import METRICS
-from tests.support.translated_template import ROOT, resolved, target
+from tests.support.aws.translated_template import ROOT, resolved, target
 
 
 def test_queues_functions_and_counts_have_alarms(of_type):

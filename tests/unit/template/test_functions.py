@@ -7,7 +7,7 @@ from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
-from tests.support.translated_template import ROOT, resolved, target
+from tests.support.aws.translated_template import ROOT, resolved, target
 
 POWERTOOLS = {
     "POWERTOOLS_SERVICE_NAME",

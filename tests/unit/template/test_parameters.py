@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support.translated_template import resolved
+from tests.support.aws.translated_template import resolved
 
 
 def test_parameters_are_those_of_design(source):

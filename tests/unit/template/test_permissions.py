@@ -3,8 +3,8 @@
 import pytest
 
 from shared.aws.event_bus import DETAIL_TYPE, SOURCE
-from tests.support import iam
-from tests.support.translated_template import (
+from tests.support.aws import iam
+from tests.support.aws.translated_template import (
     JOB,
     ROLES,
     WORKER,

@@ -1,6 +1,6 @@
 """The queues: who sends to them, how long they keep messages, where messages go that always fail."""
 
-from tests.support.translated_template import NOT_TLS, as_list, resolved, target
+from tests.support.aws.translated_template import NOT_TLS, as_list, resolved, target
 
 
 def test_queues_outlast_function_and_keep_failures(of_type):

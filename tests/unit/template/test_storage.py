@@ -1,6 +1,6 @@
 """The bucket and the table: encrypted, private, kept, and cleaned up."""
 
-from tests.support.translated_template import NOT_TLS, resolved
+from tests.support.aws.translated_template import NOT_TLS, resolved
 
 
 def test_data_can_be_encrypted_with_own_key(of_type):

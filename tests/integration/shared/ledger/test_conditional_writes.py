@@ -12,8 +12,8 @@ from shared.errors import UploadError
 from shared.models import Isolation, JobControl, JobState, LastingError, ResultFileProgress, Staging, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
-from tests.support.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
-from tests.support.resources import client
+from tests.support.aws.resources import client
+from tests.support.doubles.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 
 # ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
 

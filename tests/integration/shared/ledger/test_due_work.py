@@ -11,7 +11,7 @@ from shared.models import (
     JobControl,
     JobState,
 )
-from tests.support.ledger_items import JOB, READY, REASON, OneItem, T
+from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T
 
 
 def due_entry(held):

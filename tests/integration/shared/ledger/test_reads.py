@@ -9,7 +9,7 @@ from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES
 from shared.models import BatchState, DueKind, JobState
-from tests.support.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
 # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ from shared.models import (
     Staging,
     Submission,
 )
-from tests.support.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 
 GONE = object()
 """As what an attribute holds afterwards: it is not there."""

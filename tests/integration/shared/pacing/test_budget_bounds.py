@@ -5,7 +5,7 @@ import pytest
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, Permit, Rate, control_key
-from tests.support.control_items import MODEL, NOW, taken
+from tests.support.doubles.control_items import MODEL, NOW, taken
 
 TURNS = "RATE#ISOLATION"
 

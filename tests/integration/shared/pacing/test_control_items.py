@@ -7,7 +7,7 @@ import pytest
 from shared.aws.attribute_values import attributes
 from shared.pacing.budget import Budget
 from shared.pacing.controls import CallKind, Denied, PauseReason, Permit, control_key
-from tests.support.control_items import MODEL, NOW, pause_of, wait_of
+from tests.support.doubles.control_items import MODEL, NOW, pause_of, wait_of
 
 WAIT = f"RATE#MODEL#{MODEL}"
 NO_ITEM, ITEM = (None, None), (pause_of(next_probe=NOW), wait_of(NOW))

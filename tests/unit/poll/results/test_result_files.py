@@ -19,7 +19,7 @@ from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, Obje
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, JobState, Part, SplitPlan, Submission, Upload
 from shared.pacing.controls import Controls, Rate
-from tests.support.visited_jobs import Watched
+from tests.support.doubles.visited_jobs import Watched
 
 JOB = "20261121T093000Z-0000000a"
 FOLDER = f"results/a.jsonl/{JOB}"

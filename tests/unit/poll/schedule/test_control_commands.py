@@ -23,7 +23,7 @@ from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, JobControl, JobState
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
-from tests.support.ledger_items import JOB, T
+from tests.support.doubles.ledger_items import JOB, T
 
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 HELD = JobControl("earlier etag", held_since=T - 60)

@@ -23,7 +23,7 @@ from shared.models import (
     Sweep,
     SweepGoal,
 )
-from tests.support.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
+from tests.support.doubles.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
 
 PAGE = 3
 """Batches of a page in these tests."""

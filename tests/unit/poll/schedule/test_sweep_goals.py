@@ -9,7 +9,7 @@ import functions.poll.schedule.sweep
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
 from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, JobState, Sweep, SweepGoal
-from tests.support.ledger_items import JOB, READY, REASON, T
+from tests.support.doubles.ledger_items import JOB, READY, REASON, T
 
 PAUSED = {"control": JobControl("v", held_since=T - 9)}
 RESUMED = {"control": JobControl("v", resumed_at=T - 8)}

@@ -8,8 +8,8 @@ from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS
 from shared.models import DueKind, JobState
 from shared.pacing.budget import Free
-from tests.support.ledger_items import JOB, M2M, READY, T
-from tests.support.tick_parts import TickParts
+from tests.support.doubles.ledger_items import JOB, M2M, READY, T
+from tests.support.doubles.tick_parts import TickParts
 
 ONE_ROUND = 41.0
 """Seconds that an invocation has left whose tick has one round, in which it may still poll."""

@@ -19,8 +19,8 @@ from functions.poll.schedule.tick import (
 )
 from shared.aws.queues import AdvanceMessage, SplitMessage
 from shared.models import JobControl, JobState, Submission, Sweep, SweepGoal, Upload
-from tests.support.ledger_items import BATCH, JOB, T
-from tests.support.tick_parts import TickParts
+from tests.support.doubles.ledger_items import BATCH, JOB, T
+from tests.support.doubles.tick_parts import TickParts
 
 ONE_ROUND = 41.0
 """Seconds that an invocation has left whose tick has one round, in which it may still poll."""

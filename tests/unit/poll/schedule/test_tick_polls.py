@@ -12,8 +12,8 @@ from shared.aws.queues import PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, JobState, Submission
 from shared.pacing.controls import Denied
-from tests.support.ledger_items import BATCH, JOB, T
-from tests.support.tick_parts import TickParts
+from tests.support.doubles.ledger_items import BATCH, JOB, T
+from tests.support.doubles.tick_parts import TickParts
 
 ONE_ROUND = 41.0
 """Seconds that an invocation has left whose tick has one round, in which it may still poll."""

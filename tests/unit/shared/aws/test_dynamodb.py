@@ -9,7 +9,7 @@ import pytest
 
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
-from tests.support.stubs import stubbed
+from tests.support.aws.stubs import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
 ITEM = {**KEY, "claims": {"N": "2"}, "due_at": {"N": "9.5"}}

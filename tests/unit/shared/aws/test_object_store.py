@@ -9,7 +9,7 @@ from botocore.stub import ANY
 
 from shared.aws.object_store import BLOCK_BYTES, ObjectStore
 from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
-from tests.support.stubs import stubbed
+from tests.support.aws.stubs import stubbed
 
 KEY = "results/a/output.jsonl"
 

@@ -1,6 +1,6 @@
 """The rate budget's decisions at their bounds: what it allows and what it says of waiting, from given control items.
 
-Waits that are spread at random are in the middle of what they may be here.
+Random waits return their midpoint.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from shared.aws.attribute_values import plain
 from shared.pacing import budget as module
 from shared.pacing.budget import Free, ModelRoom
 from shared.pacing.controls import Denied, PauseReason, Permit
-from tests.support.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
+from tests.support.doubles.control_items import INTERVAL, MODEL, NOW, GivenBudget, pause_of, taken, wait_of
 
 QUOTA, TOKEN = PauseReason.QUOTA_SPENT, PauseReason.TOKEN_REFUSED
 OTHER = "@cf/a/two"

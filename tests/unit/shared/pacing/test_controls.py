@@ -1,6 +1,6 @@
 """What a pause or a model's wait becomes after each reply, and who may call meanwhile, from given control items.
 
-Waits that are spread at random are in the middle of what they may be here, unless a test says otherwise.
+Random waits return their midpoint, unless a test says otherwise.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from shared.pacing.controls import (
     PauseReason,
     Permit,
 )
-from tests.support.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
+from tests.support.doubles.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
 
 TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE
 SUBMIT, POLL = CallKind.SUBMIT, CallKind.POLL

@@ -22,7 +22,7 @@ from shared.workers_ai.replies import (
     Rejected,
 )
 from shared.workers_ai.results import Answer
-from tests.support.api_client import (
+from tests.support.doubles.api_client import (
     ACCOUNT,
     BASE,
     BODY,

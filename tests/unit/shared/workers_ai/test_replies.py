@@ -21,7 +21,7 @@ from shared.workers_ai.replies import (
     parse_reply,
 )
 from shared.workers_ai.results import Answer
-from tests.support.api_client import ITEMS, Api, ask, enveloped, refusal, submit
+from tests.support.doubles.api_client import ITEMS, Api, ask, enveloped, refusal, submit
 
 DONE = [
     enveloped({"responses": ITEMS}),

@@ -10,7 +10,7 @@ from shared.workers_ai.replies import (
     OutcomeUnknown,
     Rejected,
 )
-from tests.support.api_client import (
+from tests.support.doubles.api_client import (
     ACCOUNT,
     BODY,
     MODEL,

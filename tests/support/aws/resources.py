@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 
 from local.template import default, properties
-from tests.support.iam import Permissions, grants
+from tests.support.aws.iam import Permissions, grants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

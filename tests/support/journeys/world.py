@@ -29,8 +29,8 @@ from local.template import template
 from shared import bootstrap as composition
 from shared.pacing.wakes import Wakes
 from shared.workers_ai.client import http_client
-from tests.support import quick_moto
-from tests.support.resources import (
+from tests.support.aws import quick_moto
+from tests.support.aws.resources import (
     AWS_ACCOUNT,
     BUCKET,
     QUEUES,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.support.iam import Permissions
+    from tests.support.aws.iam import Permissions
 
 quick_moto.install()
 

@@ -18,8 +18,8 @@ from moto import mock_aws
 
 from local.workers_ai import transport
 from shared.errors import StorageError
-from tests.support.forks import Forks
-from tests.support.world import TIMEOUT_SECONDS, World, make_world
+from tests.support.journeys.forks import Forks
+from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.translations import M2M, greetings
 
 if TYPE_CHECKING:
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 
 def batches(world: World, job_id: str = "") -> list[dict[str, Any]]:

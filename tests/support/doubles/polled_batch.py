@@ -21,8 +21,8 @@ from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
 from shared.staged_batch import RecordIndex, build_body, encode_index
 from shared.workers_ai.results import parse_answer
-from tests.support.ledger_items import BATCH, JOB, T
-from tests.support.resources import client
+from tests.support.aws.resources import client
+from tests.support.doubles.ledger_items import BATCH, JOB, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

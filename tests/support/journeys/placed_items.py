@@ -10,13 +10,13 @@ from moto.dynamodb.models import dynamodb_backends
 import functions.poll.handler
 from shared.aws.attribute_values import attributes
 from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
-from tests.support.resources import ACCOUNT, AWS_ACCOUNT, BUCKET, REGION, TABLE
+from tests.support.aws.resources import ACCOUNT, AWS_ACCOUNT, BUCKET, REGION, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 MINUTE, DAY = 60.0, 86_400.0

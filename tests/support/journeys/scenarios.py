@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.s3_keys import job_id
-from tests.support.deaths import Boundaries, Mortal, mortal_world
-from tests.support.resources import BUCKET, QUEUES
+from tests.support.aws.resources import BUCKET, QUEUES
+from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

@@ -15,8 +15,8 @@ from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, Job, JobState, Part
 from shared.pacing.budget import Budget
-from tests.support.ledger_items import JOB, T
-from tests.support.resources import client
+from tests.support.aws.resources import client
+from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
     from collections.abc import Callable

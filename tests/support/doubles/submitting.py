@@ -14,7 +14,7 @@ from shared.models import Batch, BatchState, Job
 from shared.pacing.controls import Denied, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Reply
-from tests.support.ledger_items import JOB, OneItem, T
+from tests.support.doubles.ledger_items import JOB, OneItem, T
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a tick works with, in memory: the least that it needs of a ledger, a budget and queues, and a clock."""
+"""In-memory fakes for a tick."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.ledger import DueEntry
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
 from shared.pacing.controls import Denied, Permit
-from tests.support.ledger_items import JOB, T
+from tests.support.doubles.ledger_items import JOB, T
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import dropbatch.aws
 from dropbatch import cli, waiting
 from local.template import template
-from tests.support.resources import BUCKET, client
+from tests.support.aws.resources import BUCKET, client
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.world import World
+    from tests.support.journeys.world import World
 
 LOGS = ('{"level"', '{"_aws"')
 """How the functions' log lines and metrics begin: here the functions share a process with the command."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import iam
+from tests.support.aws import iam
 
 OfType = Callable[[str], dict[str, Any]]
 """Returns the properties of all resources of a type, by logical name."""
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROLES = ("SubmitRole", "PollRole", "PollTickRole")
 CHOICES = {
     "MakesSecret": True,

@@ -1,0 +1,1 @@
+"""Single modules between doubles: what they read and write is in memory."""
