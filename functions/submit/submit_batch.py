@@ -97,7 +97,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     elif job.is_held:
         _hold(services, job, batch, now)
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
-        _try(invocation, job, batch)
+        _submit_if_permitted(invocation, job, batch)
 
 
 def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
@@ -135,7 +135,7 @@ def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
     services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited)
 
 
-def _try(invocation: Invocation, job: Job, batch: Batch) -> None:
+def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
     """Submit a batch if the budget permits it now."""
     services, now, account = invocation.services, invocation.services.now(), other_account(invocation.services, job)
     permit = services.budget.permit_submit(job.plan.model, now, first=batch.work is DueKind.FIRST, account=account)

@@ -253,3 +253,17 @@ def test_final_status_needs_lease(lease, is_written):
     assert fake.run()
 
     assert [status["counts"]["total"] for status in fake.statuses] == ([23] if is_written else [])
+
+
+def test_renewed_lease_is_given_back_if_the_end_cannot_be_written():
+    fake = Fake()
+
+    def fail(*_, **__):
+        raise StorageError("no answer")
+
+    fake.end_split = fail
+
+    assert not fake.run()
+
+    assert "move" in fake.calls
+    assert (fake.job.lease_until, fake.job.claims) == (0.0, 0)
