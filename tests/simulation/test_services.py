@@ -252,7 +252,7 @@ def comparable(found):
     return body, found["ETag"], found.get("Metadata", {})
 
 
-def test_expression_that_is_not_simulated_raises():
+def test_unsimulated_expression_raises():
     with pytest.raises(NotSimulatedError):
         condition("contains(tags, :one)")
     with pytest.raises(NotSimulatedError):

@@ -136,7 +136,7 @@ def test_batch_to_be_isolated_is_split_without_poll(polled):
     [(TOO_OLD, None, TOO_OLD_CODE), (TOO_OLD, REASON, REASON), (CANCELLED_NOW, None, CANCELLED_ACCEPTED)],
     ids=["too old", "too old, with a last word", "cancelled at once"],
 )
-def test_batch_of_job_that_is_over_ends_without_call(polled, job, last_word, ending):
+def test_batch_of_finished_job_ends_without_call(polled, job, last_word, ending):
     one = polled(job, last_word=last_word)
 
     assert one.polled(COMPLETE)

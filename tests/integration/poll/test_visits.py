@@ -39,7 +39,7 @@ def was_visited(job):
 
 
 @pytest.mark.parametrize("state", [None, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED])
-def test_job_that_is_gone_or_over_needs_no_visit(visited, state):
+def test_missing_or_finished_job_needs_no_visit(visited, state):
     if state:
         visited.hold(None, state=state, due_at=T)
 

@@ -78,7 +78,7 @@ def test_contradicting_answers_are_never_guessed(world, api, kind):
 
 
 @pytest.mark.parametrize("form", ["object", "none", *only_slowly("message", "string", "errors", "text")])
-def test_failed_item_fails_its_record_with_apis_words(world, api, form):
+def test_failed_item_fails_its_record_with_api_message(world, api, form):
     api.switch(item_error=form)
     api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
     world.upload_records("a.jsonl", referenced(4), model=M2M)

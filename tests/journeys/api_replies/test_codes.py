@@ -80,7 +80,7 @@ def test_7000_is_believed_only_with_good_token(world, api):
     ],
     ids=lambda fault: f"{fault['kind']}-{fault['status']}",
 )
-def test_refused_request_fails_alone_whatever_code(world, api, fault):
+def test_refused_request_fails_alone_with_any_code(world, api, fault):
     api.inject(Fault(on="submit", contains="hello 1", times=0, **fault))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

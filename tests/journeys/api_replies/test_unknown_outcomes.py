@@ -149,7 +149,7 @@ def test_unknown_outcome_is_retried_once_and_counted(world, api, kind):
     assert world.manifest()["batches"][0]["attempts"] == 2
 
 
-def test_second_unknowable_submit_ends_batch(world, api):
+def test_second_unknown_outcome_ends_batch(world, api):
     api.inject(Fault(kind="accept_then_reset", times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
 

@@ -277,7 +277,7 @@ def test_unreadable_job_is_left_to_lifecycle(world):
     ["DELETE", "REMOVE staging", "REMOVE due_at", "SET due_at = :later"],
     ids=["no job", "nothing staged", "nothing due", "due later"],
 )
-def test_index_that_is_out_of_date_deletes_nothing(world, change):
+def test_outdated_index_deletes_nothing(world, change):
     finish(world)
     world.pass_time(3 * DAY)
     job = job_item(world)

@@ -82,7 +82,7 @@ def test_failed_jobs_event_says_what_to_do(world):
 
 
 @pytest.mark.parametrize("answer", [down, refused])
-def test_notice_that_is_not_taken_is_given_again(world, event_bus, answer):
+def test_untaken_notice_is_repeated(world, event_bus, answer):
     event_bus += [answer(), answer(), answer()]
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 

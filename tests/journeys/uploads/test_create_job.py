@@ -51,13 +51,13 @@ def test_too_old_event_is_refused(services, put):
 
 
 @pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
-def test_object_that_is_not_upload_makes_no_job(services, world, key):
+def test_other_object_makes_no_job(services, world, key):
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
 
     assert get_or_create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
 
 
-def test_upload_that_is_gone_makes_no_job(services, put):
+def test_deleted_upload_makes_no_job(services, put):
     assert get_or_create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
 
 

@@ -78,7 +78,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("form", ["jsonl", "array"])
 @pytest.mark.parametrize("format_", TOO_LARGE)
-def test_record_that_is_too_large_keeps_its_reference(world, format_, form):
+def test_too_large_record_keeps_its_reference(world, format_, form):
     record, reference_in = TOO_LARGE[format_]
     small = json.loads(json.dumps(record).replace(LARGE, "hello").replace("big", "small"))
     records = [json.dumps(one) for one in (small, record)]

@@ -233,7 +233,7 @@ def test_cancelled_job_with_error_fails(small, api):
     assert (small.manifest()["state"], small.manifest()["error"]["code"]) == ("failed", "unknown_model")
 
 
-def test_command_for_job_that_is_over_changes_nothing(small):
+def test_command_for_finished_job_changes_nothing(small):
     job_id = begun(small)
     small.settle(minutes=20)
     before = small.items()

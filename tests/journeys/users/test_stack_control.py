@@ -34,7 +34,7 @@ def test_paused_stack_submits_nothing_and_polls_on(small, api):
     assert codes(small) == [None] * 6
 
 
-def test_lost_event_for_stack_is_made_up_for_by_tick(small, api):
+def test_tick_applies_stack_command_without_event(small, api):
     begun(small)
     small.control("stack", "pause")
     small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])

@@ -188,7 +188,7 @@ def test_redirect_is_not_followed_with_token(server):
     assert [path for path, _ in seen] == ["/x"]
 
 
-def test_page_that_is_not_json_has_no_body(server):
+def test_page_without_json_has_no_body(server):
     url, handler, _ = server
     handler.answer = (502, {}, b"<html>")
 

@@ -92,12 +92,12 @@ def test_wrong_value_is_refused_with_its_member(member, value):
     assert message.startswith((f"_options.json, {member}: It must ", f"_options.json, {member}: Names have "))
 
 
-def test_format_that_is_nearly_right_is_named():
+def test_misspelt_format_is_named():
     assert refused(file_options, b'{"format":"opneai"}').endswith("Did you mean openai?")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}'])
-def test_file_that_is_not_object_is_rejected(content):
+def test_file_without_object_is_rejected(content):
     assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
 
 

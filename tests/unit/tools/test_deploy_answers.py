@@ -57,7 +57,7 @@ def test_environment_precedes_file(tmp_path):
     assert (found["CLOUDFLARE_API_TOKEN"], found["STACK_NAME"]) == ("from-file", "third")
 
 
-def test_line_that_is_no_variable_is_not_quoted(tmp_path):
+def test_bad_line_is_not_quoted(tmp_path):
     file = tmp_path / "deploy.env"
     file.write_text("SMOKE=no\nthe-token\n")
     with pytest.raises(DeployError, match=r"deploy\.env, line 2") as found:

@@ -111,7 +111,7 @@ def test_missing_stack_names_next_step(cloudflare, capsys, transport):
     assert f'make deploy PARAMETERS="Transport=worker WorkerUrl=https://{HOST}"' in capsys.readouterr().out
 
 
-def test_stack_that_calls_another_address_is_told(cloudflare, capsys):
+def test_stack_with_another_address_is_reported(cloudflare, capsys):
     cloudflare.url = "https://old.example.com"
     assert deploy_worker.main() == 0
     assert f'make deploy PARAMETERS="WorkerUrl=https://{HOST}"' in capsys.readouterr().out

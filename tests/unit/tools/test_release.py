@@ -103,7 +103,7 @@ def test_sums_are_those_of_every_other_file(release_folder):
 
 
 @pytest.mark.build
-def test_folder_that_is_in_use_is_left_alone(release_folder, tmp_path):
+def test_folder_in_use_is_left_alone(release_folder, tmp_path):
     kept = shutil.copytree(release_folder, tmp_path / "kept")
     with pytest.raises(ReleaseError, match="not empty"):
         build_release("arm64", "arm64", kept)

@@ -153,7 +153,7 @@ TRANSITIONS = {
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_item_that_is_as_it_was_read_is_changed(table, transition):
+def test_unchanged_item_is_changed(table, transition):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     before = items.read()
@@ -166,7 +166,7 @@ def test_item_that_is_as_it_was_read_is_changed(table, transition):
 @pytest.mark.parametrize(
     ("transition", "name"), [(transition, name) for transition, (*_, names) in TRANSITIONS.items() for name in names]
 )
-def test_item_that_somebody_changed_is_left_alone(table, transition, name):
+def test_changed_item_is_left_alone(table, transition, name):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     items.change(name, CHANGED[name])
@@ -178,7 +178,7 @@ def test_item_that_somebody_changed_is_left_alone(table, transition, name):
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_item_that_is_gone_does_not_come_back(table, transition):
+def test_deleted_item_does_not_come_back(table, transition):
     held, change, _ = TRANSITIONS[transition]
     items = OneItem(table, held)
     items.remove()

@@ -350,7 +350,7 @@ def test_fault_noted_while_upload_was_read_stays(table):
     assert item.ledger.end_split(JOB, 7, None, T).error == REASON
 
 
-def test_batch_that_is_over_takes_no_transition(table):
+def test_finished_batch_takes_no_transition(table):
     with pytest.raises(InvariantError, match=f"{BATCH.job_id}/00000000 is open but has no due_at"):
         Ledger(table, "table").claim_poll(replace(BATCH, due_at=None), T)
 

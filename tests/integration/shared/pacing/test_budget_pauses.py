@@ -53,7 +53,7 @@ def test_refused_token_pauses_all_and_is_probed(budget, submits):
     assert found[12] - found[11] == 300
 
 
-def test_one_caller_alone_is_probe(budget):
+def test_only_one_caller_is_probe(budget):
     budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
     permits = [
         budget.permit_submit(MODEL, NOW + 60),
@@ -156,13 +156,13 @@ def test_token_pause_is_never_replaced(budget, other):
 
 
 @pytest.mark.parametrize("other", [PauseReason.QUOTA_SPENT, PauseReason.OUTAGE])
-def test_refused_token_covers_whatever_there_is(budget, other):
+def test_refused_token_replaces_any_pause(budget, other):
     budget.pause(other, NOW, "words", Permit())
     budget.pause(PauseReason.TOKEN_REFUSED, NOW + 1, "10000", Permit())
     assert budget.controls().pause.reason is PauseReason.TOKEN_REFUSED
 
 
-def test_outage_does_not_cover_spent_quota(budget):
+def test_outage_does_not_replace_used_up_quota(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     budget.pause(PauseReason.OUTAGE, NOW + 1, "no answer", Permit())
     assert budget.controls().pause.reason is PauseReason.QUOTA_SPENT
@@ -175,7 +175,7 @@ def test_hold_during_used_up_quota_holds_polls_too(budget):
     assert budget.permit_polls(1, NOW + 31)[0] == 1
 
 
-def test_pause_that_has_expired_stops_no_call(budget):
+def test_expired_pause_stops_no_call(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
     after = budget.controls().pause.until + 20
     budget.pause(PauseReason.OUTAGE, after, "no answer", Permit())

@@ -52,7 +52,7 @@ def pause_and_delay(items):
 @pytest.mark.parametrize(
     ("seen", "then"), [(NO_ITEM, ITEM), (ITEM, OTHER_NONCE), (ITEM, NO_ITEM)], ids=["begun", "written anew", "lifted"]
 )
-def test_what_somebody_else_wrote_meanwhile_stays(items, monkeypatch, seen, then):
+def test_concurrent_write_stays(items, monkeypatch, seen, then):
     reads_before(items, monkeypatch, seen, then)
     pause_and_delay(items)
     monkeypatch.undo()

@@ -28,7 +28,7 @@ def test_bad_tokens(authorization, expected):
     assert code(world.run(BGE, {"requests": TEXTS})) == expected
 
 
-def test_missing_token_and_token_that_is_taken_back():
+def test_missing_and_revoked_token():
     world = LocalApi()
     del world.client.headers["authorization"]
     assert code(world.run(BGE, {"requests": TEXTS})) == (400, 9106)

@@ -84,7 +84,7 @@ def test_what_pieces_of_batch_show(scout, other, alike):
     assert all_failed_alike(replace(SCOUT, **scout), pieces, NOW) is alike
 
 
-def test_batch_that_is_not_there_shows_nothing():
+def test_missing_batch_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
 
 

@@ -142,7 +142,7 @@ def test_request_is_read_only_when_its_record_failed():
     assert asked == [1]
 
 
-def test_result_that_is_not_text_is_failed_item():
+def test_result_without_text_is_failed_item():
     rows = [row_of(1, None, ""), row_of(2, None, "")]
     body = b'{"responses":[{"id":0,"result":"\xff"},{"id":1,"result":"fine"}]}'
     assert [outcome(line) for line in lines_of(rows, answers_of(rows, body))] == ["inference_failed", ""]

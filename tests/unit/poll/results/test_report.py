@@ -94,7 +94,7 @@ def test_one_sentence_says_what_ran_and_how_it_ended():
         ({"usage": {"total_tokens": None}}, "not reported"),
     ],
 )
-def test_every_kind_of_end_has_its_words(changes, says):
+def test_every_kind_of_end_is_described(changes, says):
     assert says in shown(job_page(manifest(**changes), Timeline(0.0, 0.0), Failures(), []))
 
 

@@ -87,7 +87,7 @@ def test_tick_waits_for_no_submit_that_pause_forbids(parts, kind, paused, slept)
     assert parts.clock.slept == slept
 
 
-def test_during_pause_tick_waits_for_jobs_all_same(parts):
+def test_tick_waits_for_jobs_during_pause(parts):
     parts.budget.available = Free(paused=True, look_at=T + 9)
     parts.ledger.add(replace(SMALL, due_at=T + 5))
 
@@ -197,7 +197,7 @@ def test_earlier_rounds_reduce_poll_allowance(parts):
     assert parts.ledger.limits(DueKind.POLL) == [5, 4, 3, 2, 2]  # Once more when it has told that it ends.
 
 
-def test_jobs_are_read_whatever_budget_says(parts):
+def test_jobs_are_read_without_tokens(parts):
     parts.budget.available = Free()
 
     parts.run(ONE_ROUND)

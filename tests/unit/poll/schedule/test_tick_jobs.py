@@ -189,7 +189,7 @@ def test_changed_job_gets_no_message(parts):
     assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
 
 
-def test_job_that_is_gone_is_neither_work_nor_error(parts):
+def test_missing_job_is_neither_work_nor_error(parts):
     parts.ledger.jobs[JOB.job_id] = None
 
     parts.run()

@@ -98,7 +98,7 @@ def test_repeated_change_recognizes_its_item(table, dynamodb, held, found, remov
     assert table.update(KEY, {"claims": 1}, changes, Turn, ["error"] if removing == "by name" else []) == found
 
 
-def test_removing_change_is_somebody_elses(table, dynamodb):
+def test_removing_change_is_not_recognized(table, dynamodb):
     fails_its_condition(dynamodb, "update_item", tries=2)
     holds(dynamodb, ITEM)
 

@@ -181,7 +181,7 @@ def output_of(model_input, result):
 
 
 @pytest.mark.parametrize("model", CHAT)
-def test_prompt_alone_is_what_model_takes(model):
+def test_prompt_alone_fits_each_model(model):
     request = sent(model, {"prompt": "Hi"}, "bedrock")
     assert request in ({"prompt": "Hi"}, {"input": "Hi"}, {"messages": [{"role": "user", "content": "Hi"}]})
     assert ("messages" in request) == (model in {KIMI, DEEPSEEK})

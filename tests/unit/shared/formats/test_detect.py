@@ -138,7 +138,7 @@ def test_table_is_known_by_its_extension(head):
 
 
 @pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n" + NATIVE])
-def test_json_is_json_whatever_its_extension(head):
+def test_json_is_detected_under_any_extension(head):
     assert detect(head, key="inbox/a.csv") == "native"
     assert detect(OPENAI, key="inbox/a.txt") == "openai"
 

@@ -125,7 +125,7 @@ def test_null_members_of_reasoning_are_not_sent():
     assert request["reasoning"] == {"effort": "low"}
 
 
-def test_content_that_is_missing_is_empty():
+def test_missing_content_is_empty():
     assert (
         sent(QWEN, {"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]})["messages"][1]["content"] == ""
     )
@@ -219,7 +219,7 @@ def test_value_beyond_range_is_bad(model, member, value, limits):
     assert model in message
 
 
-def test_range_is_told_of_member_that_record_has():
+def test_range_is_reported_for_written_member():
     converse = {"messages": [{"role": "user", "content": [{"text": "a"}]}], "inferenceConfig": {"topK": 250}}
     assert fault(LLAMA, converse, "bedrock")[0] == "modelInput.inferenceConfig.topK"
 

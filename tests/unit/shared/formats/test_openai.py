@@ -134,7 +134,7 @@ def test_url_may_leave_out_its_version(url):
 
 
 @pytest.mark.parametrize("members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}])
-def test_line_that_is_not_request_is_bad(members):
+def test_line_without_request_is_bad(members):
     code, member = fault(LLAMA, {"messages": HELLO}, **members)
     assert (code, member) == ("bad_record", next(iter(members)))
 

@@ -130,7 +130,7 @@ def test_base64_embeddings_are_float32():
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
 
-def test_result_that_is_not_embedding_stays_apis_own():
+def test_result_without_embedding_stays_native():
     ranked = {"response": [{"id": 0, "score": 0.5}]}
     assert body_of({"input": "x"}, ranked, BGE, url="/v1/embeddings") == ranked
 

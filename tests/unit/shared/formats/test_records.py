@@ -121,7 +121,7 @@ def test_any_bytes_are_line_of_text_or_no_text(records):
 
 
 @given(result=st.binary(max_size=30), format_=st.sampled_from(["openai", "anthropic", "gemini", "bedrock", "csv"]))
-def test_result_that_is_not_json_still_gives_one_line(result, format_):
+def test_result_without_json_gives_one_line(result, format_):
     form = Form(format_, b"text" if format_ == "csv" else b"")
     record = {
         "openai": b'{"custom_id":"a","body":{"messages":[]}}',

@@ -168,7 +168,7 @@ def test_model_without_chat_takes_no_system_prompt():
     assert (error.code, error.message.startswith("system: ")) == ("bad_options", True)
 
 
-def test_name_that_is_there_twice_gets_number():
+def test_repeated_name_gets_number():
     columns = Columns(b'text,answer,text,"a,b"', b",")
     assert columns.names == ["text", "answer", "text_2", "a,b"]
     assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'

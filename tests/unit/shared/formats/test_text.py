@@ -39,7 +39,7 @@ def test_line_of_text_is_input():
     assert sent(b"", b"x", LLAMA, "Say {text} in {{Spanish}}.", kind="text") == {"prompt": "Say x in {Spanish}."}
 
 
-def test_line_that_is_not_text_fails_alone():
+def test_line_that_is_not_utf8_fails_alone():
     first, second = convert(b"", [b"\xff", b"x"], kind="text")
     assert (first.code, type(second)) == ("invalid_utf8", Converted)
 

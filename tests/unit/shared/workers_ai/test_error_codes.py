@@ -47,7 +47,7 @@ def reply(status, code, message="words"):
 
 
 @pytest.mark.parametrize(("code", "verdict"), EVERY)
-def test_on_submit_code_decides_whatever_status(code, verdict):
+def test_code_decides_on_submit(code, verdict):
     statuses = (400, 401, 403, 404, 408, 410, 413, 429, 500, 502, 503, 200, 302)
     assert {status: classify_submit_error(reply(status, code)) for status in statuses} == dict.fromkeys(
         statuses, verdict

@@ -140,7 +140,7 @@ def test_each_place_lies_after_records_before_it(format_):
 
 @example(text=b" \n \n x\n")
 @given(text=st.lists(st.sampled_from([b" ", b"\t", b"\r", b"\n", b"x"]), max_size=80).map(b"".join))
-def test_text_that_is_indented_is_not_blank(text):
+def test_indented_text_is_not_blank(text):
     expected = [at for at, line in enumerate(text.split(b"\n"), 1) if line.strip(b" \t\r")]
     for block in (1, 5, 1 << 20):
         assert lines_of(cut_all("text", text, block=block)) == expected

@@ -29,7 +29,7 @@ def unpack(packing, data, size=1 << 20):
 
 @pytest.mark.parametrize("packing", PACK)
 @given(content=st.one_of(st.binary(max_size=200), st.just(TEXT)), size=st.integers(1, 300))
-def test_what_was_packed_comes_out_whatever_blocks(packing, content, size):
+def test_packed_content_comes_out_of_any_blocks(packing, content, size):
     stored = PACK[packing](content)
     assert unpack(packing, stored, size) == content
     if packing != "plain":
