@@ -48,6 +48,7 @@ CODES = frozenset(
     {"rejected", "inference_failed", "missing_response", "expired", "submit_unknown", "cancelled", "internal"}
 )
 """Codes with which a good record may end, if faults were injected."""
+ENDED_RECORDS = ("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered")
 CALLS_IN_FIVE_MINUTES = 1_200
 MANIFEST_SECONDS = 15.0
 
@@ -144,6 +145,8 @@ class Ending:
         """Add to the same violations."""
         self.laws = laws
         self.world = laws.world
+        self.lines = 0
+        """Of all result files that were judged."""
 
     def judge(self, dropped: list[Dropped]) -> None:
         """Judge each job's results, and the bill of all."""
@@ -156,6 +159,7 @@ class Ending:
             self.judge_results(one, item)
         self.judge_bill()
         self._judge_failures()
+        self._judge_metrics()
 
     def _judge_failures(self) -> None:
         for function in self.world.functions.values():
@@ -173,6 +177,14 @@ class Ending:
             for message in queue.dead:
                 self.laws.broken("no message becomes a dead letter", f"{queue.name}: {message.body[:200]}")
 
+    def _judge_metrics(self) -> None:
+        """Judge that metrics count each record once; a process that dies may take its count with it."""
+        if any(one.deaths for one in self.world.functions.values()):
+            return
+        counted = sum(self.world.metrics.get(name, 0) for name in ENDED_RECORDS)
+        if counted != self.lines:
+            self.laws.broken("metrics count each record once", f"{counted:.0f} counted, {self.lines} in result files")
+
     def judge_results(self, one: Dropped, item: Item) -> None:
         """Judge the results of one job that is over."""
         name = one.upload.key
@@ -183,6 +195,7 @@ class Ending:
             return
         manifest = json.loads(manifest_file)
         lines = [json.loads(line) for line in (output or b"").splitlines()]
+        self.lines += len(lines)
         expected = one.records
         if manifest["error"] or not manifest.get("read_to_end", True):
             expected = expected[: len(lines)]

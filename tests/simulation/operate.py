@@ -23,6 +23,27 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "bench"
 DAY = 86_400.0
+FAULTS = (
+    (
+        "a submit that does not claim its batch first",
+        "the bill is what the ledger tells",
+        "random seeds, fewer than 100",
+    ),
+    (
+        "an outage at two calls a minute stops submits for ever",
+        "everything ends",
+        "a random seed; two drops, one fault",
+    ),
+    ("a job follows the stack to another account", "a batch is billed once", "one drop and a deployment"),
+    ("batches of a cancelled job end at the rate of calls", "a cancelled job ends in time", "a backlog of 120 batches"),
+    ("`run` after `pause` releases nothing", "a resumed job is over in an hour", "40 batches and two commands"),
+    ("what messages leave due waits for the next tick", "small drops are over in time", "140 records"),
+    ("wake-ups without their condition", "invocations of the poll function", "140 records"),
+    ("a record that no metric counts", "metrics count each record once", "five records"),
+    ("a failure after the write that counts adds a claim", "", "not found: no law is about claims"),
+    ("models left out of a read are not asked for again", "", "not found: needs 1,500 batches outstanding"),
+)
+"""Faults of the past, the law that finds each when its fix is taken away, and what it takes."""
 
 
 @dataclass(slots=True)
@@ -197,6 +218,14 @@ def publish(name: str, report: Report) -> bool:
             if one["violations"]
             else ["No law and no promise was broken."]
         )
+    lines += [
+        "",
+        "## Faults of the past",
+        "",
+        "Found again when the fix is taken away (`tests/simulation/test_known_faults.py`,",
+    ]
+    lines += ["`test_worlds.py`, `test_promptness.py`):", "", "| fault | broken law | world |", "| --- | --- | --- |"]
+    lines += [f"| {fault} | {law} | {world} |" for fault, law, world in FAULTS]
     (FOLDER / "simulation.md").write_text("\n".join(lines) + "\n")
     sys.stdout.writelines(f"{one.name}: {one.measured} ({one.promised})\n" for one in report.figures)
     sys.stdout.writelines(f"{text}\n" for text in report.violations)

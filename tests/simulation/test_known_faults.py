@@ -4,18 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll.batch import poll_batch
+from functions.poll.batch import collect, poll_batch
 from functions.poll.schedule import advance_job, control, sweep, tick
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour
 from shared.pacing.wakes import Wakes
 from tests.simulation import backlog, year
 from tests.simulation.judges import Laws
+from tests.simulation.plans import Drop, Plan
+from tests.simulation.runs import run
 from tests.simulation.test_promptness import seconds_of
 from tests.simulation.users import drop
 from tests.simulation.world import simulated
 from tests.simulation.year import Event
 
+PLAN = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5, bad=1),))
 CHANGE = (Event(0.02, year.change_account),)
 SMALL = backlog.Size(jobs=2, batches=60, hours=0.05, calls_per_minute=4)
 LATE = "a cancelled job ends in time"
@@ -31,6 +34,13 @@ def test_a_job_that_follows_the_stack_to_another_account_is_paid_twice(monkeypat
         monkeypatch.setattr(module, "api_of", lambda services, _job: services.api)
 
     assert "a batch is billed once" in laws_broken(year.play(0.25, CHANGE).laws.violations)
+
+
+def test_metrics_that_miss_a_record_are_detected(monkeypatch):
+    assert run(PLAN).violations == ()
+    monkeypatch.setitem(collect.METRIC_OF_CODE, "invalid_json", "RecordsIn")
+
+    assert "metrics count each record once" in laws_broken(run(PLAN).violations)
 
 
 @pytest.mark.slow
