@@ -21,6 +21,7 @@ from shared.formats.registry import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+FORMAT_NAMES = tuple(FORMATS)
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10
 """Bytes of a job's resolved options as JSON."""
@@ -75,9 +76,9 @@ def _text(raw: Json) -> str:
 
 
 def _format(raw: Json) -> str:
-    value = _decoded(raw, str, _one_of(FORMATS))
-    if value not in FORMATS:
-        raise _WrongValueError(f"{_one_of(FORMATS)}{_nearest(str(value), FORMATS)}")
+    value = _decoded(raw, str, _one_of(FORMAT_NAMES))
+    if value not in FORMAT_NAMES:
+        raise _WrongValueError(f"{_one_of(FORMAT_NAMES)}{_nearest(str(value), FORMAT_NAMES)}")
     return str(value)
 
 

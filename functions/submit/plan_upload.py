@@ -21,7 +21,7 @@ from shared.cost import has_price
 from shared.errors import UploadError
 from shared.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from shared.formats.detect import detect_format, first_model
-from shared.formats.registry import DELIMITERS, Form, reader_of, target_of
+from shared.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_of
 from shared.formats.tables import answer_columns
 from shared.job_status import JSON_TYPE
 from shared.model_catalog import max_records_per_reply
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.formats.base import Reader
     from shared.options import Options
-
-
-ARRAYS = frozenset({"native", "openai", "anthropic", "gemini", "bedrock"})
-"""Formats whose records may be the elements of a JSON array."""
 
 
 def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:

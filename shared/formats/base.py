@@ -180,6 +180,22 @@ class FileNames:
     retry_opening: bytes = b""
 
 
+class Sign(NamedTuple):
+    """The members by which a record's format is detected.
+
+    Attributes:
+        member: holds an object, the request.
+        beside: members of which the record has one; none if empty.
+        inside: members of which the request has one; none if empty.
+        names_model: whether the request may name the model.
+    """
+
+    member: str
+    beside: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    names_model: bool = False
+
+
 class BadRecordError(PermanentError):
     """A record does not fit its format; it fails alone."""
 

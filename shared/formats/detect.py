@@ -11,19 +11,19 @@ import msgspec
 from shared.errors import UploadError
 from shared.formats.base import UNDECODABLE
 from shared.formats.openai import model_id
+from shared.formats.registry import FORMATS
 from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from shared.formats.base import Json
 
 LOOKED_AT_LINES = 100
 """First lines of which at least one must be JSON, unless the file is one of the other formats."""
 
 PACKED = (".gz", ".zst")
-EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".txt": "text"}
-
-BODIES = {"openai": "body", "anthropic": "params"}
-"""Formats whose records may name the model, and the member that does."""
+EXTENSIONS = {known.extension: name for name, known in FORMATS.items() if known.extension}
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
@@ -44,33 +44,26 @@ _BARE = (
 )
 
 
-class _Members(msgspec.Struct, rename={"model_input": "modelInput", "model_output": "modelOutput"}):
-    """The members by which a record's format is known; what they hold is not decoded."""
-
-    custom_id: msgspec.Raw = msgspec.Raw()
-    key: msgspec.Raw = msgspec.Raw()
-    url: msgspec.Raw = msgspec.Raw()
-    body: msgspec.Raw = msgspec.Raw()
-    params: msgspec.Raw = msgspec.Raw()
-    request: msgspec.Raw = msgspec.Raw()
-    response: msgspec.Raw = msgspec.Raw()
-    result: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    success: msgspec.Raw = msgspec.Raw()
-    model: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
-    model_input: msgspec.Raw = msgspec.Raw()
-    model_output: msgspec.Raw = msgspec.Raw()
+# What needs no other member is looked for first.
+_SIGNS = sorted(
+    ((name, known.sign) for name, known in FORMATS.items() if known.sign),
+    key=lambda named: bool(named[1].beside or named[1].inside),
+)
 
 
-class _Contents(msgspec.Struct):
-    contents: msgspec.Raw = msgspec.Raw()
-    content: msgspec.Raw = msgspec.Raw()
+def _decoder_of(members: Iterable[str]) -> Callable[[Json], Any]:
+    """A decoder of an object's members, each as its bytes, empty for a missing one; others are not decoded."""
+    fields = [(name, msgspec.Raw, msgspec.Raw()) for name in sorted(set(members))]
+    return msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
 
 
-_decode_members = msgspec.json.Decoder(_Members).decode
-_decode_contents = msgspec.json.Decoder(_Contents).decode
+_LOOKED_FOR = (
+    *("response", "result", "error", "success", "custom_id", "key", "body", "params", "request", "modelInput"),
+    *("modelOutput", "model", "input", "messages"),
+    *(name for _, sign in _SIGNS for name in (sign.member, *sign.beside)),
+)
+_decode_members = _decoder_of(_LOOKED_FOR)
+_decode_inside = {name: _decoder_of(sign.inside) for name, sign in _SIGNS if sign.inside}
 
 
 class _Seen(NamedTuple):
@@ -143,9 +136,9 @@ def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) ->
     return first.kind if first else "", kinds
 
 
-_MARKS = (b'"body"', b'"params"', b'"request"', b'"modelInput"', b'"response"', b'"result"', b'"error"')
+_MARKS = tuple(f'"{name}"'.encode() for name in (*(sign.member for _, sign in _SIGNS), "response", "result", "error"))
 """Members without which no record is of another format than the native one."""
-_NAMED = frozenset({"openai", "anthropic", "gemini", "bedrock", "output"})
+_NAMED = frozenset({"output", *(name for name, _ in _SIGNS)})
 _NO_OBJECT = frozenset({"broken", "value"})
 
 
@@ -163,26 +156,22 @@ def _kind_of(record: bytes) -> str:
         found = _decode_members(record)
     except UNDECODABLE:
         return "value" if _is_json(record) else "broken"
-    if found.model_output or (found.model_input and found.error):
-        return "output"
-    if _is_object(found.model_input):
-        return "bedrock"
     if _is_output(found):
         return "output"
-    if _is_object(found.body) and (found.custom_id or found.url):
-        return "openai"
-    if _is_object(found.params) and found.custom_id:
-        return "anthropic"
-    if _is_object(found.request):
-        contents = _decode_contents(found.request)
-        if contents.contents or contents.content:
-            return "gemini"
+    for name, sign in _SIGNS:
+        request = getattr(found, sign.member)
+        if not _is_object(request) or (sign.beside and not any(getattr(found, one) for one in sign.beside)):
+            continue
+        if not sign.inside or any(getattr(_decode_inside[name](request), one) for one in sign.inside):
+            return name
     return "bare" if found.model and found.input and not found.messages else "native"
 
 
-def _is_output(found: _Members) -> bool:
-    """Whether a record is a result of OpenAI's, Anthropic's, Gemini's or our own."""
-    if found.body or found.params:
+def _is_output(found: Any) -> bool:  # noqa: ANN401 # A type made at run time.
+    """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's, Gemini's or our own."""
+    if found.modelOutput or (found.modelInput and found.error):
+        return True
+    if found.body or found.params or _is_object(found.modelInput):
         return False
     if found.response and (found.custom_id or found.key or found.request):
         return True
@@ -211,15 +200,15 @@ def extension_format(key: str) -> str:
 
 def first_model(format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> str:
     """The first model id that a record of a format names; empty if there is none."""
-    member = BODIES.get(format_)
-    if member is None:
+    sign = FORMATS[format_].sign
+    if sign is None or not sign.names_model:
         return ""
     for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
         try:
             value: Any = _decode(record)
         except UNDECODABLE:
             continue
-        body = value.get(member) if isinstance(value, dict) else None
+        body = value.get(sign.member) if isinstance(value, dict) else None
         model = body.get("model") if isinstance(body, dict) else None
         if isinstance(model, str) and (found := model_id(model)):
             return found

@@ -1,4 +1,4 @@
-"""The table of formats: what reads each, what writes it, and what its result files are called."""
+"""The table of formats, `FORMATS`: a new format is a module and a line in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import UploadError
 from shared.formats.anthropic import AnthropicReader, AnthropicWriter
-from shared.formats.base import FileNames, Target, Task, one_line
+from shared.formats.base import FileNames, Sign, Target, Task, one_line
 from shared.formats.bedrock import BedrockReader, BedrockWriter, output_name
 from shared.formats.gemini import GeminiReader, GeminiWriter
 from shared.formats.native import NativeReader
@@ -23,10 +23,61 @@ if TYPE_CHECKING:
 
     from shared.formats.base import Json, Reader, Writer
 
-FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
 
-DELIMITERS = {"csv": b",", "tsv": b"\t"}
-"""Formats whose records are rows, and the delimiters of their fields unless the header has another."""
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What there is to know about a format.
+
+    Attributes:
+        reader: makes what turns records into requests; None for a table.
+        writer: makes what writes the answers; None if they are written in the native format.
+        sign: the members by which its records are detected; None if only its name or an extension tells.
+        extension: of its uploads' keys; empty if it is known by its records.
+        delimiter: of a table's fields, unless the header has another.
+        describe: returns a record as JSON on one line, where no writer does.
+        names: the names of the result files for an upload's key.
+    """
+
+    reader: Callable[[Target], Reader] | None = None
+    writer: Callable[[Target], Writer] | None = None
+    sign: Sign | None = None
+    extension: str = ""
+    delimiter: bytes = b""
+    describe: Callable[[bytes], bytes] = one_line
+    names: Callable[[str], FileNames] = lambda _: FileNames()
+
+
+FORMATS = {
+    "native": Format(NativeReader),
+    "openai": Format(
+        OpenAIReader,
+        lambda target: OpenAIWriter(target.task),
+        Sign("body", beside=("custom_id", "url"), names_model=True),
+    ),
+    "anthropic": Format(
+        AnthropicReader, lambda _: AnthropicWriter(), Sign("params", beside=("custom_id",), names_model=True)
+    ),
+    "gemini": Format(GeminiReader, lambda _: GeminiWriter(), Sign("request", inside=("contents", "content"))),
+    "bedrock": Format(
+        BedrockReader,
+        lambda _: BedrockWriter(),
+        Sign("modelInput"),
+        names=lambda key: FileNames(output=output_name(key)),
+    ),
+    "csv": Format(extension=".csv", delimiter=b","),
+    "tsv": Format(extension=".tsv", delimiter=b"\t"),
+    "text": Format(
+        TextReader,
+        extension=".txt",
+        describe=text_request,
+        names=lambda _: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
+    ),
+}
+
+DELIMITERS = {name: known.delimiter for name, known in FORMATS.items() if known.delimiter}
+"""Formats whose records are rows."""
+ARRAYS = frozenset(name for name, known in FORMATS.items() if not known.extension)
+"""Formats whose records may be the elements of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,42 +137,23 @@ def reader_of(form: Form, target: Target) -> Reader:
         target = replace(target, defaults=convert_defaults(target))
     if form.format in DELIMITERS:
         return TableReader(target, form.columns)
-    return _READERS[form.format](target)
-
-
-_READERS: dict[str, Callable[[Target], Reader]] = {
-    "native": NativeReader,
-    "openai": OpenAIReader,
-    "anthropic": AnthropicReader,
-    "gemini": GeminiReader,
-    "bedrock": BedrockReader,
-    "text": TextReader,
-}
+    make = FORMATS[form.format].reader
+    assert make is not None  # noqa: S101 # Only tables have none.
+    return make(target)
 
 
 def writer_of(form: Form, target: Target) -> Writer | None:
     """The writer of a file's answers; None if they are written in the native format."""
     if form.format in DELIMITERS:
         return TableWriter(form.columns)
-    if form.format == "openai":
-        return OpenAIWriter(target.task)
-    make = _WRITERS.get(form.format)
-    return make() if make else None
-
-
-_WRITERS: dict[str, Callable[[], Writer]] = {
-    "anthropic": AnthropicWriter,
-    "gemini": GeminiWriter,
-    "bedrock": BedrockWriter,
-}
+    make = FORMATS[form.format].writer
+    return make(target) if make else None
 
 
 def describer_of(form: Form) -> Callable[[bytes], bytes]:
     """The function that returns a record as JSON on one line, for `errors.jsonl`."""
     writer = writer_of(form, target_of(""))
-    if writer is None:
-        return text_request if form.format == "text" else one_line
-    return writer.request
+    return writer.request if writer else FORMATS[form.format].describe
 
 
 def file_names(form: Form, upload_key: str) -> FileNames:
@@ -137,8 +169,4 @@ def file_names(form: Form, upload_key: str) -> FileNames:
             output_opening=columns.added_header() if form.header else b"",
             retry_opening=columns.header + b"\n",
         )
-    if form.format == "bedrock":
-        return FileNames(output=output_name(upload_key))
-    if form.format == "text":
-        return FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8")
-    return FileNames()
+    return FORMATS[form.format].names(upload_key)

@@ -4,9 +4,10 @@ import json
 import re
 from pathlib import Path
 
+from dropbatch.verbs import put
 from shared.formats.base import BatchFacts, Outcome
 from shared.formats.csv_rows import read_rows
-from shared.formats.registry import Form, file_names, reader_of, target_of, writer_of
+from shared.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
 from tools.member_table import PAGE as WRITTEN
 from tools.member_table import page
 
@@ -25,6 +26,13 @@ def shown(section, kind):
 
 def answer(text):
     return json.dumps({"response": text, "usage": USAGE}).encode()
+
+
+def test_every_format_has_its_section_and_its_choice():
+    sections = {name for heading in re.findall("^## (.+)$", PAGE, re.MULTILINE) for name in heading.split(" and ")}
+
+    assert set(FORMATS) - {"native"} <= sections
+    assert tuple(FORMATS) == put.FORMATS
 
 
 def test_openais_examples_are_real():
