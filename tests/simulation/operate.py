@@ -225,7 +225,7 @@ def publish(name: str, report: Report) -> bool:
         "",
         "## Faults of the past",
         "",
-        "Found again when the fix is taken away (`tests/simulation/test_known_faults.py`,",
+        "Whether worlds find them when what prevents them is taken away (`tests/simulation/test_known_faults.py`,",
     ]
     lines += ["`test_worlds.py`, `test_promptness.py`):", "", "| fault | broken law | world |", "| --- | --- | --- |"]
     lines += [f"| {fault} | {law} | {world} |" for fault, law, world in FAULTS]
