@@ -188,7 +188,12 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         if held > joined.growing_size:
             moved = replace(moved, size=joined.size + held - joined.growing_size)
             moved = replace(moved, sha=digest.state() if digest else "")
-            moved, sums = _put(services, job, kind, spool, moved, sums, whole=final and not _has_segments(joined))
+            if final and not _has_segments(joined):
+                # A file of one piece holds every batch there is: any run writes the same bytes.
+                spool.seek(0)
+                _put_file(services, job, kind, spool)
+            else:
+                moved, sums = _put_segment(services, job, kind, spool, moved, sums)
     changed = services.ledger.note_joined(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
     if changed is None:
         raise LeaseLostError(job.job_id)
@@ -234,23 +239,12 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgres
     return replace(joined, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
 
 
-def _put(
-    services: Services,
-    job: Job,
-    kind: Kind,
-    spool: IO[bytes],
-    moved: ResultFileProgress,
-    sums: JobTotals,
-    *,
-    whole: bool,
+def _put_segment(
+    services: Services, job: Job, kind: Kind, spool: IO[bytes], moved: ResultFileProgress, sums: JobTotals
 ) -> tuple[ResultFileProgress, JobTotals]:
     """Write a segment once. If an earlier run wrote one under its key, that one and the progress in it count."""
     held = spool.tell()
     spool.seek(0)
-    if whole:
-        # A file of one piece holds every batch there is: any run writes the same bytes.
-        _put_file(services, job, kind, spool)
-        return moved, sums
     if held < _grown(MIN_COPY_BYTES, moved):
         moved = replace(moved, growing=moved.growing + 1, growing_size=held)
         key = _growing_key(job, kind, moved)
