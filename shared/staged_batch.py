@@ -146,7 +146,6 @@ def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
 
 
 _decode = msgspec.json.Decoder(RecordIndex).decode
-_decode_list = msgspec.json.Decoder(list[RecordEntry]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -208,12 +207,12 @@ def encode_index(rows: RecordIndex) -> bytes:
 
 
 def decode_index(index: bytes) -> RecordIndex:
-    """The index, in record order; in batches that an earlier version staged, it is a list of rows.
+    """The index, in record order.
 
     Raises:
         msgspec.ValidationError: it is not an index.
     """
-    return index_of(_decode_list(index)) if index.startswith(b"[") else _decode(index)
+    return _decode(index)
 
 
 _decode_ranges = msgspec.json.Decoder(list[int]).decode

@@ -17,7 +17,7 @@ def max_records(plan: SplitPlan, number: int) -> int:
     """Records that one batch of a job may have; depends only on the plan and the batch's number.
 
     The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
-    `max_requests`. A plan that was pinned before batches grew has no `first_requests`; its batches keep their size.
+    `max_requests`. Without `first_requests` all have `max_requests`.
     """
     if not plan.first_requests:
         return plan.max_requests

@@ -116,7 +116,6 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         paused=0.0 if ending else max(turn - now, 0.0),  # Its time limit for acceptance starts with its turn.
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
-        schema=job.schema,
         originals_size=staged.originals_size,
         estimate=estimate,
         estimated_before=before.estimate,

@@ -14,7 +14,7 @@ from shared.cost import to_billionths
 from shared.errors import StorageError, UploadError
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.model_catalog import max_records_per_reply
-from shared.models import CONVERTED_SCHEMA, FINAL_JOB_STATES, SCHEMA, ErrorDetail, Job, JobState, SplitPlan, Upload
+from shared.models import FINAL_JOB_STATES, ErrorDetail, Job, JobState, SplitPlan, Upload
 from shared.observability import count, logger
 from shared.options import Options
 
@@ -128,7 +128,6 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         lease_until=until,
         claims=1,
         error=error,
-        schema=CONVERTED_SCHEMA if keys.is_validation(upload.key) or _has_effects(options) else SCHEMA,
         deadline_at=None if options.deadline_hours is None else now + options.deadline_hours * 3_600,
         max_failed_fraction=options.max_failed_fraction,
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
@@ -148,9 +147,3 @@ def _plan(services: Services, model: str, *, by_default: bool) -> SplitPlan:
         first_requests=min(FIRST_BATCH_RECORDS, most),
         by_default=by_default,
     )
-
-
-def _has_effects(options: Options) -> bool:
-    """Whether a version of Dropbatch that does not know these options would behave differently."""
-    limits = (options.deadline_hours, options.max_failed_fraction, options.max_cost)
-    return bool(options.defaults) or any(limit is not None for limit in limits)

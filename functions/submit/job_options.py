@@ -112,7 +112,7 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried; empty for a job that is older than options."""
+    """The options of the job that is retried; empty for a job whose options were wrong."""
     key = f"{manifest.removesuffix('manifest.json')}options.json"
     try:
         return named_options(decode_options(services.store.get(key)))

@@ -25,7 +25,7 @@ from shared.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_
 from shared.formats.tables import answer_columns
 from shared.job_status import JSON_TYPE
 from shared.model_catalog import max_records_per_reply
-from shared.models import CONVERTED_SCHEMA, Checkpoint, Job, SplitPlan
+from shared.models import Checkpoint, Job, SplitPlan
 from shared.settings import is_model
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     if plan.answers:
         columns = msgspec.json.encode(answer_columns(options.defaults or {}))
         services.store.put_if_absent(keys.answer_columns(job.job_id), columns)
-    schema = CONVERTED_SCHEMA if plan.converts else job.schema
-    planned = replace(job, plan=plan, schema=schema)
+    planned = replace(job, plan=plan)
     if plan.model and plan.model != (options.model or "").strip():
         keep_options(
             services, job, msgspec.structs.replace(options, model=plan.model)

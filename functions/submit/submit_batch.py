@@ -85,12 +85,7 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
         batch = _Submit(invocation, job, batch).recover()
-    if batch is None or batch.state is not BatchState.READY or batch.ending:
-        return
-    if batch.halving:
-        if batch.work is DueKind.SUBMIT:
-            # Left by an earlier version, which may have created one of the two pieces that it decided on.
-            services.ledger.begin_isolation(batch, batch.halving, batch.cause, now, pieces=2)
+    if batch is None or batch.state is not BatchState.READY or batch.ending or batch.halving:
         return
     if (ending := _reason_to_end(job, batch, now)) is not None:
         _end(services, batch, ending)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from shared.aws.attribute_values import attribute, attributes, read
+from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError
 from shared.ledger.item_keys import LIFE_SECONDS, batch_key
@@ -86,8 +86,6 @@ class Batches(Table):
     def create_batch(self, batch: Batch) -> Batch | None:
         """Write a new batch; None if an item with its number exists already."""
         item = {**batch_key(batch.job_id, batch.number), **attributes(batch)}
-        if batch.work:
-            item["work"] = attribute(batch.work.key(batch.schema))
         return batch if self.create(item) else None
 
     def begin_submit(self, batch: Batch, fence: float) -> Batch | None:
@@ -249,9 +247,7 @@ class Batches(Table):
             },
         )
 
-    def begin_isolation(
-        self, batch: Batch, reason: ErrorDetail, cause: str, now: float, pieces: int = 0
-    ) -> Batch | None:
+    def begin_isolation(self, batch: Batch, reason: ErrorDetail, cause: str, now: float) -> Batch | None:
         """Back to `ready`, but to isolate bad records instead of being submitted: the poll function continues."""
         return self._change_batch(
             batch,
@@ -260,7 +256,7 @@ class Batches(Table):
                 "state": BatchState.READY,
                 "halving": reason,
                 "cause": cause,
-                "pieces": pieces,
+                "pieces": 0,
                 "work": DueKind.POLL,
                 "due_at": now,
                 "claims": 0,
@@ -320,8 +316,6 @@ class Batches(Table):
         changes: Mapping[str, object],
         remove: Sequence[str] = (),
     ) -> Batch | None:
-        if isinstance(work := changes.get("work"), DueKind):
-            changes = {**changes, "work": work.key(batch.schema)}
         return self.update(batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove)
 
 

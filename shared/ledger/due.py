@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
-from shared.models import SCHEMAS, BatchState, DueKind, JobState
+from shared.models import BatchState, DueKind, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ class DueItems(Table):
     """Due items of the one table."""
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
-        """The due items of one kind, of all schemas, oldest first; and when the next one will be due.
+        """The due items of one kind, oldest first; and when the next one will be due.
 
         The index may lag, so every claim checks the item itself.
 
@@ -31,8 +30,7 @@ class DueItems(Table):
         Returns:
             The due items, at most `limit`; and when the first entry after them is due, None if there is none.
         """
-        pages = (self.call("query", **_of_kind(work, schema), Limit=limit + 1)["Items"] for schema in SCHEMAS)
-        items = sorted(chain.from_iterable(pages), key=_due_at)
+        items = self.call("query", **_of_kind(work), Limit=limit + 1)["Items"]
         times = [_due_at(item) for item in items]
         entries = [
             DueEntry(
@@ -64,15 +62,14 @@ class DueItems(Table):
         return counted
 
     def _pages(self, work: DueKind, wanted: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Pages of the index with all items of one kind of work, of all schemas."""
-        for schema in SCHEMAS:
-            position: dict[str, Any] = {}
-            while True:
-                page = self.call("query", **_of_kind(work, schema), **wanted, **position)
-                yield page
-                if "LastEvaluatedKey" not in page:
-                    break
-                position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        """Pages of the index with all items of one kind of work."""
+        position: dict[str, Any] = {}
+        while True:
+            page = self.call("query", **_of_kind(work), **wanted, **position)
+            yield page
+            if "LastEvaluatedKey" not in page:
+                break
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def claims_of(self, due: DueEntry) -> int:
         """How often an item was claimed, whatever else it holds; 0 if it does not say."""
@@ -135,13 +132,13 @@ class DueItems(Table):
         return True
 
 
-def _of_kind(work: DueKind, schema: str) -> dict[str, Any]:
-    """The partition of the index with one kind of work of items of one schema, as query arguments."""
+def _of_kind(work: DueKind) -> dict[str, Any]:
+    """The partition of the index with one kind of work, as query arguments."""
     return {
         "IndexName": "due",
         "KeyConditionExpression": "#work = :work",
         "ExpressionAttributeNames": {"#work": "work"},
-        "ExpressionAttributeValues": {":work": {"S": work.key(schema)}},
+        "ExpressionAttributeValues": {":work": {"S": work}},
     }
 
 

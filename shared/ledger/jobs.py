@@ -12,8 +12,6 @@ from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, JobS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TOO_LARGE = ("refused_alone",)
-"""What earlier versions stored in a job without a bound; an item that it has filled accepts no write that keeps it."""
 READ_TRIES = 4
 """Times that jobs are asked for which DynamoDB left out of a read of many, because it was busy."""
 
@@ -47,7 +45,7 @@ class Jobs(Table):
 
     def create_job(self, job: Job) -> Job | None:
         """Write a new job; None if an item with its id exists already."""
-        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.WORK.key(job.schema))}
+        item = {**job_key(job.job_id), **attributes(job), "work": attribute(DueKind.WORK)}
         return job if self.create(item) else None
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
@@ -56,7 +54,6 @@ class Jobs(Table):
             job.job_id,
             {"state": job.state, "lease_until": AtMost("<=", now)},
             {"lease_until": until, "due_at": until, "claims": job.claims + 1},
-            remove=TOO_LARGE,
         )
 
     def release_job(self, job: Job, due_at: float, work: DueKind = DueKind.WORK, **updates: object) -> Job | None:
@@ -64,22 +61,22 @@ class Jobs(Table):
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
-            {"lease_until": 0.0, "due_at": due_at, "work": work.key(job.schema), "claims": 0, **updates},
+            {"lease_until": 0.0, "due_at": due_at, "work": work, "claims": 0, **updates},
         )
 
     def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
         """Release a leased job whose visit or turn failed, unless somebody else has it or it is over."""
         changes = {"lease_until": 0.0, "due_at": due_at, "claims": claims}
-        return self._change_job(job.job_id, {"lease_until": job.lease_until}, changes, remove=TOO_LARGE)
+        return self._change_job(job.job_id, {"lease_until": job.lease_until}, changes)
 
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
         """Move a job's `due_at` without leasing it."""
         expected: dict[str, object] = {"state": job.state, "due_at": job.due_at}
-        return self._change_job(job.job_id, expected, {"due_at": due_at}, remove=TOO_LARGE)
+        return self._change_job(job.job_id, expected, {"due_at": due_at})
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was detected about the upload, and the schema that its format needs."""
-        changes = {"plan": job.plan, "schema": job.schema, "work": DueKind.WORK.key(job.schema)}
+        """Pin what was detected about the upload, and make its reading due."""
+        changes = {"plan": job.plan, "work": DueKind.WORK}
         return self._change_job(job.job_id, {"state": JobState.SPLITTING}, changes)
 
     def end_split(
@@ -100,7 +97,7 @@ class Jobs(Table):
             "has_endings": has_endings,
             "lease_until": 0.0,
             "due_at": due_at,
-            "work": DueKind.WORK.key(job.schema),
+            "work": DueKind.WORK,
             "claims": 0,
         }
         if error and not job.error:
@@ -109,12 +106,12 @@ class Jobs(Table):
 
     def fail_job(self, job: Job, fault: ErrorDetail, now: float) -> Job | None:
         """Note a fault of the whole upload, and make the job due; the first fault is kept."""
-        changes = {"error": fault, "due_at": now, "work": DueKind.WORK.key(job.schema)}
+        changes = {"error": fault, "due_at": now, "work": DueKind.WORK}
         return self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
     def record_acceptance(self, job_id: str) -> None:
         """Record that the API accepted something of this open job; a second call changes nothing."""
-        self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True}, remove=TOO_LARGE)
+        self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True})
 
     def note_isolation(self, job: Job, isolation: Isolation) -> Job | None:
         """Store the progress of isolation in a job, if it is unchanged since it was read."""
@@ -124,7 +121,7 @@ class Jobs(Table):
     def note_control(self, job: Job, control: JobControl, due_at: float | None = None) -> Job | None:
         """Store the result of users' commands in an open job, if nothing else changed it since it was read."""
         seen = ABSENT if job.control is None else job.control
-        due = {} if due_at is None else {"due_at": due_at, "work": DueKind.WORK.key(job.schema)}
+        due = {} if due_at is None else {"due_at": due_at, "work": DueKind.WORK}
         return self._change_job(job.job_id, {"state": job.state, "control": seen}, {"control": control, **due})
 
     def note_lasting_error(self, job_id: str, trouble: LastingError | None) -> None:
@@ -138,11 +135,11 @@ class Jobs(Table):
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
         """Make a job due earlier, unless somebody works on it: a batch of it, perhaps the last one, will be final."""
         expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
-        return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.WORK.key(job.schema)})
+        return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.WORK})
 
     def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
         """A leased job to `finalizing`: every batch is final; whoever visits it continues to write its files."""
-        changes = {"state": JobState.FINALIZING, "work": DueKind.WORK.key(job.schema), **updates}
+        changes = {"state": JobState.FINALIZING, "work": DueKind.WORK, **updates}
         return self.update_leased_job(job, changes)
 
     def note_told(self, job: Job, told_at: float, told: Mapping[str, object]) -> Job | None:
@@ -188,7 +185,7 @@ class Jobs(Table):
             remove: tuple[str, ...] = ("due_at", "work", "lease_until")
         else:
             remove = ("lease_until",)
-            changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP.key(job.schema)}
+            changes |= {"staging": staging, "due_at": clean_at, "work": DueKind.CLEANUP}
         return self._change_job(job.job_id, {"state": expected}, changes, remove=remove)
 
     def claim_cleanup(self, job: Job, until: float) -> Job | None:

@@ -8,10 +8,8 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
-    CONVERTED_SCHEMA,
     FINAL_JOB_STATES,
     SCHEMA,
-    SCHEMAS,
     BatchState,
     Checkpoint,
     DueKind,
@@ -45,12 +43,10 @@ __all__ = [
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
-    "CONVERTED_SCHEMA",
     "FINAL_JOB_STATES",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
     "SCHEMA",
-    "SCHEMAS",
     "TOO_OLD_CODE",
     "Batch",
     "BatchState",

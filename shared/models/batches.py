@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.models.common import SCHEMA, BatchState, Checkpoint, DueKind, ErrorDetail, Usage
+from shared.models.common import BatchState, Checkpoint, DueKind, ErrorDetail, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,6 @@ class Batch:
         pieces: how many pieces the batch is split into, decided once; 0 before that.
         last_word: how its records end if its ids return no answer; nothing more is submitted.
         ending: how all its records end, if no answer will come.
-        schema: version of its item's schema, the same as its job's.
         originals_size: bytes of the records as written, which follow the body in the staged object; 0 if they are
             sent as written.
         estimate: its estimated cost, in billionths of a US dollar; 0 unless the job has a `max_cost`.
@@ -161,7 +160,6 @@ class Batch:
     ending: ErrorDetail | None = None
     part: Part | None = None
     completed_at: float | None = None
-    schema: str = SCHEMA
     originals_size: int = 0
     estimate: int = 0
     estimated_before: int = 0

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SCHEMA = "v1"
-"""Version of the items' schema; part of the `due` index's partition key, so that newer items are left alone."""
-CONVERTED_SCHEMA = "v2"
-"""Schema of jobs, and their batches, that the first version cannot process: converted formats, options."""
-SCHEMAS = (SCHEMA, CONVERTED_SCHEMA)
+"""Version of the items' schema. Part of the `due` index's key, so that items of another version are left alone."""
 
 
 class JobState(StrEnum):
@@ -47,16 +44,6 @@ class DueKind(StrEnum):
     )
     JOB = f"{SCHEMA}#job"  # A job whose visit only shows how far it is: no number of these delays work.
     CLEANUP = f"{SCHEMA}#cleanup"  # Of a job that is over: its staged objects are to be deleted.
-
-    @classmethod
-    def _missing_(cls, value: object) -> DueKind | None:
-        """The kind of an item of another known schema."""
-        schema, _, name = str(value).partition("#")
-        return next((kind for kind in cls if kind.name.lower() == name), None) if schema in SCHEMAS else None
-
-    def key(self, schema: str) -> str:
-        """The partition key of items of a schema."""
-        return f"{schema}#{self.name.lower()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shared.models.common import SCHEMA, Checkpoint, ErrorDetail, JobState, Usage
+from shared.models.common import Checkpoint, ErrorDetail, JobState, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
@@ -31,8 +31,8 @@ class SplitPlan:
         packing: `plain`, `gzip` or `zstd`; empty until it is known.
         start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
         first_requests: maximum records in the first batches; later ones grow up to `max_requests`. 0: all have
-            `max_requests` (jobs created before batches grew).
-        format: one of `shared.formats.registry.FORMATS`; empty in jobs from when `native` was the only one.
+            `max_requests`.
+        format: one of `shared.formats.registry.FORMATS`; empty until it is known.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
         delimiter: between the fields of a table's rows; empty for other formats.
@@ -240,7 +240,6 @@ class Job:
         claims: claims since the last change of state.
         total: records of the upload; None until it has been read to its end.
         error: the whole upload's fault, which stops further submits.
-        stopped: why further submits are pointless although the upload is valid; written by earlier versions only.
         seen_accepted: whether any batch was ever accepted.
         isolation: the progress of isolating bad records; None before the first batch is split.
         quiet: consecutive visits at which nothing had changed.
@@ -251,7 +250,6 @@ class Job:
         bytes_read: stored bytes of the upload that split has read.
         blank_until: where reading the upload continues, if only blank lines lie between this place and the last batch.
         trouble: calls for one of its batches that have been failing for a long time.
-        schema: version of its items' schema.
         deadline_at: when its records end without an answer; None without the option `deadline_hours`.
         max_failed_fraction: fraction of its answered records, 0 to 1, above which it fails; None without the option.
         max_cost: its cost limit in billionths of a US dollar; None without the option.
@@ -276,7 +274,6 @@ class Job:
     claims: int = 0
     total: int | None = None
     error: ErrorDetail | None = None
-    stopped: ErrorDetail | None = None
     seen_accepted: bool = False
     isolation: Isolation | None = None
     output: ResultFileProgress = field(default_factory=ResultFileProgress)
@@ -294,7 +291,6 @@ class Job:
     blank_until: Checkpoint | None = None
     trouble: LastingError | None = None
     completed_at: float | None = None
-    schema: str = SCHEMA
     deadline_at: float | None = None
     max_failed_fraction: float | None = None
     max_cost: int | None = None
@@ -339,7 +335,7 @@ class Job:
 
     def ending(self, now: float) -> ErrorDetail | None:
         """How its records end that the API has not accepted; None while they may be submitted."""
-        if (error := self.error or self.stopped) is not None:
+        if (error := self.error) is not None:
             code = TOO_OLD_CODE.code if error == TOO_OLD_CODE else "rejected"
             return ErrorDetail(code, f"Not sent, because the job was stopped: {error.message}", error.said)
         if self.is_past_deadline(now):

@@ -148,7 +148,7 @@ def _wait(services: Services, known: Isolation, batch: Batch, now: float) -> Non
 
 def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: float) -> str:
     """Why the records of a batch end without being tried again; empty if they are tried again."""
-    if job.error or job.stopped:
+    if job.error:
         return "because the job was stopped"
     if job.cancelled:
         return "because the job was cancelled"
@@ -257,7 +257,6 @@ def _split(services: Services, batch: Batch) -> None:
             end=held.end,
             due_at=turn + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
-            schema=batch.schema,
             originals_size=size,
         )
         ledger.create_batch(piece)

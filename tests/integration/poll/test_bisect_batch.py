@@ -289,7 +289,6 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
     ("job", "batch", "why"),
     [
         ({"error": REASON}, {}, STOPPED),
-        ({"stopped": REASON}, {}, STOPPED),
         ({"control": JobControl(cancelled=CANCEL)}, {}, "because the job was cancelled"),
         ({"control": JobControl(held_since=T)}, {}, ""),
         ({}, {"last_word": REASON}, "because the batch may not be submitted again"),

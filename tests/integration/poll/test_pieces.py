@@ -37,7 +37,6 @@ BATCH = Batch(
     halving=REASON,
     cause="5006",
     pieces=2,
-    schema="v2",
     originals_size=len(WRITTEN),
 )
 """Five records, one of which cannot be sent."""
@@ -99,7 +98,7 @@ def test_pieces_are_batches_of_their_own(splitting):
         (f"{NUMBER}.1", 10, 2, 2, ENDS),
     ]
     for piece in pieces:
-        assert (piece.state, piece.work, piece.schema, piece.cause) == (BatchState.READY, DueKind.SUBMIT, "v2", "")
+        assert (piece.state, piece.work, piece.cause) == (BatchState.READY, DueKind.SUBMIT, "")
     assert splitting.batch().state is BatchState.HALVED
 
 

@@ -169,16 +169,6 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
     assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
 
 
-def test_batch_to_halve_of_old_version_is_split(begin):
-    left = replace(SPLIT, work=DueKind.SUBMIT, due_at=T - 60)
-    at = begin(left)
-
-    at.run()
-
-    assert at.batch == replace(left, pieces=2, work=DueKind.POLL, due_at=T)
-    assert at.posts == []
-
-
 # ── what ends unsent ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -190,7 +180,6 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
     ("job", "batch", "ending"),
     [
         ({"error": replace(REASON, said="key")}, DUE, ErrorDetail("rejected", f"{STOPPED}the reason", "key")),
-        ({"stopped": REASON}, DUE, ErrorDetail("rejected", f"{STOPPED}the reason")),
         ({"error": TOO_OLD_CODE}, DUE, ErrorDetail("expired", STOPPED + TOO_OLD_CODE.message)),
         ({"deadline_at": T}, DUE, PAST_DEADLINE),
         ({"deadline_at": T + 1}, DUE, None),
@@ -211,7 +200,7 @@ OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
         ({}, replace(OLD, created_at=OLD.created_at - 1, paused=1.0), None),
     ],
     ids=[
-        *("the job's error", "an earlier version's stop", "the job is too old", "its deadline", "before its deadline"),
+        *("the job's error", "the job is too old", "its deadline", "before its deadline"),
         *("cancelled", "not cancelled", "claimed too often", "claimed often", "waits a week", "waits longer"),
         "paused meanwhile",
     ],

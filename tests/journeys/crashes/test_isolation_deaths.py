@@ -10,7 +10,6 @@ import functions.poll.handler
 import functions.poll.schedule.advance_job
 import functions.submit.handler
 from functions.poll.batch import bisect_batch
-from shared.ledger import Ledger
 from shared.models import ErrorDetail
 from tests.support.journeys.deaths import Boundaries, mortal_world
 
@@ -97,48 +96,3 @@ def test_decided_split_is_carried_out(mortal, api, numbers, change):
             assert [line["id"] for line in world.lines()] == [0, 1, 2]
     assert seen[True, True] > 0
     assert seen[True, False] > 0
-
-
-def test_split_in_two_of_old_version_is_carried_out(start, api, monkeypatch):
-    world = start()
-    records = greetings(4, 0)
-    world.upload_records("a.jsonl", records, model=M2M)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    services = functions.poll.handler.services()
-    marked = batches(world)["00000000"]
-    real = Ledger.create_batch
-    with monkeypatch.context() as patch:
-        # What that version had written when it died between its two pieces.
-        decided = services.ledger.decide_split(marked, 2)
-        patch.setattr(Ledger, "create_batch", lambda ledger, batch: real(ledger, batch) if died.append(1) else died[1])
-        died = []
-        with pytest.raises(IndexError):
-            bisect_batch._split(services, decided)
-    older = {"work": {"S": "v1#submit"}}
-    (item,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
-    item = {name: value for name, value in item.items() if name not in {"pieces", "cause"}} | older
-    world.dynamodb.put_item(TableName="ledger", Item=item)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == [0]
-    assert set(batches(world)) == {"00000000", "00000000.0", "00000000.1", "00000000.0.0", "00000000.0.1"}
-
-
-def test_full_job_item_of_old_version_is_finished(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", greetings(3, 2), model=M2M)
-    world.deliver("UploadQueue")
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
-    names = [f"5006/{number:08d}.0.1.0.1.1.0.1.0.1" for number in range(13_170)]
-    world.dynamodb.update_item(
-        TableName="ledger",
-        Key={"pk": job["pk"], "sk": job["sk"]},
-        UpdateExpression="ADD refused_alone :names",
-        ExpressionAttributeValues={":names": {"SS": names}},
-    )
-
-    world.settle(minutes=60)
-
-    assert failed(world) == [2]

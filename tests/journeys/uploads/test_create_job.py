@@ -1,6 +1,5 @@
 """How an upload becomes a job: which events are followed, what the new job holds, and who works on it first."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ import functions.submit.handler
 from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
 from shared import s3_keys as keys
 from shared.aws.object_events import ObjectCreated
-from shared.models import CONVERTED_SCHEMA, SCHEMA, JobState
+from shared.models import JobState
 from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -109,25 +108,6 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
 
     assert get_or_create_job(services, put()) is None
     assert "no job id left for an upload" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("key", "metadata", "schema"),
-    [
-        (KEY, {}, SCHEMA),
-        (KEY, {"tags": json.dumps({"team": "a"})}, SCHEMA),
-        ("validate/a.jsonl", {}, CONVERTED_SCHEMA),
-        (KEY, {"defaults": json.dumps({"target_lang": "es"})}, CONVERTED_SCHEMA),
-        (KEY, {"deadline-hours": "5"}, CONVERTED_SCHEMA),
-        (KEY, {"max-failed-fraction": "0.5"}, CONVERTED_SCHEMA),
-        (KEY, {"max-cost": "1"}, CONVERTED_SCHEMA),
-    ],
-)
-def test_old_code_leaves_newer_job_alone(services, put, key, metadata, schema):
-    job, _ = get_or_create_job(services, put(key=key, **metadata))
-
-    assert job.error is None
-    assert job.schema == schema
 
 
 @pytest.mark.parametrize(

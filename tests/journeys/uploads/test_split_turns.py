@@ -83,21 +83,6 @@ def test_run_without_lease_stops(slow, monkeypatch):
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
-def test_job_planned_before_growth_keeps_batch_size(start, monkeypatch):
-    monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)  # each turn stages one batch
-    world.upload("a.jsonl", BODY, model=M2M)
-    world.deliver("UploadQueue")
-    job = job_item(world)
-    assert job["plan"]["M"].pop("first_requests") == {"N": "1"}
-    world.dynamodb.put_item(TableName=TABLE, Item=job)
-
-    world.settle(minutes=60)
-
-    assert [batch["requests"] for batch in world.manifest()["batches"]] == [1, 2, 2, 2, 1]
-
-
 def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
     monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=10)

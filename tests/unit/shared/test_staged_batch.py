@@ -55,11 +55,6 @@ def test_rows_are_read_back_as_they_were(rows):
     assert list(map(told, decode_index(encode_index(index_of(rows))))) == list(map(told, rows))
 
 
-@given(rows=batches())
-def test_rows_of_older_version_are_decoded(rows):
-    assert list(map(told, decode_index(msgspec.json.encode(rows)))) == list(map(told, rows))
-
-
 @given(rows=batches(), begin=st.integers(0, 10), more=st.integers(0, 10))
 def test_section_is_those_rows(rows, begin, more):
     begin = min(begin, len(rows))

@@ -33,27 +33,25 @@ def due_entry(held):
     ],
     ids=["release", "finalize", "bring forward", "fail", "control", "note a control", "lease", "postpone", "retry"],
 )
-@pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_job_that_moves_on_is_due_as_work(table, change, kind, schema):
+def test_job_that_moves_on_is_due_as_work(table, change, kind):
     """A job that only waits stays what it is."""
-    job = replace(JOB, state=JobState.IN_PROGRESS, schema=schema)
+    job = replace(JOB, state=JobState.IN_PROGRESS)
     item = OneItem(table, job)
     idle = item.ledger.release_job(job, T, DueKind.JOB)
 
     change(item.ledger, idle)
 
-    assert item.read()["work"] == {"S": f"{schema}#{kind}"}
+    assert item.read()["work"] == {"S": f"v1#{kind}"}
 
 
-@pytest.mark.parametrize("schema", ["v1", "v2"])
-def test_end_of_split_is_work(table, schema):
-    job = replace(JOB, schema=schema)
+def test_end_of_split_is_work(table):
+    job = JOB
     item = OneItem(table, job)
     item.ledger.release_job(job, T, DueKind.JOB)
 
     item.ledger.end_split(job, 7, None, T)
 
-    assert item.read()["work"] == {"S": f"{schema}#work"}
+    assert item.read()["work"] == {"S": "v1#work"}
 
 
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])

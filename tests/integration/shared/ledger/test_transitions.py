@@ -146,9 +146,8 @@ WRITES = {
     ),
     "begin_isolation": (
         replace(BATCH, claims=2),
-        lambda at, seen: at.begin_isolation(seen, REASON, "5006", T + 9, pieces=2),
-        {"state": "ready", "halving": plain(attribute(REASON)), "cause": "5006", "pieces": 2}
-        | {"due_at": T + 9, "claims": 0},
+        lambda at, seen: at.begin_isolation(seen, REASON, "5006", T + 9),
+        {"state": "ready", "halving": plain(attribute(REASON)), "cause": "5006"} | {"due_at": T + 9, "claims": 0},
     ),
     "claim_isolation": (
         replace(SPLIT, claims=2),
@@ -210,8 +209,8 @@ WRITES = {
     "postpone_job": (replace(JOB, claims=2), lambda at, seen: at.postpone_job(seen, T + 9), {"due_at": T + 9}),
     "pin_plan": (
         JOB,
-        lambda at, seen: at.pin_plan(replace(seen, plan=replace(seen.plan, form="jsonl"), schema="v2")),
-        {"plan": plain(attribute(replace(JOB.plan, form="jsonl"))), "schema": "v2", "work": "v2#work"},
+        lambda at, seen: at.pin_plan(replace(seen, plan=replace(seen.plan, form="jsonl"))),
+        {"plan": plain(attribute(replace(JOB.plan, form="jsonl")))},
     ),
     "end_split": (
         replace(JOB, claims=2, lease_until=T + 90),

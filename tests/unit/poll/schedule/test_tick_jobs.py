@@ -74,7 +74,7 @@ def test_job_is_large_by_records_bytes_or_sweep(job, large):
         "large and idle",
         "its upload is being read",
         "its small upload is being read",
-        "an earlier version's upload is being read",
+        "idle, but its upload is being read",
     ],
 )
 def test_tick_visits_small_jobs_and_sends_large(parts, job, idle, message):
