@@ -158,7 +158,7 @@ class StagedInfo:
         sendable: records in the body.
         body_size: bytes of the body.
         end: where the cut continues after this batch; None for a piece of a batch.
-        begin: where the cut of this batch began; None for a piece of a batch, and for objects older than this member.
+        begin: where the cut of this batch began; None for a piece of a batch.
         originals_size: bytes of the originals.
     """
 

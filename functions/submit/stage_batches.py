@@ -129,7 +129,7 @@ def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
         StorageError: S3 failed, or another run replaced the object at the same time.
     """
     found, etag = candidate.found.result()
-    if found.begin in {None, candidate.ours.begin}:  # None: put by a version that put no objects ahead
+    if found.begin == candidate.ours.begin:
         return found
     store.replace(candidate.key, candidate.body, etag, candidate.ours.metadata())
     return candidate.ours

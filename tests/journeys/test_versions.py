@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.support.ledger_items import BATCH
+from tests.support.doubles.ledger_items import BATCH
 
 import functions.poll.handler
 from shared.aws.attribute_values import attributes, read

@@ -146,18 +146,6 @@ def test_object_with_our_start_counts():
     fake.check_whole([1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1])
 
 
-def test_object_without_start_is_an_old_versions():
-    fake = Fake()
-    theirs = foreign(1, 4)
-    del theirs.metadata["begin"]
-    fake.objects["staging/job/00000001/request"] = theirs
-
-    fake.run_to_the_end()
-
-    assert fake.batches["00000001"].requests == 3
-    fake.check_whole()
-
-
 def test_messages_are_sent_ten_at_a_time():
     fake = Fake()
 
