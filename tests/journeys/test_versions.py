@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from tests.support.doubles.ledger_items import BATCH
 
 import functions.poll.handler
 from shared.aws.attribute_values import attributes, read
 from shared.aws.queues import PollMessage, SplitMessage, SubmitMessage, decode_message
 from shared.errors import UnreadableItemError
 from shared.models import SCHEMA, Batch, DueKind
+from tests.support.doubles.ledger_items import BATCH
 
 M2M = "@cf/meta/m2m100-1.2b"
 OTHERS = ["v0", "v2"]
