@@ -93,10 +93,12 @@ def unclaimed(monkeypatch):
 @pytest.mark.usefixtures("unclaimed")
 def test_unconditional_write_is_found_and_shrunk():
     law = "the bill is what the ledger tells"
-    seed = next(seed for seed in range(1, 100) if law in {one.law for one in random_world(seed).violations})
+    seeds = (seed for seed in range(1, 100) if len(draw(seed).acts) > 1)
+    seed = next(seed for seed in seeds if law in {one.law for one in random_world(seed).violations})
+    drawn = draw(seed)
 
-    plan = smallest(draw(seed), law)
+    plan = smallest(drawn, law)
 
     assert law in {one.law for one in run(plan).violations}
     assert plan.awkward.delivered_twice > 0, "only a message that comes twice shows it"
-    assert len(plan.acts) == 1
+    assert len(plan.acts) < len(drawn.acts)
