@@ -7,12 +7,13 @@ the REST envelope, and errors their HTTP status.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.codes import KNOWN, ApiError, error
+from local.workers_ai.codes import ApiError, error
 from local.workers_ai.edge import PREFIX
 from local.workers_ai.replies import JSON, Reply
 
@@ -23,8 +24,10 @@ _MODEL = re.compile(r"/run/(@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+)")
 _ACCOUNT = "0" * 32
 _MAX_MESSAGE_CHARACTERS = 500
 _OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
-_NOT_IN_ITS_TABLE = frozenset({2001, 2003, 2009, 3030, 3046, 3050, 5001, 5025, 6003, 7001, 7003, 9106, 9109, 10013})
-_STATUSES = {code: known.status for code, known in KNOWN.items() if code not in _NOT_IN_ITS_TABLE}
+_TABLE = Path(__file__).parents[2] / "worker/src/errors.ts"
+STATUSES = {
+    int(code): int(status) for code, status in re.findall(r"^  (\d+): (\d+),$", _TABLE.read_text(), re.MULTILINE)
+}
 """The Worker's own table; a code that is not in it gets HTTP 500."""
 
 
@@ -98,4 +101,4 @@ def _translated(reply: Reply) -> Reply:
 
 def _failure(problem: ApiError) -> Reply:
     body = {"success": False, "errors": [{"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}]}
-    return Reply(status=_STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body))
+    return Reply(status=STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body))
