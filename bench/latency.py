@@ -130,6 +130,7 @@ class OneJob(Ledger):
     ) -> Job:
         del expected, remove
         self.call("update_item", Key=job_key(job_id))
+        changes = {name: value for name, value in changes.items() if name != "work"}  # only in the table
         self.present = replace(self.present, **changes)  # type: ignore[arg-type] # The ledger's own members.
         return self.present
 

@@ -57,7 +57,9 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
                 with invocation.called_by_message(0) as own:
                     if found := own.retry(partial(get_or_create_job, own.services, upload)):
                         job, created = found
-                        _read_upload(own, job, leased=created)
+                        # A job that waits for its next try is left to it: each try of this message would put it off.
+                        if created or job.due_at is None or job.due_at <= own.services.now():
+                            _read_upload(own, job, leased=created)
         return
     with invocation.called_by_message(message.hops) as own:
         match message:

@@ -12,7 +12,7 @@ from functions.submit.records.convert import cut_converted
 from functions.submit.records.cut import cut
 from functions.submit.records.stream import read_decompressed
 from shared import s3_keys as keys
-from shared.claims import claim_seconds, report_stuck, retry_seconds
+from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError, UploadError
 from shared.models import Checkpoint, Job, JobState
 from shared.observability import logger
@@ -229,6 +229,7 @@ def _lease(services: Services, job: Job) -> Job | None:
 def _give_back_lease(services: Services, job: Job) -> None:
     """Release a turn that an AWS service has failed, so that nobody waits for its lease's end.
 
-    Whoever handles the message counts the failure (`functions.submit.messages`).
+    The claim counts.
     """
-    services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), max(job.claims - 1, 0))
+    if job.claims < QUIET_CLAIMS:  # Later the lease is kept: messages that come again must not use up its tries.
+        services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)
