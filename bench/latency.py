@@ -26,6 +26,7 @@ from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
 from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, share_of
+from dropbatch.names import JobState
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging
@@ -37,7 +38,7 @@ from shared.aws.queues import Queues
 from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.ledger.item_keys import job_key
-from shared.models import Batch, Job, JobState, SplitPlan, Upload
+from shared.models import Batch, Job, SplitPlan, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,11 +24,11 @@ from moto.core.botocore_stubber import BotocoreStubber
 import functions.poll.handler
 import functions.submit.create_job
 import functions.submit.handler
+from dropbatch.names import is_in_results
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
-from shared.s3_keys import is_in_results
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
 

@@ -22,10 +22,11 @@ import msgspec
 from filesplit.split import Split
 
 from bench.inputs import MODEL
+from dropbatch.names import JobState
 from functions.poll.batch.collect import StoredReply, collect
 from functions.submit.records.cut import Cut, cut
 from functions.submit.records.stream import RANGE_BYTES
-from shared.models import Batch, BatchState, Checkpoint, Job, JobState, SplitPlan, Upload
+from shared.models import Batch, BatchState, Checkpoint, Job, SplitPlan, Upload
 from shared.observability import metrics
 from shared.staged_batch import RecordIndex, encode_index
 from shared.workers_ai.replies import parse_reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.errors import CommandError, Exit
+from dropbatch.errors import Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def explained(*, retry: bool = False) -> Iterator[None]:
         retry: suppress the errors of a connection that was cut off, because the caller tries again.
 
     Raises:
-        CommandError: for every other botocore error.
+        Error: for every other botocore error.
     """
     from boto3.exceptions import Boto3Error
     from botocore import exceptions as botocore
@@ -48,41 +48,37 @@ def explained(*, retry: bool = False) -> Iterator[None]:
     try:
         yield
     except botocore.NoCredentialsError as error:
-        raise CommandError(
-            "No AWS credentials were found. Configure them as for the AWS CLI.", Exit.NOT_PERMITTED
-        ) from error
+        raise NotPermitted("No AWS credentials were found. Configure them as for the AWS CLI.") from error
     except botocore.NoRegionError as error:
-        raise CommandError(
-            "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.", Exit.USAGE
-        ) from error
+        raise UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.") from error
     except botocore.ProfileNotFound as error:
-        raise CommandError(f"{error}.", Exit.USAGE) from error
+        raise UsageError(f"{error}.") from error
     except botocore.ClientError as error:
         raise _of_client(error) from error
     except Boto3Error as error:  # File uploads wrap the error that AWS returned.
         if isinstance(error.__context__, botocore.ClientError):
             raise _of_client(error.__context__) from error
-        raise CommandError(str(error)) from error
+        raise Error(str(error)) from error
     except (botocore.ResponseStreamingError, botocore.IncompleteReadError, botocore.ReadTimeoutError) as error:
         if not retry:
-            raise CommandError(f"The connection to AWS was cut off: {error}") from error
+            raise Error(f"The connection to AWS was cut off: {error}") from error
     except botocore.BotoCoreError as error:
-        raise CommandError(f"AWS could not be reached: {error}") from error
+        raise Error(f"AWS could not be reached: {error}") from error
 
 
-def _of_client(error: Any) -> CommandError:  # noqa: ANN401
+def _of_client(error: Any) -> Error:  # noqa: ANN401
     code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
     operation = error.operation_name
     if code in _DENIED:
         advice = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
-        return CommandError(f"AWS denied {operation}: {message.rstrip('.')}. {advice}", Exit.NOT_PERMITTED)
+        return NotPermitted(f"AWS denied {operation}: {message.rstrip('.')}. {advice}")
     if code in _EXPIRED:
-        return CommandError("The AWS credentials have expired. Sign in again.", Exit.NOT_PERMITTED)
+        return NotPermitted("The AWS credentials have expired. Sign in again.")
     if code in _UNKNOWN_KEY:
-        return CommandError(f"AWS does not recognise these credentials ({code}).", Exit.NOT_PERMITTED)
+        return NotPermitted(f"AWS does not recognise these credentials ({code}).")
     if code in _NOT_FOUND:
-        return CommandError(f"{operation}: {message or code}", Exit.NOT_FOUND)
-    return CommandError(f"AWS refused {operation}: {code}: {message}")
+        return NotFound(f"{operation}: {message or code}")
+    return Error(f"AWS refused {operation}: {code}: {message}")
 
 
 def is_not_found(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import CommandError
+from dropbatch.errors import Error
 from dropbatch.jobs import manifest_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def download(stack: Stack, job: Job, folder: Path, progress: Callable[[str, int,
         progress: called with a file's name, the bytes on this machine, and its size.
 
     Raises:
-        CommandError: the job is not over, or a file does not match the manifest.
+        Error: the job is not over, or a file does not match the manifest.
     """
     manifest = manifest_of(stack, job)
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +58,11 @@ def download_file(
     """Download one file of a manifest, unless it is there already.
 
     Raises:
-        CommandError: it does not match the manifest.
+        Error: it does not match the manifest.
     """
     name, size = entry["name"], entry["bytes"]
     if "/" in name or name in {"", ".", ".."}:
-        raise CommandError(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
+        raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
     if target.exists() and target.stat().st_size == size and _sha256(target).hexdigest() == entry["sha256"]:
         progress(name, size, size)
@@ -86,7 +86,7 @@ def download_file(
                 progress(name, held, size)
     if digest.hexdigest() != entry["sha256"]:
         partial.unlink()
-        raise CommandError(
+        raise Error(
             f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected "
             f"{entry['sha256']}. The download was deleted. Run the command again; if it fails again, the object was "
             "changed."

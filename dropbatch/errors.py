@@ -1,31 +1,52 @@
-"""The error that ends a command, and the exit codes."""
+"""The errors that the library raises. Each message says what is wrong and what to do.
+
+Error:
+├── UsageError      the call is wrong: an option, a path, a name
+├── UploadRefused   the upload is wrong; has the code that the manifest shows, and the line if it is known
+├── JobFailed       a job ended without its answers
+├── NotPermitted    AWS denied the call, or has no valid credentials
+└── NotFound        there is no such stack, job, upload or file
+"""
 
 from __future__ import annotations
 
-from enum import IntEnum
+
+class Error(Exception):
+    """The base class of all errors of the library; by itself, a service failed or gave what nobody expects."""
 
 
-class Exit(IntEnum):
-    """Exit codes, the same for every verb."""
-
-    DONE = 0
-    JOB_FAILED = 1
-    """A job failed or was cancelled, or the command failed with the message on standard error."""
-    USAGE = 2
-    SOME_FAILED = 3
-    """With `--strict`: the job is completed, and some of its records failed."""
-    NOT_PERMITTED = 4
-    NOT_FOUND = 5
-    INTERRUPTED = 130
+class UsageError(Error):
+    """The call is wrong."""
 
 
-class CommandError(Exception):
-    """Ends a command with a message for standard error.
+class UploadRefused(Error):  # noqa: N818 - the public name says what happened
+    """A fault of a whole upload; its job ends with a failed manifest.
 
     Attributes:
-        code: the exit code.
+        code: one of the documented upload codes, such as `unknown_format`.
+        message: what is wrong and how to fix it, for the user.
+        line: of the file, from 1; None if it is not known.
     """
 
-    def __init__(self, message: str, code: Exit = Exit.JOB_FAILED) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, line: int | None = None) -> None:
+        """Keep the code and the message that the manifest will show."""
+        super().__init__(f"{code}: {message}")
         self.code = code
+        self.message = message
+        self.line = line
+
+
+class JobFailed(Error):  # noqa: N818
+    """A job ended without its answers."""
+
+
+class NotPermitted(Error):  # noqa: N818
+    """AWS denied the call, or has no valid credentials."""
+
+
+class NotFound(Error):  # noqa: N818
+    """There is no such stack, job, upload or file."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a call; says what is done already, and how to go on."""

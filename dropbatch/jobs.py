@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import CommandError, Exit
-from dropbatch.progress import FINAL_STATES
+from dropbatch import names as keys
+from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dropbatch.stack import Stack
 
-__all__ = ["FINAL_STATES", "Job", "find_job", "history", "job_of_upload", "manifest_of", "read_json", "status_of"]
-
-JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
-RECORDS = "results/_jobs/"
-"""One small object for each job, written when the job is created: path, model, format."""
-MAX_PATH_BYTES = 900
-"""A longer path has its results under `results/_long/`."""
 MAX_PARALLEL_READS = 16
 
 
@@ -44,31 +36,29 @@ class Job:
 
 def job_at(path: str, job_id: str) -> Job:
     """The job of an upload."""
-    return Job(job_id, f"results/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job_id}/")
+    return Job(job_id, keys.result(keys.INBOX + path, job_id, ""))
 
 
 def find_job(stack: Stack, name: str) -> Job:
     """Find a job by its id, by the path of its upload (its newest job), or by the path of one of its results.
 
     Raises:
-        CommandError: there is no such job.
+        Error: there is no such job.
     """
-    if JOB_ID.fullmatch(name):
-        record = read_json(stack, f"{RECORDS}{name}.json")
+    if keys.JOB_ID.fullmatch(name):
+        record = read_json(stack, keys.job_record(name))
         if record is None:
-            raise CommandError(f"There is no job {name} in {stack.bucket}.", Exit.NOT_FOUND)
+            raise NotFound(f"There is no job {name} in {stack.bucket}.")
         return job_at(record["path"], name)
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     segments = path.split("/")
     for index, segment in enumerate(segments):
-        if JOB_ID.fullmatch(segment):
+        if keys.JOB_ID.fullmatch(segment):
             return Job(segment, "results/" + "/".join(segments[: index + 1]).removeprefix("results/") + "/")
     path = path.removeprefix("inbox/").removeprefix("results/").rstrip("/")
     ids = job_ids(stack, path) if path else []
     if not ids:
-        raise CommandError(
-            f"No upload {name!r} has a job in {stack.bucket}. `dropbatch ls` lists jobs.", Exit.NOT_FOUND
-        )
+        raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `dropbatch ls` lists jobs.")
     return job_at(path, ids[-1])
 
 
@@ -81,7 +71,7 @@ def job_ids(stack: Stack, path: str) -> list[str]:
         )
         prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
     names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
-    return sorted(name for name in names if JOB_ID.fullmatch(name))
+    return sorted(name for name in names if keys.JOB_ID.fullmatch(name))
 
 
 def job_of_upload(stack: Stack, path: str, version: str, etag: str, *, folder: str = "inbox") -> Job | None:
@@ -122,11 +112,11 @@ def status_of(stack: Stack, job: Job) -> dict[str, Any]:
     """A job's status.json.
 
     Raises:
-        CommandError: there is no such job.
+        Error: there is no such job.
     """
     found = read_json(stack, f"{job.folder}status.json")
     if found is None:
-        raise CommandError(f"There is no job {job.id} under {job.folder}.", Exit.NOT_FOUND)
+        raise NotFound(f"There is no job {job.id} under {job.folder}.")
     return found
 
 
@@ -134,28 +124,30 @@ def manifest_of(stack: Stack, job: Job) -> dict[str, Any]:
     """A finished job's manifest.
 
     Raises:
-        CommandError: the job does not exist, or is not over.
+        Error: the job does not exist, or is not over.
     """
     found = read_json(stack, f"{job.folder}manifest.json")
     if found is None:
         status_of(stack, job)
-        raise CommandError(f"Job {job.id} is not over yet. Wait for it with `dropbatch wait {job.id}`.", Exit.NOT_FOUND)
+        raise NotFound(f"Job {job.id} is not over yet. Wait for it with `dropbatch wait {job.id}`.")
     return found
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Jobs created since a time, oldest first, each with its status (`state` is `unknown` without one)."""
     pages = stack.s3.get_paginator("list_objects_v2").paginate(
-        Bucket=stack.bucket, Prefix=RECORDS, StartAfter=f"{RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+        Bucket=stack.bucket,
+        Prefix=keys.JOB_RECORDS,
+        StartAfter=f"{keys.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}",
     )
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
         for page in pages:
-            keys = [entry["Key"] for entry in page.get("Contents", [])]
-            yield from threads.map(lambda key: _entry(stack, key), keys)
+            records = [entry["Key"] for entry in page.get("Contents", [])]
+            yield from threads.map(lambda key: _entry(stack, key), records)
 
 
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
-    job_id = key.removeprefix(RECORDS).removesuffix(".json")
+    job_id = key.removeprefix(keys.JOB_RECORDS).removesuffix(".json")
     record = read_json(stack, key) or {}
     job = job_at(record.get("path", ""), job_id)
     return job, record | (read_json(stack, f"{job.folder}status.json") or {"state": "unknown"})

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.downloads import download_file
-from dropbatch.errors import CommandError, Exit
-from dropbatch.jobs import JOB_ID, find_job, manifest_of
+from dropbatch.errors import Error, NotFound
+from dropbatch.jobs import find_job, manifest_of
+from dropbatch.names import JOB_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,11 +52,11 @@ def merge_retries(stack: Stack, job: Job, folder: Path) -> Merged:
         folder: where the merged output is written.
 
     Raises:
-        CommandError: a retry is not over, or its records are not this job's.
+        Error: a retry is not over, or its records are not this job's.
     """
     output = _file_of(manifest_of(stack, job), "output")
     if output is None:
-        raise CommandError(f"Job {job.id} has no output.", Exit.NOT_FOUND)
+        raise NotFound(f"Job {job.id} has no output.")
     name = Path(output["name"])
     target = folder / f"{name.stem}.merged{name.suffix}"
     with TemporaryDirectory(dir=folder) as scratch:
@@ -76,7 +77,7 @@ def retries_of(stack: Stack, job: Job) -> list[Job]:
 def _merge_job(stack: Stack, job: Job, scratch: Path, generation: int) -> Merged:
     """The job's output with the answers of its retries, as a new file in a folder for temporary files."""
     if generation >= MAX_GENERATIONS:
-        raise CommandError(f"Job {job.id} is the {generation}th retry of a retry. Merge a later one.")
+        raise Error(f"Job {job.id} is the {generation}th retry of a retry. Merge a later one.")
     manifest = manifest_of(stack, job)
     own = scratch / job.id
     own.mkdir()
@@ -196,7 +197,7 @@ def _places(errors: Path, retry_lines: int, newer: Path, child: Job) -> list[int
     """The record id in the job for each line of a retry's output, in their order.
 
     Raises:
-        CommandError: the retry's records are not those of the retry file.
+        Error: the retry's records are not those of the retry file.
     """
     failed = [one for one in _failures(errors) if one.is_object]
     if len(failed) != retry_lines:
@@ -210,7 +211,7 @@ def _places(errors: Path, retry_lines: int, newer: Path, child: Job) -> list[int
     with newer.open("rb") as file:
         found = [] if is_table else [by_reference.get(_reference(json.loads(line)), -1) for line in file]
     if not found or -1 in found or found != sorted(set(found)):
-        raise CommandError(
+        raise Error(
             f"Job {child.id} has {answers:,} records, and the retry file {retry_lines:,}. The file was changed before "
             "it was uploaded, and its records have no unique references in the same order, so they cannot be matched."
         )

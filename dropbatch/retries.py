@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import CommandError, Exit
+from dropbatch.errors import NotFound
 from dropbatch.jobs import manifest_of
 from dropbatch.merging import kind_of
 from dropbatch.uploads import Uploaded, answers_of, uploaded_as
@@ -20,12 +20,12 @@ def retry(stack: Stack, job: Job) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata.
 
     Raises:
-        CommandError: the job is not over, or none of its records can be tried again.
+        Error: the job is not over, or none of its records can be tried again.
     """
     manifest = manifest_of(stack, job)
     names = [entry["name"] for entry in manifest["files"] if kind_of(entry) == "retry"]
     if not names:
-        raise CommandError(f"Job {job.id} has no retry file: none of its records can be tried again.", Exit.NOT_FOUND)
+        raise NotFound(f"Job {job.id} has no retry file: none of its records can be tried again.")
     source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
     path = retry_path(manifest["source"]["key"].removeprefix("inbox/"), PurePosixPath(names[0]).suffix)
     answers: list[dict[str, Any]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dropbatch import aws
-from dropbatch.errors import CommandError, Exit
+from dropbatch.errors import NotFound
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -49,13 +49,13 @@ def find_stack(name: str, *, local: bool) -> Stack:
         local: use the one that `make up` left running instead.
 
     Raises:
-        CommandError: it does not exist, or the caller may not look it up.
+        Error: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
         client, name = _local_client() if local else (aws.session(), name)
         outputs = _outputs(client, name)
     if "BucketName" not in outputs:
-        raise CommandError(f'"{name}" is not a Dropbatch stack: it has no output BucketName.', Exit.NOT_FOUND)
+        raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
     return Stack(name, outputs["BucketName"], outputs, client, is_local=local)
 
 
@@ -66,9 +66,8 @@ def _outputs(client: Any, name: str) -> dict[str, str]:  # noqa: ANN401
         (found,) = client("cloudformation").describe_stacks(StackName=name)["Stacks"]
     except ClientError as error:
         if error.response["Error"]["Code"] == "ValidationError":
-            raise CommandError(
+            raise NotFound(
                 f'There is no stack "{name}" in this account and region. Name it with --stack or DROPBATCH_STACK.',
-                Exit.NOT_FOUND,
             ) from error
         raise
     return {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", [])}
@@ -82,9 +81,8 @@ def _local_client() -> tuple[Any, str]:
     try:
         described = json.loads(path.read_text())
     except OSError as error:
-        raise CommandError(
+        raise NotFound(
             f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
             f"{ENVIRONMENT}.",
-            Exit.NOT_FOUND,
         ) from error
     return aws.session(described["endpoint_url"], described["region"]), described.get("stack", DEFAULT_NAME)

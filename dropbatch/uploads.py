@@ -9,7 +9,7 @@ from email.header import Header
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import CommandError, Exit
+from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,20 +39,19 @@ def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
     """Options as S3 metadata: non-ASCII text becomes encoded words (RFC 2047), as S3's own tools write it.
 
     Raises:
-        CommandError: an option is unknown, or all of them together are too large.
+        Error: an option is unknown, or all of them together are too large.
     """
     for name in options:
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, 1)
             meant = f" Did you mean {near[0]!r}?" if near else f" The options are {', '.join(OPTIONS)}."
-            raise CommandError(f"There is no option {name!r}.{meant}", Exit.USAGE)
+            raise UsageError(f"There is no option {name!r}.{meant}")
     encoded = {name: _encoded(value) for name, value in options.items()}
     size = sum(len(name) + len(value) for name, value in encoded.items())
     if size > MAX_METADATA_BYTES:
-        raise CommandError(
+        raise UsageError(
             f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
             "Put them in an _options.json in the upload's folder.",
-            Exit.USAGE,
         )
     return encoded
 
@@ -82,7 +81,7 @@ def upload(
         progress: called with each number of bytes sent.
 
     Raises:
-        CommandError: the file cannot be read, or AWS denied the upload, or it failed.
+        Error: the file cannot be read, or AWS denied the upload, or it failed.
     """
     try:
         with aws.explained(), answers_of(stack, "PutObject", "CompleteMultipartUpload") as answers:
@@ -90,7 +89,7 @@ def upload(
                 str(file), stack.bucket, f"{folder}/{path}", ExtraArgs={"Metadata": dict(metadata)}, Callback=progress
             )
     except OSError as error:
-        raise CommandError(f"{file} cannot be read: {error.strerror}.", Exit.USAGE) from error
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
     return uploaded_as(path, answers)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.errors import CommandError, Exit
-from dropbatch.jobs import FINAL_STATES, job_of_upload, read_json
+from dropbatch.errors import Interrupted, NotFound
+from dropbatch.jobs import job_of_upload, read_json
+from dropbatch.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dropbatch.cli.progress import Progress
     from dropbatch.jobs import Job
-    from dropbatch.progress import Progress
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -27,7 +28,7 @@ def wait_for_job(stack: Stack, uploaded: Uploaded) -> Job:
     """Wait for the job of an upload and return it.
 
     Raises:
-        CommandError: there is no job after five minutes, or the user interrupted it.
+        Error: there is no job after five minutes, or the user interrupted it.
     """
     deadline = time.monotonic() + JOB_SECONDS
     pause = MIN_READ_SECONDS / 2
@@ -38,14 +39,12 @@ def wait_for_job(stack: Stack, uploaded: Uploaded) -> Job:
             time.sleep(pause)
             pause = min(pause * 1.3, MAX_READ_SECONDS)
     except KeyboardInterrupt:
-        raise CommandError(
+        raise Interrupted(
             "\nInterrupted. The file is uploaded and its job will run. Watch it with "
             f"`dropbatch wait {uploaded.path}`.",
-            Exit.INTERRUPTED,
         ) from None
-    raise CommandError(
+    raise NotFound(
         f"{uploaded.path} has no job after {JOB_SECONDS / 60:.0f} minutes. `dropbatch doctor` looks for the cause.",
-        Exit.NOT_FOUND,
     )
 
 
@@ -65,7 +64,7 @@ def wait_until_over(stack: Stack, jobs: Sequence[Job], progress: Progress) -> di
             current = read_json(stack, f"{job.folder}status.json") or statuses[job.id]
             statuses[job.id] = current
             # The last status.json is written moments after the manifest.
-            if current["state"] in FINAL_STATES | {"finalizing"} or current.get("fraction_done") == 1:
+            if current["state"] in FINAL_JOB_STATES | {"finalizing"} or current.get("fraction_done") == 1:
                 manifest = read_json(stack, f"{job.folder}manifest.json")
                 if manifest:
                     manifests[job.id] = manifest

@@ -53,7 +53,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 LOCAL_TOKEN = "local-token"  # noqa: S105 - the token that the local Workers AI accepts
 LOCAL_ACCOUNT = "0123456789abcdef0123456789abcdef"
 
-BUILD_SOURCES = ("functions", "shared", "Makefile", "requirements.txt", "samconfig.toml", "template.yaml")
+BUILD_SOURCES = ("functions", "shared", "dropbatch", "Makefile", "requirements.txt", "samconfig.toml", "template.yaml")
 """A change in one of these triggers a new build."""
 SERVICES = {
     "aws": ("local AWS", ("local/emulator.py", "requirements-local.txt")),

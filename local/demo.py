@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import botocore
 
-from dropbatch.progress import Progress
+from dropbatch.cli.progress import Progress
+from dropbatch.names import FINAL_JOB_STATES
 from local import aws, worker
 from shared.ledger import Ledger
-from shared.models import FINAL_JOB_STATES, BatchState
+from shared.models import BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

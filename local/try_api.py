@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dropbatch.cloudflare import DEFAULT_BASE_URL, Api, check_token
-from dropbatch.errors import CommandError
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
+from dropbatch.errors import Error
 from local import aws
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     """Start the stack, run one job and download its results; return the command line's exit code.
 
     Raises:
-        CommandError: the token or the account is not accepted.
+        Error: the token or the account is not accepted.
         LocalAwsError: the stack does not start.
     """
     missing = [name for name in (ACCOUNT, TOKEN) if not environment.get(name)]
     if missing:
-        raise CommandError(f"Set {' and '.join(missing)}.")
+        raise Error(f"Set {' and '.join(missing)}.")
     base_url = environment.get("WORKERS_AI_BASE_URL") or DEFAULT_BASE_URL
     if wrong := check_token(Api(base_url, environment[ACCOUNT], environment[TOKEN])):
-        raise CommandError(wrong)
+        raise Error(wrong)
     port = aws.free_port()
     parameters = f"CloudflareAccountId={environment[ACCOUNT]}"
     print(f"Starting a local AWS that calls {base_url} ...", flush=True)
@@ -78,7 +78,7 @@ def main() -> int:
     aws.down(HOME)  # Left by a run that was killed.
     try:
         return run(options.file, options.model, os.environ)
-    except (CommandError, aws.LocalAwsError) as error:
+    except (Error, aws.LocalAwsError) as error:
         print(error, file=sys.stderr)
         return 1
     finally:

@@ -3,7 +3,6 @@
     DropbatchError
     ├── PermanentError              a retry changes nothing
     │   ├── ConfigurationError      the operator's fault: the message names every bad variable
-    │   ├── UploadError             the user's fault: the whole upload is bad; has the code the manifest shows
     │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; raise an alarm, do not finish
     │       └── UnreadableItemError an item does not match its schema
     └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
@@ -12,7 +11,8 @@
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
-A reply of the Workers AI API is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
+A fault of the user's upload is `dropbatch.errors.UploadRefused`. A reply of the Workers AI API is a value, not an
+exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,6 @@ class PermanentError(DropbatchError):
 
 class ConfigurationError(PermanentError):
     """The operator's fault: an environment variable is missing or out of range."""
-
-
-class UploadError(PermanentError):
-    """A fault of a whole upload; its job ends with a failed manifest.
-
-    Attributes:
-        code: one of the documented upload codes, such as `unknown_format`.
-        message: what is wrong and how to fix it, for the user.
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        """Keep the code and the message that the manifest will show."""
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
 
 
 class InvariantError(PermanentError):

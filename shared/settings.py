@@ -10,21 +10,14 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from dropbatch.formats.base import API_BODY_LIMIT
+from dropbatch.model_catalog import MODEL_ID
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-API_BODY_LIMIT = 10_000_000
-"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB"; a MB is taken as 10^6."""
-
-MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
-
-
-def is_model(model: str) -> bool:
-    """Whether it has the form of a model id."""
-    return MODEL_ID.fullmatch(model) is not None and not {".", ".."} & set(model.split("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.stack
-from dropbatch.cloudflare import Api, check_token
-from dropbatch.errors import CommandError
+from dropbatch.cli.cloudflare import Api, check_token
+from dropbatch.errors import Error
 from local.processes import LocalAwsError
 from tools import answers, deploy_worker, plan, smoke_job
 from tools.account_stack import (
@@ -236,7 +236,7 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
         try:
             wrong = check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token))
-        except CommandError as error:
+        except Error as error:
             return f"{error}. Is WorkersAiBaseUrl ({base_url}) right?"
         return wrong and f"{wrong} The bare token belongs in the stack's secret; the functions read it immediately."
     url = settings["WORKER_URL"].rstrip("/")
@@ -318,7 +318,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nInterrupted. Run make deploy again to go on.", file=sys.stderr)
         return 130
-    except (DeployError, LocalAwsError, CommandError) as error:
+    except (DeployError, LocalAwsError, Error) as error:
         print(error, file=sys.stderr)
         return 1
     except (BotoCoreError, ClientError) as error:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.formats.members import LEFT_OUT, LENGTHS, NESTED, ONLY_VALUES, REFUSED, RENAMED, RESPONSES_NAMES
-from shared.formats.schemas import SCHEMAS
-from shared.model_catalog import catalog, find_model
+from dropbatch.formats.members import LEFT_OUT, LENGTHS, NESTED, ONLY_VALUES, REFUSED, RENAMED, RESPONSES_NAMES
+from dropbatch.formats.schemas import SCHEMAS
+from dropbatch.model_catalog import catalog, find_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shared.formats.schemas import Limits
+    from dropbatch.formats.schemas import Limits
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 BEGIN, END = "<!-- members: python -m tools.member_table -->\n", "<!-- end of members -->\n"

@@ -10,10 +10,11 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.doctor import examine
-from dropbatch.errors import CommandError
+from dropbatch.cli.doctor import examine
+from dropbatch.cli.progress import Progress
+from dropbatch.errors import Error
 from dropbatch.jobs import Job, job_of_upload, read_json
-from dropbatch.progress import FINAL_STATES, Progress
+from dropbatch.names import FINAL_JOB_STATES
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run(stack: Stack) -> str:
 
     Raises:
         DeployError: the job did not end as it must; with what the doctor finds.
-        CommandError: AWS denied a call or could not be reached.
+        Error: AWS denied a call or could not be reached.
     """
     path = f"smoke/{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
     print(f"\nThe smoke job: two records, one of them bad, as s3://{stack.bucket}/inbox/{path}", flush=True)
@@ -78,7 +79,7 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
         if job:
             status = read_json(stack, f"{job.folder}status.json") or status
             progress.show({path: status})
-            if status["state"] in FINAL_STATES and (manifest := read_json(stack, f"{job.folder}manifest.json")):
+            if status["state"] in FINAL_JOB_STATES and (manifest := read_json(stack, f"{job.folder}manifest.json")):
                 return job, manifest
             waiting = status.get("waiting_for") or {"code": ""}
             if waiting["code"] in ENDLESS:
@@ -107,7 +108,7 @@ def _with_doctor(stack: Stack, what: str) -> str:
     """A message, and what `dropbatch doctor` finds wrong."""
     try:
         found = [one for one in examine(stack) if one.level != "ok"]
-    except CommandError as error:
+    except Error as error:
         return f"{what}\n`dropbatch doctor` could not look: {error}"
     lines = [f"  {one.name}: {one.message}" for one in found] or ["  nothing else wrong"]
     return "\n".join([what, "`dropbatch doctor` finds:", *lines])

@@ -2,8 +2,8 @@
 
 from http import HTTPStatus
 
-from dropbatch.cloudflare import Api
-from dropbatch.errors import CommandError
+from dropbatch.cli.cloudflare import Api
+from dropbatch.errors import Error
 
 
 def check_worker(url: str, secret: str) -> str:
@@ -18,7 +18,7 @@ def check_worker(url: str, secret: str) -> str:
     """
     try:
         reply = Api(url, "", secret).get("/check")
-    except CommandError as error:
+    except Error as error:
         return f"{error}. Is WorkerUrl ({url}) right?"
     if reply.status == HTTPStatus.OK:
         return ""

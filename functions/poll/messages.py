@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dropbatch import names as keys
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import follow_job_control, follow_stack_control, is_open
 from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake
-from shared import s3_keys as keys
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
 from shared.observability import logger

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dropbatch.cost import DEFAULT_OUTPUT_TOKENS, estimate_cost, to_billionths
+from dropbatch.model_catalog import find_model
 from functions.submit.stage_batches import settle
 from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
-from shared.cost import DEFAULT_OUTPUT_TOKENS, estimate_cost, to_billionths
 from shared.errors import InvariantError
-from shared.model_catalog import find_model
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.cost import to_billionths
+from dropbatch.errors import UploadRefused
+from dropbatch.model_catalog import max_records_per_reply
+from dropbatch.names import FINAL_JOB_STATES, JobState
+from dropbatch.options import Options
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import find_retried, pin_options, resolve_options
-from shared import s3_keys as keys
 from shared.claims import retry_seconds
-from shared.cost import to_billionths
-from shared.errors import StorageError, UploadError
+from shared.errors import StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status
-from shared.model_catalog import max_records_per_reply
-from shared.models import FINAL_JOB_STATES, ErrorDetail, Job, JobState, SplitPlan, Upload
+from shared.models import ErrorDetail, Job, SplitPlan, Upload
 from shared.observability import count, logger
-from shared.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +113,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     retried = find_retried(services, metadata)
     try:
         options = resolve_options(services, upload.key, metadata, retried)
-    except UploadError as fault:
+    except UploadRefused as fault:
         error = ErrorDetail(fault.code, fault.message)
     else:
         by_default = options.model is None

@@ -7,11 +7,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from shared import s3_keys as keys
-from shared.errors import ObjectNotFoundError, UnreadableItemError, UploadError
-from shared.job_status import JSON_TYPE
-from shared.observability import logger
-from shared.options import (
+from dropbatch import names as keys
+from dropbatch.errors import UploadRefused
+from dropbatch.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
     Options,
@@ -23,6 +21,9 @@ from shared.options import (
     options_keys,
     resolve,
 )
+from shared.errors import ObjectNotFoundError, UnreadableItemError
+from shared.job_status import JSON_TYPE
+from shared.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, 
         retried: as `find_retried` returned it.
 
     Raises:
-        UploadError: `bad_options`.
+        UploadRefused: `bad_options`.
         StorageError: S3 failed.
     """
     own = metadata_options(metadata)
@@ -104,7 +105,7 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
         if stored is None:
             continue
         if not 0 < stored.size <= MAX_OPTIONS_BYTES:
-            raise UploadError(
+            raise UploadRefused(
                 "bad_options", f"{OPTIONS_FILE}: It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
             )
         return file_options(services.store.get(key, 0, MAX_OPTIONS_BYTES))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dropbatch.names import is_validation
 from functions.submit.create_job import get_or_create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch
@@ -21,7 +22,6 @@ from shared.aws.object_events import parse_notification
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
 from shared.claims import report_stuck, retry_seconds
 from shared.errors import StorageError
-from shared.s3_keys import is_validation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,30 +11,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.cost import has_price
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
+from dropbatch.formats.detect import detect_format, first_model
+from dropbatch.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_of
+from dropbatch.formats.tables import answer_columns
+from dropbatch.model_catalog import is_model, max_records_per_reply
 from functions.submit.batch_limits import FIRST_BATCH_RECORDS
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.records.detect_form import BOM, detect_form
 from functions.submit.records.framing import elements
 from functions.submit.records.stream import read_beginning
-from shared import s3_keys as keys
-from shared.cost import has_price
-from shared.errors import UploadError
-from shared.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
-from shared.formats.detect import detect_format, first_model
-from shared.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_of
-from shared.formats.tables import answer_columns
 from shared.job_status import JSON_TYPE
-from shared.model_catalog import max_records_per_reply
 from shared.models import Checkpoint, Job, SplitPlan
-from shared.settings import is_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dropbatch.formats.base import Reader
+    from dropbatch.options import Options
     from functions.submit.records.stream import Beginning
     from shared.bootstrap import Services
-    from shared.formats.base import Reader
-    from shared.options import Options
 
 
 def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
@@ -46,7 +45,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
         check: called while an archive is unpacked; what it raises stops the unpacking.
 
     Raises:
-        UploadError: the upload cannot be read, or its options do not fit it.
+        UploadRefused: the upload cannot be read, or its options do not fit it.
         StorageError: an AWS service failed.
     """
     if job.plan.form:
@@ -58,7 +57,8 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     if plan.converts and (header or plan.format not in DELIMITERS):
         _reader(form, plan, options)  # raises if the options do not fit the columns
     if job.max_cost is not None and plan.model and not has_price(plan.model):
-        raise UploadError("bad_options", f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out.")
+        message = f"max_cost: The price of {plan.model[:100]} is not known. Leave max_cost out."
+        raise UploadRefused("bad_options", message)
     if plan.format in DELIMITERS:
         services.store.put_if_absent(keys.header(job.job_id), header)
     if plan.answers:
@@ -145,7 +145,7 @@ def _elements(text: bytes) -> Iterator[bytes]:
     try:
         for window in elements(plan, Checkpoint(), [text]):
             yield from (record for record in window.records if isinstance(record, bytes))
-    except UploadError:
+    except UploadRefused:
         return  # The head ends within an element; what is broken, the split finds.
 
 
@@ -153,14 +153,14 @@ def _delimiter(format_: str, text: bytes) -> str:
     """The delimiter of a table: the one that its header has outside quotes.
 
     Raises:
-        UploadError: `bad_options`: it has several.
+        UploadRefused: `bad_options`: it has several.
     """
     if format_ != "csv":
         return DELIMITERS[format_].decode()
     found = delimiters_in(first_row(text))
     if len(found) > 1:
         names = ", ".join(repr(one) for one in found)
-        raise UploadError(
+        raise UploadRefused(
             "bad_options", f"delimiter: The first row has {names}. Set x-amz-meta-delimiter to the one between columns."
         )
     return found[0] if found else DELIMITERS[format_].decode()
@@ -170,14 +170,14 @@ def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
     """A table's first row that is not empty, and the bytes and lines up to its end.
 
     Raises:
-        UploadError: `unknown_format` or `broken_document`: it has no end, or is too long.
+        UploadRefused: `unknown_format` or `broken_document`: it has no end, or is too long.
     """
     size = lines = 0
     for window in read_rows([head], delimiter):
         for row, step, taken in zip(window.rows, window.steps, window.lines, strict=True):
             size, lines = size + step, lines + taken
             if isinstance(row, LongRow):
-                raise UploadError(
+                raise UploadRefused(
                     "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
                 )
             if row:
@@ -189,16 +189,16 @@ def check_model(model: str) -> None:
     """Check the model; called only if there is a record, because an empty upload needs no model.
 
     Raises:
-        UploadError: `no_model` or `bad_model`.
+        UploadRefused: `no_model` or `bad_model`.
     """
     if not model:
-        raise UploadError(
+        raise UploadRefused(
             "no_model",
             "No model was named. Set the object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
             "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
         )
     if not is_model(model):
-        raise UploadError(
+        raise UploadRefused(
             "bad_model",
             f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for instance @cf/baai/bge-m3.",
         )

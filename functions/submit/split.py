@@ -14,14 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.plan_upload import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import AdvanceMessage
 from shared.claims import MAX_CLAIMS
-from shared.errors import InvariantError, LeaseLostError, StorageError, UploadError
+from shared.errors import InvariantError, LeaseLostError, StorageError
 from shared.job_status import build_status, write_status
-from shared.models import Checkpoint, ErrorDetail, Job, JobState
+from shared.models import Checkpoint, ErrorDetail, Job
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def split(turn: Turn) -> None:
             if not staged.is_read and not (turn.job.cancelled or error):
                 services.ledger.release_job(turn.job, services.now(), blank_until=staged.place)
                 return
-    except UploadError as fault:
+    except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error = ErrorDetail(fault.code, fault.message)
     job = turn.job
@@ -135,7 +137,7 @@ def _stage(turn: Turn) -> Staged:
         try:
             while (staged := staging.stage(puts, reads)) is None:
                 pass  # what is stored counts: the rest is cut from its end
-        except (UploadError, StorageError):
+        except (UploadRefused, StorageError):
             staging.outbox.send()
             raise
         staging.outbox.send()

@@ -15,8 +15,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shared import s3_keys as keys
-from shared.errors import StorageError, UploadError
+from dropbatch import names as keys
+from dropbatch.errors import UploadRefused
+from shared.errors import StorageError
 from shared.models import Checkpoint
 from shared.staged_batch import StagedInfo, encode_index
 
@@ -73,7 +74,7 @@ def put_ahead(
         cuts: the batches, and places between them.
 
     Raises:
-        UploadError: as `cuts` raised it, after the batches before it.
+        UploadRefused: as `cuts` raised it, after the batches before it.
         StorageError: as `cuts` raised it, likewise.
     """
     waiting: deque[StagedAhead | Checkpoint] = deque()
@@ -81,7 +82,7 @@ def put_ahead(
     while True:
         try:
             cut = next(cuts, None)
-        except (UploadError, StorageError) as error:
+        except (UploadRefused, StorageError) as error:
             problem, cut = error, None
         if cut is None:
             break

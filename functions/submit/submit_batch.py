@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shared import s3_keys as keys
+from dropbatch import names as keys
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE

@@ -6,24 +6,26 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dropbatch import names as keys
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
 from functions.submit.create_job import LEASE_SECONDS
 from functions.submit.plan_upload import check_model, plan_upload, reader_for
 from functions.submit.records.convert import cut_converted
 from functions.submit.records.cut import cut
 from functions.submit.records.stream import read_decompressed
-from shared import s3_keys as keys
 from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.errors import LeaseLostError, StorageError, UploadError
-from shared.models import Checkpoint, Job, JobState
+from shared.errors import LeaseLostError, StorageError
+from shared.models import Checkpoint, Job
 from shared.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
+    from dropbatch.formats.base import Reader
     from functions.submit.records.cut import Cut
     from shared.bootstrap import Services
-    from shared.formats.base import Reader
     from shared.invocation import Invocation
 
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
@@ -82,10 +84,10 @@ class Turn:
         """Pin the job's plan.
 
         Raises:
-            UploadError: `path_too_long`, or as `plan_upload` raises it.
+            UploadRefused: `path_too_long`, or as `plan_upload` raises it.
         """
         if len(keys.upload_path(self.job.upload.key).encode()) > keys.MAX_PATH_BYTES:
-            raise UploadError(
+            raise UploadRefused(
                 "path_too_long",
                 f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
             )
@@ -107,7 +109,7 @@ class Turn:
             thread: reads ahead, as for `read_stored`.
 
         Raises:
-            UploadError: the upload cannot be read on.
+            UploadRefused: the upload cannot be read on.
             StorageError: S3 failed, or there is not enough time for the turn's first batch.
         """
         job, store = self.job, self.services.store
@@ -151,7 +153,7 @@ class Turn:
         Raises:
             TurnOverError: the time is over, and there is a place to continue from.
             StorageError: there is not enough time for the turn's first batch.
-            UploadError: there was not enough time in several turns in a row.
+            UploadRefused: there was not enough time in several turns in a row.
         """
         if self.place == self.begun:
             self._check_time(SKIP_RESERVE_SECONDS if skipping else RESERVE_SECONDS)
@@ -163,23 +165,23 @@ class Turn:
 
         Raises:
             StorageError: fewer seconds are left than wanted; the next turn may be faster.
-            UploadError: `broken_archive`: fewer were left in several turns in a row.
+            UploadRefused: `broken_archive`: fewer were left in several turns in a row.
         """
         if self.invocation.seconds_left > wanted:
             return
         job, place = self.job, self.begun
         if job.claims < SKIP_TRIES or job.plan.packing == "plain":  # What is not packed is not read again: S3 was slow.
             raise StorageError(f"job {job.job_id}: no time left after {place.offset} unpacked bytes")
-        raise UploadError(
+        raise UploadRefused(
             "broken_archive",
             f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a function would have to "
             f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in "
             "their own archive, or upload everything unpacked or as several archives.",
         )
 
-    def _gap_error(self) -> UploadError:
+    def _gap_error(self) -> UploadRefused:
         """One endless line, or blank lines compressed a thousandfold: each turn would read them again, forever."""
-        return UploadError(
+        return UploadRefused(
             "unknown_format" if self.job.plan.packing == "plain" else "broken_archive",
             f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a "
             "batch. Upload JSON Lines, one request per line, without long stretches of blank or broken lines.",

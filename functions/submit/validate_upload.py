@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.cost import Tokens, cost_of, estimate_tokens
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
+from dropbatch.options import encode_options
 from functions.submit.create_batches import output_tokens
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
-from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS
-from shared.cost import Tokens, cost_of, estimate_tokens
-from shared.errors import UploadError
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
-from shared.models import Checkpoint, ErrorDetail, Job, JobState, Staging
+from shared.models import Checkpoint, ErrorDetail, Job, Staging
 from shared.observability import logger
-from shared.options import encode_options
 
 if TYPE_CHECKING:
     from functions.submit.records.cut import Cut
@@ -107,7 +108,7 @@ def validate(turn: Turn) -> None:
             job = turn.job
             progress, seen = _progress(services, job)
             _read(turn, progress, seen)
-        except UploadError as fault:
+        except UploadRefused as fault:
             error = ErrorDetail(fault.code, fault.message)
         else:
             if not turn.finished:

@@ -18,8 +18,9 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from dropbatch.errors import UploadRefused
 from shared.aws.client_errors import storage_errors
-from shared.errors import ObjectNotFoundError, StorageError, UploadError, WriteConflictError
+from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
 from shared.spool import spool
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadError: `source_gone`: the version no longer exists.
+            UploadRefused: `source_gone`: the version no longer exists.
             StorageError: S3 rejected the call, or the connection failed several times.
         """
         arguments = {
@@ -128,7 +129,7 @@ class ObjectStore:
         try:
             return self._read(key, arguments)
         except ObjectNotFoundError as error:
-            raise UploadError(
+            raise UploadRefused(
                 "source_gone",
                 f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten while it was being read. "
                 "Upload it again.",

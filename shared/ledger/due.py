@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.names import JobState
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
-from shared.models import BatchState, DueKind, JobState
+from shared.models import BatchState, DueKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.names import JobState
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, JobState, LastingError, Staging
+from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

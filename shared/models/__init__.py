@@ -8,13 +8,11 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
-    FINAL_JOB_STATES,
     SCHEMA,
     BatchState,
     Checkpoint,
     DueKind,
     ErrorDetail,
-    JobState,
     Usage,
 )
 from shared.models.jobs import (
@@ -43,7 +41,6 @@ __all__ = [
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
-    "FINAL_JOB_STATES",
     "MAX_JOB_SECONDS",
     "PAST_DEADLINE",
     "SCHEMA",
@@ -56,7 +53,6 @@ __all__ = [
     "Isolation",
     "Job",
     "JobControl",
-    "JobState",
     "JobTotals",
     "LastingError",
     "Part",

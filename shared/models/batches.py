@@ -14,7 +14,7 @@ from shared.models.common import BatchState, Checkpoint, DueKind, ErrorDetail, U
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch's part: three sections in one object (`shared.s3_keys.part`).
+    """A batch's part: three sections in one object (`dropbatch.names.part`).
 
     Attributes:
         key: the object; empty if no line is written before they are joined. Then the sizes are estimates.

@@ -9,17 +9,6 @@ SCHEMA = "v1"
 """Version of the items' schema. Part of the `due` index's key, so that items of another version are left alone."""
 
 
-class JobState(StrEnum):
-    """States of a job; the last three are final."""
-
-    SPLITTING = "splitting"
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
 class BatchState(StrEnum):
     """States of a batch; the last two are final."""
 
@@ -28,9 +17,6 @@ class BatchState(StrEnum):
     QUEUED = "queued"
     HALVED = "halved"
     DONE = "done"
-
-
-FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 
 
 class DueKind(StrEnum):

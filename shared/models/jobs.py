@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shared.models.common import Checkpoint, ErrorDetail, JobState, Usage
+from dropbatch.names import JobState
+from shared.models.common import Checkpoint, ErrorDetail, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
@@ -32,7 +33,7 @@ class SplitPlan:
         start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
         first_requests: maximum records in the first batches; later ones grow up to `max_requests`. 0: all have
             `max_requests`.
-        format: one of `shared.formats.registry.FORMATS`; empty until it is known.
+        format: one of `dropbatch.formats.registry.FORMATS`; empty until it is known.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
         delimiter: between the fields of a table's rows; empty for other formats.

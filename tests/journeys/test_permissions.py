@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError
 import functions.poll.results.result_files
 import functions.poll.schedule.tick
 import functions.submit.turn
+from dropbatch.names import result
 from local.workers_ai import Fault
-from shared.s3_keys import result
 from tests.support.aws.resources import BUCKET, TABLE
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
+from dropbatch.names import job_id
 from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
 from shared.ledger import batches, jobs
 from shared.pacing import budget, controls
-from shared.s3_keys import job_id
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
 from tests.simulation.api import Http, Meta

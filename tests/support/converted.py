@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
+from dropbatch.formats.registry import Form, reader_of, target_of, writer_of
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
-from shared.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
-from shared.formats.registry import Form, reader_of, target_of, writer_of
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"

@@ -2,14 +2,16 @@
 
 import ast
 import re
+import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from tests.support.shipped import RULES, SHIPPED
+
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
 
 ROOMS = {
     "boto3": {"shared.bootstrap"},
@@ -40,36 +42,36 @@ PURE = {
     "functions.poll.batch.join_originals",
     "functions.poll.results.running_sha256",
     "shared.pacing.poll_schedule",
-    "shared.cost",
+    "dropbatch.cost",
     "shared.errors",
-    "shared.formats.answers",
-    "shared.formats.anthropic",
-    "shared.formats.base",
-    "shared.formats.bedrock",
-    "shared.formats.bedrock_outputs",
-    "shared.formats.csv_rows",
-    "shared.formats.detect",
-    "shared.formats.gemini",
-    "shared.formats.gemini_objects",
-    "shared.formats.gemini_requests",
-    "shared.formats.members",
-    "shared.formats.messages",
-    "shared.formats.native",
-    "shared.formats.openai",
-    "shared.formats.openai_objects",
-    "shared.formats.openai_responses",
-    "shared.formats.registry",
-    "shared.formats.requests",
-    "shared.formats.responses",
-    "shared.formats.schemas",
-    "shared.formats.tables",
-    "shared.formats.template",
-    "shared.formats.text",
-    "shared.formats.tools",
+    "dropbatch.formats.answers",
+    "dropbatch.formats.anthropic",
+    "dropbatch.formats.base",
+    "dropbatch.formats.bedrock",
+    "dropbatch.formats.bedrock_outputs",
+    "dropbatch.formats.csv_rows",
+    "dropbatch.formats.detect",
+    "dropbatch.formats.gemini",
+    "dropbatch.formats.gemini_objects",
+    "dropbatch.formats.gemini_requests",
+    "dropbatch.formats.members",
+    "dropbatch.formats.messages",
+    "dropbatch.formats.native",
+    "dropbatch.formats.openai",
+    "dropbatch.formats.openai_objects",
+    "dropbatch.formats.openai_responses",
+    "dropbatch.formats.registry",
+    "dropbatch.formats.requests",
+    "dropbatch.formats.responses",
+    "dropbatch.formats.schemas",
+    "dropbatch.formats.tables",
+    "dropbatch.formats.template",
+    "dropbatch.formats.text",
+    "dropbatch.formats.tools",
     "shared.aws.attribute_values",
-    "shared.s3_keys",
-    "shared.model_catalog",
-    "shared.options",
+    "dropbatch.names",
+    "dropbatch.model_catalog",
+    "dropbatch.options",
     "shared.workers_ai.results",
     "shared.aws.object_events",
     "shared.settings",
@@ -154,6 +156,36 @@ def test_shared_imports_no_function():
         return is_in(name, "shared") and [module for module in imports_of(path) if is_in(module, "functions")]
 
     assert breaches(rule) == {}
+
+
+def test_rules_of_library_import_only_each_other_and_msgspec():
+    rules = {name_of(path) for path in RULES}
+
+    def rule(name, path):
+        allowed = rules | sys.stdlib_module_names | {"msgspec", "dropbatch.names"}
+        return name in rules and [
+            one for one in imports_of(path) - allowed if one.partition(".")[0] not in sys.stdlib_module_names
+        ]
+
+    assert breaches(rule) == {}
+
+
+def test_nothing_shipped_imports_rest_of_library():
+    rules = {name_of(path) for path in RULES}
+
+    def rule(_, path):
+        return [one for one in imports_of(path) if is_in(one, "dropbatch") and one not in rules]
+
+    assert breaches(rule) == {}
+
+
+def test_library_imports_nothing_of_functions():
+    library = sorted((ROOT / "dropbatch").rglob("*.py"))
+    found = {
+        name_of(path): [one for one in imports_of(path) if is_in(one, "shared") or is_in(one, "functions")]
+        for path in library
+    }
+    assert {name: what for name, what in found.items() if what} == {}
 
 
 def test_function_imports_no_other_function():

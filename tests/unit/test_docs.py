@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from bench.cost import STANDING
+from dropbatch.options import OPTIONS
 from local.template import template
-from shared.options import OPTIONS
 from shared.pacing.controls import PauseReason
+from tests.support.shipped import SHIPPED
 from tools.plan import dollars
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
 FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
-SOURCES = [path for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py")]
+SOURCES = SHIPPED
 OTHER_CODES = {"Waiting"}
 """Classes whose `code` is no error of a record or an upload: what a job waits for has a table of its own."""
 
@@ -218,7 +219,7 @@ def test_reasons_to_wait_are_documented():
 def test_documented_log_lines_exist():
     text = (ROOT / "docs/operations.md").read_text()
     looked_for = set(re.findall(r"""(?:grep|-e|_LOGS) "([a-z][^"]+)""", text)) - {"Ticks"}
-    code = "".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))
+    code = "".join(path.read_text() for path in SHIPPED)
 
     assert len(looked_for) >= 8
     assert {phrase for phrase in looked_for if phrase not in code} == set()

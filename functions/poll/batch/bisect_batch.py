@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shared import s3_keys as keys
+from dropbatch import names as keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError

@@ -14,11 +14,12 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
-from shared import s3_keys as keys
 from shared.errors import StorageError
-from shared.models import Batch, Job, JobState, Part, PartialReply, Usage
+from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
 from shared.workers_ai.results import Answer, parse_answer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from shared.formats.base import one_line
+from dropbatch.formats.base import one_line
 from shared.models import Usage
 from shared.staged_batch import NO_REFERENCE
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dropbatch.formats.base import UNREADABLE_CODES, Outcome
 from functions.poll.batch.join import (
     MAX_MESSAGE_CHARACTERS,
     Failure,
@@ -17,14 +18,13 @@ from functions.poll.batch.join import (
     result_of,
     why_failed,
 )
-from shared.formats.base import UNREADABLE_CODES, Outcome
 from shared.staged_batch import NO_REFERENCE, original_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dropbatch.formats.base import BatchFacts, Writer
     from functions.poll.batch.join import Answers
-    from shared.formats.base import BatchFacts, Writer
     from shared.staged_batch import RecordEntry, RecordIndex
 
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dropbatch import names as keys
 from functions.poll.batch.bisect_batch import give_up, isolate
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.unanswered import end
 from functions.poll.batch.unfinished_polls import UnfinishedPoll
-from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.cost import Cost, Tokens, cost_of, estimate_cost
+from dropbatch.formats.bedrock import manifest_out
 from functions.poll.batch.bisect_batch import MAX_SUBMITS, UNIFORM
-from shared import s3_keys as keys
-from shared.cost import Cost, Tokens, cost_of, estimate_cost
-from shared.formats.bedrock import manifest_out
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 

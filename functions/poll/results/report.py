@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from dropbatch import names as keys
 from functions.poll.results.report_data import Failures, Timeline, failures_in
 from functions.poll.results.report_page import job_page
 from functions.poll.results.result_files import readable
-from shared import s3_keys as keys
 from shared.errors import RetryableError
 from shared.html_page import HTML_TYPE
 from shared.models import BatchState

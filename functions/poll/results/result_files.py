@@ -19,12 +19,12 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from dropbatch import names as keys
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
-from shared import s3_keys as keys
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch import names as keys
+from dropbatch.names import FINAL_JOB_STATES, JobState
 from functions.poll.results.file_digests import seconds_for_digests
 from functions.poll.results.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
 from functions.poll.results.report import write_report
@@ -30,11 +32,10 @@ from functions.poll.schedule.control import end_long_hold, follow_job_control
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
-from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
-from shared.models import FINAL_JOB_STATES, TOO_OLD_CODE, DueKind, ErrorDetail, Job, JobState, Staging
+from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
 from shared.observability import count, logger
 from shared.retry import exponential
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shared import s3_keys as keys
+from dropbatch import names as keys
+from dropbatch.names import FINAL_JOB_STATES, JobState
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.models import CANCEL, CANCEL_NOW, FINAL_JOB_STATES, Job, JobControl, JobState
+from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import count, logger
 from shared.pacing.controls import Permit, StackControl
 

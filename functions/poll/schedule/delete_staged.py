@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dropbatch import names as keys
 from functions.poll.schedule.due_items import in_parallel
-from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import UnreadableItemError
 from shared.models import DueKind, Job, Staging

@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from dropbatch.names import JobState
 from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
@@ -28,7 +29,7 @@ from functions.poll.schedule.due_items import in_parallel, isolated
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry
-from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, JobState, Sweep, SweepGoal
+from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
 from shared.observability import logger
 from shared.pacing.controls import Permit
 

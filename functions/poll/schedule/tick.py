@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dropbatch.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import watch_stack_control
@@ -30,7 +31,7 @@ from functions.poll.schedule.pauses import watch_pause
 from functions.poll.schedule.sweep import next_sweep
 from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage, WakeMessage
 from shared.ledger import DueEntry
-from shared.models import BatchState, DueKind, Job, JobState
+from shared.models import BatchState, DueKind, Job
 from shared.observability import count, logger
 from shared.other_account import other_account
 from shared.pacing.controls import Denied, Permit

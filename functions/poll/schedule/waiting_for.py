@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dropbatch import names as keys
 from functions.poll.schedule.control import MAX_HELD_SECONDS
-from shared import s3_keys as keys
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
+from dropbatch.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
+from dropbatch.formats.registry import DELIMITERS
 from functions.submit.batch_limits import max_records
 from functions.submit.records.cut import (
     MAX_BLANK_BYTES,
@@ -21,12 +25,7 @@ from functions.submit.records.cut import (
 )
 from functions.submit.records.detect_form import whole_members
 from functions.submit.records.framing import OverlongRecord, elements, lines
-from shared.errors import UploadError
-from shared.formats.base import UNREADABLE_CODES, RecordFault, compact
-from shared.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
-from shared.formats.registry import DELIMITERS
 from shared.models import Checkpoint
-from shared.settings import API_BODY_LIMIT
 from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from shared.formats.base import Reader
+    from dropbatch.formats.base import Reader
     from shared.models import SplitPlan
 
 _LINE_SPACE = b" \t\r"
@@ -105,11 +104,11 @@ def cut_converted(
         reader: converts records.
 
     Raises:
-        UploadError: `broken_document`, after the records before the damage have been yielded.
+        UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
     room = plan.max_bytes - WRAPPER_BYTES + 1
     first_id, end, batch = start.record, start, _Batch()
-    problem: UploadError | None = None
+    problem: UploadRefused | None = None
     try:
         for record in _records(plan, start, blocks, reader):
             place = record if isinstance(record, Checkpoint) else record.begin
@@ -130,7 +129,7 @@ def cut_converted(
                 first_id, batch, number = end.record, _Batch(), number + 1
             batch.add(record)
             end = record.end
-    except UploadError as error:
+    except UploadRefused as error:
         problem = error
     if len(batch.rows):
         yield batch.cut(first_id, end)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.base import API_BODY_LIMIT, one_line
 from functions.submit.batch_limits import max_records
 from functions.submit.records.detect_form import whole_members
 from functions.submit.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
-from shared.errors import UploadError
-from shared.formats.base import one_line
 from shared.models import Checkpoint
-from shared.settings import API_BODY_LIMIT
 from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, StagedInfo, UnsendableRecord, build_body
 
 if TYPE_CHECKING:
@@ -84,12 +83,12 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
         blocks: unpacked bytes.
 
     Raises:
-        UploadError: `broken_document`, after the records before the damage have been yielded.
+        UploadRefused: `broken_document`, after the records before the damage have been yielded.
     """
     most, room = max_records(plan, number), plan.max_bytes - WRAPPER_BYTES + 1
     first_id, size, end = start.record, 0, start
     rows, raws = RecordIndex(), list[bytes]()
-    problem: UploadError | None = None
+    problem: UploadRefused | None = None
     try:
         for run in _runs(plan, start, blocks):
             if run.start.offset - end.offset >= MAX_BLANK_BYTES:
@@ -113,7 +112,7 @@ def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]
                     first_id, size, rows, raws = end.record, 0, RecordIndex(), []
                     number += 1
                     most = max_records(plan, number)
-    except UploadError as error:
+    except UploadRefused as error:
         problem = error
     yield from _last_cut(first_id, rows, raws, end)
     if problem:

@@ -12,7 +12,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-from shared.errors import UploadError
+from dropbatch.errors import UploadRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,20 +70,20 @@ def reject_foreign_format(head: bytes) -> None:
     """Refuse a file that certainly is not text in one of our formats.
 
     Raises:
-        UploadError: `unknown_format`, with the fix in its message.
+        UploadRefused: `unknown_format`, with the fix in its message.
     """
     if head.startswith(b"PK\x03\x04") and any(name in head for name in _SHEETS):
-        raise UploadError("unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8).")
+        raise UploadRefused("unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8).")
     if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar":
-        raise UploadError(
+        raise UploadRefused(
             "unknown_format",
             "The upload is a tar archive; unpack it and upload each file, compressed with gzip or zstd.",
         )
     for magic, words in _FOREIGN:
         if head.startswith(magic):
-            raise UploadError("unknown_format", f"The upload is {words}.")
+            raise UploadRefused("unknown_format", f"The upload is {words}.")
     if len(head) > 1 and b"\x00" in head[:4]:
-        raise UploadError(
+        raise UploadRefused(
             "unknown_format", "The upload is binary, or UTF-16 or UTF-32 text; save it as UTF-8 JSON Lines."
         )
 
@@ -97,7 +97,7 @@ def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] 
         check: called for each piece of an archive, even while nothing comes out; what it raises ends the stream.
 
     Raises:
-        UploadError: `broken_archive`: damaged, cut short, or unpacking to an implausible size.
+        UploadRefused: `broken_archive`: damaged, cut short, or unpacking to an implausible size.
     """
     if packing == "plain":
         yield from stored
@@ -115,13 +115,13 @@ def decompress(packing: str, stored: Iterator[bytes], check: Callable[[], None] 
         for block in _combined(pieces):
             given += len(block)
             if given > RATIO_FROM_BYTES and given > MAX_RATIO * taken:
-                raise UploadError(
+                raise UploadRefused(
                     "broken_archive",
                     f"The archive unpacks to over {MAX_RATIO:,} times its size; if that is right, upload it unpacked.",
                 )
             yield block
     except _DAMAGED as error:
-        raise UploadError(
+        raise UploadRefused(
             "broken_archive",
             f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes ({error}). "
             "Compress and upload it again.",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.base import API_BODY_LIMIT
 from functions.submit.records.detect_form import end_of_value
-from shared.errors import UploadError
-from shared.settings import API_BODY_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,7 +153,7 @@ def elements(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Ite
     """Elements of a document's array, a block's worth at a time.
 
     Raises:
-        UploadError: `broken_document`: the text between or after the elements is not that of a document.
+        UploadRefused: `broken_document`: the text between or after the elements is not that of a document.
     """
     scanner = _Scanner(iter(blocks), plan.form == "object", start.offset, start.offset, is_first=start.record == 0)
     return scanner.windows()
@@ -374,8 +374,8 @@ class _Scanner:
             raise self._broken(missing)
         return block
 
-    def _broken(self, words: str) -> UploadError:
-        return UploadError(
+    def _broken(self, words: str) -> UploadRefused:
+        return UploadRefused(
             "broken_document",
             f"The document is broken after byte {self.behind:,}: {words}. Fix it and upload it again.",
         )

@@ -31,7 +31,7 @@ def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Exec
             caller owns it: a generator may be closed by the garbage collector, which must not wait for threads.
 
     Raises:
-        UploadError: `source_gone`.
+        UploadRefused: `source_gone`.
         StorageError: S3 failed.
     """
     source = store if upload.source_key is None else store.in_bucket(upload.bucket)
@@ -85,7 +85,7 @@ def read_decompressed(
         thread: as for `read_stored`.
 
     Raises:
-        UploadError: `source_gone` or `broken_archive`.
+        UploadRefused: `source_gone` or `broken_archive`.
         StorageError: S3 failed.
     """
     if plan.packing == "plain":
@@ -135,7 +135,7 @@ def read_beginning(store: ObjectStore, upload: Upload, check: Callable[[], None]
     `check` is called for each piece of an archive; what it raises ends the reading.
 
     Raises:
-        UploadError: `unknown_format`, `broken_archive` or `source_gone`.
+        UploadRefused: `unknown_format`, `broken_archive` or `source_gone`.
         StorageError: S3 failed.
     """
     stored = read_stored(store, upload)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dropbatch.names import JobState
 from functions.poll.batch import bisect_batch
 from functions.poll.batch.bisect_batch import (
     LOOK_LATER_SECONDS,
@@ -23,17 +24,7 @@ from functions.poll.batch.bisect_batch import (
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.ledger import Ledger
-from shared.models import (
-    CANCEL,
-    Batch,
-    BatchState,
-    DueKind,
-    ErrorDetail,
-    Isolation,
-    JobControl,
-    JobState,
-    Submission,
-)
+from shared.models import CANCEL, Batch, BatchState, DueKind, ErrorDetail, Isolation, JobControl, Submission
 from tests.support.doubles.ledger_items import JOB, REASON, T
 
 CAUSE = "5006"

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dropbatch import names as keys
 from functions.poll.batch.bisect_batch import give_up, isolate
-from shared import s3_keys as keys
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger

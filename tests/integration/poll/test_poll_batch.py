@@ -6,8 +6,8 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
+from dropbatch import names as keys
 from functions.poll.batch.poll_batch import INTERNAL, needs_call
-from shared import s3_keys as keys
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError

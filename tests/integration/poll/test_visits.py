@@ -5,13 +5,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
 from functions.poll.schedule.advance_job import LEASE_SECONDS, MIN_ANSWERED_RECORDS, STATUS_SECONDS
-from shared import s3_keys as keys
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError
-from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, JobState, Sweep, SweepGoal
+from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE, Visited
 

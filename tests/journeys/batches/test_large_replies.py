@@ -2,8 +2,8 @@
 
 import pytest
 
+from dropbatch import model_catalog as limits
 from local.workers_ai import Fault
-from shared import model_catalog as limits
 from shared.workers_ai import client as workers_ai
 
 BGE = "@cf/baai/bge-small-en-v1.5"

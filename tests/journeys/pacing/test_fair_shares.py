@@ -14,13 +14,13 @@ import functions.poll.schedule.advance_job
 import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
+from dropbatch.names import JobState, result
 from functions.poll.schedule.dispatch_submits import MAX_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
-from shared.models import BatchState, DueKind, ErrorDetail, JobState
+from shared.models import BatchState, DueKind, ErrorDetail
 from shared.pacing import budget as budget_module
 from shared.pacing.controls import PauseReason, Permit
-from shared.s3_keys import result
 from tests.support.journeys.placed_items import (
     BGE,
     DAY,

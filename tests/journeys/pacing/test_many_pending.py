@@ -11,6 +11,7 @@ from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 import functions.poll.schedule.tick
+from dropbatch.names import JobState
 from functions.poll.schedule.tick import (
     BATCHES_PER_MESSAGE,
     LARGE_RECORDS,
@@ -21,7 +22,7 @@ from functions.poll.schedule.tick import (
 )
 from shared.aws.queues import decode_message
 from shared.invocation import Invocation
-from shared.models import Batch, BatchState, DueKind, Job, JobState, SplitPlan, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, SplitPlan, Submission, Upload
 from shared.workers_ai.replies import Pending
 from tests.support.aws.resources import ACCOUNT, BUCKET, REGION, TABLE
 

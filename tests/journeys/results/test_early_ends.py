@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.poll.batch.collect import _write_part
 from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
 from functions.poll.schedule.advance_job import STATUS_SECONDS
 from local.workers_ai import Fault
-from shared import s3_keys as keys
 from shared.bootstrap import services
-from shared.models import JobState
 from shared.pacing.completion_times import CompletionTimes
 from shared.staged_batch import decode_index
 from tests.support.journeys.world import BUCKET

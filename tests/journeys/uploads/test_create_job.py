@@ -6,10 +6,10 @@ import pytest
 
 import functions.submit.create_job
 import functions.submit.handler
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
-from shared import s3_keys as keys
 from shared.aws.object_events import ObjectCreated
-from shared.models import JobState
 from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from dropbatch.options import Options
 from local.workers_ai import Fault
-from shared.options import Options
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"

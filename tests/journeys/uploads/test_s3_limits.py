@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
+from dropbatch.names import MAX_KEY_BYTES, MAX_PATH_BYTES
 from functions.poll.results.running_sha256 import RunningSha256
 from local.workers_ai import Fault
 from shared.models import JobTotals, ResultFileProgress, Usage
-from shared.s3_keys import MAX_KEY_BYTES, MAX_PATH_BYTES
 from tests.support.aws.resources import BUCKET
 from tests.support.aws.s3_limits import MAX_METADATA_BYTES
 from tests.support.translations import M2M

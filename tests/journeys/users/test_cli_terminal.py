@@ -15,7 +15,8 @@ import time
 import click
 import pytest
 
-from dropbatch import bars, cli, downloads, waiting
+from dropbatch import cli, downloads, waiting
+from dropbatch.cli import bars
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

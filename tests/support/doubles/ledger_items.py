@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.names import JobState
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, JobState, Part, SplitPlan, Upload
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, SplitPlan, Upload
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.poll.batch.poll_batch import poll_batch
-from shared import s3_keys as keys
 from shared.aws.object_store import ObjectStore
 from shared.bootstrap import Services
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, Job, JobState, Submission
+from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
 from shared.staged_batch import RecordIndex, build_body, encode_index

@@ -8,11 +8,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dropbatch.names import JobState
 from functions.submit.split import split
 from functions.submit.turn import take_turn
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Batch, Checkpoint, ErrorDetail, Job, JobState, SplitPlan, Upload
+from shared.models import Batch, Checkpoint, ErrorDetail, Job, SplitPlan, Upload
 from shared.pacing.wakes import LeftDue
 from shared.staged_batch import build_body
 

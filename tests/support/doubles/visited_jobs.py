@@ -7,13 +7,14 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from dropbatch import names as keys
+from dropbatch.names import JobState
 from functions.poll.schedule.advance_job import advance_job
-from shared import s3_keys as keys
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.invocation import Invocation
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, Job, JobState, Part
+from shared.models import Batch, BatchState, DueKind, Job, Part
 from shared.pacing.budget import Budget
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import JOB, T

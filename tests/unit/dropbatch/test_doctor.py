@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from botocore.exceptions import ClientError
 
-from dropbatch import doctor
-from dropbatch.cloudflare import Api
-from dropbatch.doctor import examine
-from dropbatch.errors import CommandError
+from dropbatch.cli import doctor
+from dropbatch.cli.cloudflare import Api
+from dropbatch.cli.doctor import examine
+from dropbatch.errors import Error
 from dropbatch.stack import Stack
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -198,5 +198,5 @@ def test_page_without_json_has_no_body(server):
 
 
 def test_token_is_sent_over_https_only():
-    with pytest.raises(CommandError, match="https"):
+    with pytest.raises(Error, match="https"):
         Api("http://example.com", "a" * 32, "secret").get("/x")

@@ -40,13 +40,13 @@ def imports(path):
             yield node.module.partition(".")[0]
 
 
-def test_it_needs_boto3_and_click_alone():
+def test_it_needs_three_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {line.partition(">")[0] for line in project["dependencies"]}
 
     needed = {name for path in MODULES for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
 
-    assert declared == {"boto3", "click"}
+    assert declared == {"boto3", "click", "msgspec"}
     assert needed <= declared | {"botocore"}
 
 

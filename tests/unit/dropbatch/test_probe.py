@@ -5,9 +5,9 @@ import json
 import httpx
 import pytest
 
-from dropbatch.cloudflare import Api, Reply
-from dropbatch.errors import CommandError
-from dropbatch.probe import Prober, lines
+from dropbatch.cli.cloudflare import Api, Reply
+from dropbatch.cli.probe import Prober, lines
+from dropbatch.errors import Error
 from local.workers_ai import Behaviour, WorkersAI, transport
 from local.workers_ai.behaviour import SwitchError, behaviour_like, switches
 
@@ -39,7 +39,7 @@ class Played(Api):
 
 @pytest.fixture
 def probe(monkeypatch):
-    monkeypatch.setattr("dropbatch.probe.replace", lambda api, **changes: api.__replace__(**changes))
+    monkeypatch.setattr("dropbatch.cli.probe.replace", lambda api, **changes: api.__replace__(**changes))
 
     def run(*assignments):
         now = [1_000_000.0]
@@ -134,7 +134,7 @@ def test_batch_that_never_ends_is_given_up(probe):
 
 
 def test_refused_token_ends_probe_first(probe):
-    with pytest.raises(CommandError, match="does not accept this token"):
+    with pytest.raises(Error, match="does not accept this token"):
         probe("tokens=another")
 
 

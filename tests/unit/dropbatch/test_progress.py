@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from dropbatch import progress
-from dropbatch.progress import Progress, describe, duration
+from dropbatch.cli import progress
+from dropbatch.cli.progress import Progress, describe, duration
 
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {

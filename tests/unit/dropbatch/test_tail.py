@@ -1,6 +1,6 @@
 """What `dropbatch tail` shows of a log line."""
 
-from dropbatch.verbs.operate import _log_line
+from dropbatch.cli.verbs.operate import _log_line
 
 LINE = {
     "level": "ERROR",

@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
-from dropbatch.verbs import put
-from shared.formats.base import BatchFacts, Outcome
-from shared.formats.csv_rows import read_rows
-from shared.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
+from dropbatch.cli.verbs import put
+from dropbatch.formats.base import BatchFacts, Outcome
+from dropbatch.formats.csv_rows import read_rows
+from dropbatch.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
 from tools.member_table import PAGE as WRITTEN
 from tools.member_table import page
 

@@ -9,9 +9,9 @@ from local.template import template
 from shared.models import Batch, BatchState, Submission
 from shared.observability import METRICS, batch_log_fields
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
+from tests.support.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[3]
-SHIPPED = sorted(path for room in ("functions", "shared") for path in (ROOT / room).rglob("*.py"))
 WITHOUT_A_JOB = {
     "not an upload",
     "event refused: too old",

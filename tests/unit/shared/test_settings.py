@@ -2,8 +2,9 @@
 
 import pytest
 
+from dropbatch.model_catalog import MODEL_ID
 from shared.errors import ConfigurationError
-from shared.settings import ENVIRONMENT, MODEL_ID, read_settings
+from shared.settings import ENVIRONMENT, read_settings
 
 GOOD = {
     "BUCKET_NAME": "bucket",

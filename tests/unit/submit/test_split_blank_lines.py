@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import pytest
 
+from dropbatch.names import JobState
 from functions.submit import split, turn
 from functions.submit.records import cut, stream
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Checkpoint, JobState
+from shared.models import Checkpoint
 from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000

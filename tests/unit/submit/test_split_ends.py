@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
 from functions.submit import turn
 from shared.claims import MAX_CLAIMS
-from shared.errors import InvariantError, UploadError
-from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl, JobState
+from shared.errors import InvariantError
+from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl
 from tests.support.doubles.splitting import SIZES, Fake, place
 
 NOW = 1_000.0
@@ -113,7 +115,7 @@ def test_broken_upload_ends_after_batches_before(monkeypatch):
 
     def gone(key, version, etag, start, length):
         if start >= 100:
-            raise UploadError("source_gone", "it was removed")
+            raise UploadRefused("source_gone", "it was removed")
         return read(key, version, etag, start, length)
 
     fake.read_version = gone

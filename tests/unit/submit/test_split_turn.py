@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 import shared.claims
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
 from functions.submit import turn as module
 from functions.submit.turn import Turn, TurnOverError
-from shared.errors import StorageError, UploadError
+from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import JobState
 from tests.support.doubles.splitting import SIZES, UPLOAD, Fake, place
 
 NOW = 1_000.0
@@ -148,7 +149,7 @@ def test_unpacking_stops_at_end_of_turn():
 
 
 @pytest.mark.parametrize(("skipping", "wanted"), [(True, 45.0), (False, 30.0)])
-@pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadError)])
+@pytest.mark.parametrize(("claims", "error"), [(0, StorageError), (2, StorageError), (3, UploadRefused)])
 def test_upload_fails_after_three_turns_without_progress(skipping, wanted, claims, error):
     fake = Fake()
     fake.job = replace(fake.job, claims=claims, plan=replace(fake.job.plan, packing="gzip"))
@@ -166,7 +167,7 @@ def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
     turn = turn_of(fake)
 
     assert list(turn.blocks(iter([b"12345", b"67890"]))) == [b"12345", b"67890"]
-    with pytest.raises(UploadError) as caught:
+    with pytest.raises(UploadRefused) as caught:
         next(turn.blocks(iter([b"1"])))
     assert caught.value.code == code
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dropbatch.cloudflare import Api, Reply, check_token
-from dropbatch.errors import CommandError
+from dropbatch.cli.cloudflare import Api, Reply, check_token
+from dropbatch.errors import Error
 from tools import deploy
 from tools.worker_check import check_worker
 
@@ -22,7 +22,7 @@ def answered(monkeypatch):
             asked.append((method, url, self.token))
             name = url.partition("?")[0].rpartition("/")[2]
             if name not in statuses:
-                raise CommandError(f"{url} cannot be reached: no route")
+                raise Error(f"{url} cannot be reached: no route")
             return Reply(statuses[name], {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]})
 
         asked = []

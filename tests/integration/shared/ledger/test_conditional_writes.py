@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.errors import UploadRefused
+from dropbatch.names import JobState
 from shared.aws.object_store import ObjectStore
-from shared.errors import UploadError
-from shared.models import Isolation, JobControl, JobState, LastingError, ResultFileProgress, Staging, Submission
+from shared.models import Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.aws.resources import client
@@ -239,7 +240,7 @@ def test_upload_that_was_overwritten_is_not_read(table):
     seen = store.head("inbox/a")
     store.put("inbox/a", b"other")
 
-    with pytest.raises(UploadError, match="overwritten"):
+    with pytest.raises(UploadRefused, match="overwritten"):
         store.read_version("inbox/a", "", seen.etag, 0, 5)
 
 

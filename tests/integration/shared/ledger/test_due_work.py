@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
-from shared.models import (
-    DueKind,
-    JobControl,
-    JobState,
-)
+from shared.models import DueKind, JobControl
 from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES
-from shared.models import BatchState, DueKind, JobState
+from shared.models import BatchState, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
 # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,20 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.names import JobState
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
-from shared.models import (
-    DueKind,
-    Isolation,
-    JobControl,
-    JobState,
-    LastingError,
-    ResultFileProgress,
-    Staging,
-    Submission,
-)
+from shared.models import DueKind, Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 
 GONE = object()

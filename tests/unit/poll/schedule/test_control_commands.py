@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.control
+from dropbatch.names import JobState
 from functions.poll.schedule.control import (
     MAX_COMMAND_BYTES,
     MAX_HELD_SECONDS,
@@ -21,7 +22,7 @@ from functions.poll.schedule.control import (
 )
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.models import CANCEL, CANCEL_NOW, JobControl, JobState
+from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 

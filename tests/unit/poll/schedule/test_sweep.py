@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dropbatch.names import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_items
 from functions.poll.schedule import sweep as module
@@ -18,7 +19,6 @@ from shared.models import (
     PAST_DEADLINE,
     BatchState,
     JobControl,
-    JobState,
     Submission,
     Sweep,
     SweepGoal,

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.sweep
+from dropbatch.names import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
-from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, JobState, Sweep, SweepGoal
+from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
 
 PAUSED = {"control": JobControl("v", held_since=T - 9)}

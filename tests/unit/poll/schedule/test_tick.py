@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.names import JobState
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS
-from shared.models import DueKind, JobState
+from shared.models import DueKind
 from shared.pacing.budget import Free
 from tests.support.doubles.ledger_items import JOB, M2M, READY, T
 from tests.support.doubles.tick_parts import TickParts

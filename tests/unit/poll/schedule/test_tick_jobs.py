@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dropbatch.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import (
     IDLE_VISIT_SECONDS,
@@ -18,7 +19,7 @@ from functions.poll.schedule.tick import (
     is_large,
 )
 from shared.aws.queues import AdvanceMessage, SplitMessage
-from shared.models import JobControl, JobState, Submission, Sweep, SweepGoal, Upload
+from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import TickParts
 

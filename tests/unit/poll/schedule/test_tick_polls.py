@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.schedule.tick
+from dropbatch.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import PollMessage
 from shared.invocation import Invocation
-from shared.models import BatchState, DueKind, JobState, Submission
+from shared.models import BatchState, DueKind, Submission
 from shared.pacing.controls import Denied
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import TickParts

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dropbatch.names import is_upload
 from shared.aws.object_events import ObjectCreated, parse_notification
 from shared.aws.queues import PollMessage, SubmitMessage, decode_message
-from shared.s3_keys import is_upload
 
 EVENTS = Path(__file__).parents[4] / "events"
 AT = 1795253400.123

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.base import BatchFacts
+from dropbatch.formats.registry import Form, describer_of, reader_of, target_of, writer_of
 from functions.poll.batch.join import sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
 from functions.submit.records.convert import cut_converted
-from shared.errors import UploadError
-from shared.formats.base import BatchFacts
-from shared.formats.registry import Form, describer_of, reader_of, target_of, writer_of
 from shared.models import Checkpoint, SplitPlan
 from shared.staged_batch import decode_index, encode_index, original_spans, record_spans
 from shared.workers_ai.results import parse_answer
@@ -200,7 +200,7 @@ def test_header_of_500_columns_and_narrow_template():
 def test_rows_before_unclosed_quote_are_cut():
     plan = plan_of("csv", (10, 1_000), 0, 1, "rows")
     found = []
-    with pytest.raises(UploadError, match="line 3") as caught:
+    with pytest.raises(UploadRefused, match="line 3") as caught:
         found += cut_converted(
             plan, Checkpoint(0, 1), 0, [b'one\n"two'], reader_of(Form("csv", b"text"), target_of(BGE))
         )

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from dropbatch.errors import UploadRefused
 from functions.submit.records import cut as module
 from functions.submit.records.cut import cut, validate_record
 from functions.submit.records.framing import OverlongRecord
-from shared.errors import UploadError
 from shared.models import Checkpoint
 from shared.staged_batch import NO_REFERENCE
 from tests.support.uploads import LARGEST, LIMIT, WRAPPING, cuts_of, plan_of, record_of, small_limits
@@ -75,7 +75,7 @@ def test_batch_holds_as_many_records_as_it_may(block, most, records):
 def test_records_before_document_fault_are_cut():
     cuts = cut(plan_of((10, LIMIT), "array"), Checkpoint(offset=0), 0, [record_of(20) + b"," + record_of(20) + b"}"])
     assert len(next(cuts).rows) == 2
-    with pytest.raises(UploadError) as told:
+    with pytest.raises(UploadRefused) as told:
         next(cuts)
     assert told.value.code == "broken_document"
 

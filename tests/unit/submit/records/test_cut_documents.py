@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dropbatch.errors import UploadRefused
 from functions.submit.records import framing as windows
 from functions.submit.records.cut import cut
 from functions.submit.records.detect_form import detect_form
-from shared.errors import UploadError
 from shared.models import Checkpoint
 from tests.support.examples import examples
 from tests.support.uploads import (
@@ -171,7 +171,7 @@ def told(plan, data, size):
     try:
         for one in cut(plan, Checkpoint(offset=plan.start), 0, in_blocks(data[plan.start :], size)):
             rows += seen_rows(one.rows)
-    except UploadError as error:
+    except UploadRefused as error:
         return rows, (error.code, error.message)
     return rows, None
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.errors import UploadRefused
 from functions.submit.records import decompress as module
 from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format, zstd
-from shared.errors import UploadError
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))
 PACK = {"gzip": gzip.compress, "zstd": zstd.compress, "plain": bytes}
@@ -115,7 +115,7 @@ def test_large_window_is_tolerated():
 def test_archive_cut_short_anywhere_is_broken(packing, size):
     stored = PACK[packing](TEXT[:200])
     for end in range(4, len(stored)):
-        with pytest.raises(UploadError) as caught:
+        with pytest.raises(UploadRefused) as caught:
             unpack(packing, stored[:end], size)
         assert caught.value.code == "broken_archive"
 
@@ -123,7 +123,7 @@ def test_archive_cut_short_anywhere_is_broken(packing, size):
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 @pytest.mark.parametrize("damage", [b"\xff" * 40, b"junk behind the archive"])
 def test_trailing_junk_reports_last_good_offset(packing, damage):
-    with pytest.raises(UploadError, match=f"{len(TEXT):,} unpacked bytes") as caught:
+    with pytest.raises(UploadRefused, match=f"{len(TEXT):,} unpacked bytes") as caught:
         unpack(packing, PACK[packing](TEXT) + damage, 50)
     assert caught.value.code == "broken_archive"
 
@@ -136,7 +136,7 @@ def test_damage_is_upload_error_or_right_text(packing, at, byte, size):
     stored[at] = byte
     try:
         outcome = unpack(packing, bytes(stored), size)
-    except UploadError as error:
+    except UploadRefused as error:
         outcome = error.code
     assert outcome in {TEXT, "broken_archive"}
 
@@ -148,7 +148,7 @@ def test_bomb_is_rejected_and_never_unpacked_whole(packing, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)
     bomb = PACK[packing](bytes(64 << 20))
     blocks = []
-    with pytest.raises(UploadError) as caught:
+    with pytest.raises(UploadRefused) as caught:
         blocks.extend(map(len, decompress(packing, in_blocks(bomb, 1 << 20))))
     assert caught.value.code == "broken_archive"
     assert max(blocks) <= module.BLOCK_BYTES
@@ -191,7 +191,7 @@ def _zip():
 )
 def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
     assert detect_compression(content) == "plain"
-    with pytest.raises(UploadError, match=fix) as caught:
+    with pytest.raises(UploadRefused, match=fix) as caught:
         reject_foreign_format(content[:16])
     assert caught.value.code == "unknown_format"
 

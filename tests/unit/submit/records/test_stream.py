@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.errors import UploadRefused
+from dropbatch.model_catalog import is_model
 from functions.submit.job_options import path_options
 from functions.submit.records import stream as reading
 from functions.submit.records.decompress import zstd
 from functions.submit.records.detect_form import detect_form
 from functions.submit.records.stream import read_beginning, read_decompressed
-from shared.errors import UploadError
 from shared.models import SplitPlan, Upload
-from shared.settings import is_model
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(400))
 PACK = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd.compress}
@@ -126,7 +126,7 @@ def test_looking_at_large_upload_reads_only_its_head():
 @pytest.mark.parametrize("packing", PACK)
 def test_foreign_format_is_detected_in_archive(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
-    with pytest.raises(UploadError, match="Parquet"):
+    with pytest.raises(UploadRefused, match="Parquet"):
         read_beginning(store, upload_of(store))
 
 

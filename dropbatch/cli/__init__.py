@@ -1,0 +1,67 @@
+"""The command `dropbatch`: its options, its subcommands, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from dropbatch.cli.context import Context
+from dropbatch.cli.exits import Exit, exit_of
+from dropbatch.cli.verbs import control, look, operate, put, results
+from dropbatch.errors import Error
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--stack",
+    "name",
+    envvar="DROPBATCH_STACK",
+    default="dropbatch",
+    show_default=True,
+    help="The CloudFormation stack.",
+)
+@click.option("--local", is_flag=True, help="Use the stack that `make up` started on this machine.")
+@click.version_option(package_name="dropbatch")
+@click.pass_context
+def cli(context: click.Context, name: str, local: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Run files of requests through Cloudflare Workers AI's batch API, from S3 to S3.
+
+    JOB is a job id, the path of an upload (its newest job), or the path of a result.
+    """
+    context.obj = Context(name, local=local)
+
+
+for verb in (
+    put.put,
+    put.validate,
+    look.ls,
+    look.status,
+    look.wait,
+    results.get,
+    results.retry,
+    results.report,
+    control.cancel,
+    control.pause,
+    control.resume,
+    look.models,
+    operate.doctor,
+    operate.redrive,
+    operate.tail,
+):
+    cli.add_command(verb)
+
+
+def main() -> None:
+    """Run a subcommand. An error becomes a message on standard error and an exit code."""
+    try:
+        sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.USAGE)
+    except Error as error:
+        click.echo(str(error), err=True)
+        sys.exit(exit_of(error))
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        click.echo(str(interrupt.__cause__ or "") or "\nInterrupted.", err=True)
+        sys.exit(Exit.INTERRUPTED)

@@ -1,0 +1,135 @@
+"""The part of Cloudflare's API that the doctor calls. Redirects are not followed; the token goes to one host only."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from dropbatch.errors import Error, UsageError
+
+TIMEOUT_SECONDS = 60.0
+MAX_REPLY_BYTES = 16 << 20
+DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
+_REFUSALS = {400, 401, 403, 404}
+"""Statuses that are about the token or the account; others are not."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply.
+
+    Attributes:
+        status: the HTTP status.
+        headers: by name in lower case.
+        body: decoded JSON; None for anything else.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def code(self) -> int | str | None:
+        """The first error's code."""
+        errors = self.body.get("errors") if isinstance(self.body, dict) else None
+        first = errors[0] if isinstance(errors, list) and errors else None
+        return first.get("code", first.get("internalCode")) if isinstance(first, dict) else None
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - JSON
+        """The envelope's `result`, or the body if there is no envelope."""
+        if isinstance(self.body, dict) and "success" in self.body and "result" in self.body:
+            return self.body["result"]
+        return self.body
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's
+        """Follow no redirect: it would send the token to another host."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """One account.
+
+    Attributes:
+        base_url: such as https://api.cloudflare.com/client/v4.
+        account: 32 hexadecimal digits.
+        token: sent in the header Authorization; empty for none.
+    """
+
+    base_url: str
+    account: str
+    token: str = field(repr=False)
+
+    def get(self, path: str) -> Reply:
+        """GET a path below the base URL."""
+        return self.send("GET", f"{self.base_url}{path}", None, {})
+
+    def run(self, model: str, body: dict[str, Any], *, query: str = "?queueRequest=true", **headers: str) -> Reply:
+        """POST to a model."""
+        url = f"{self.base_url}/accounts/{self.account}/ai/run/{model}{query}"
+        return self.send("POST", url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+
+    def send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        """Send one request.
+
+        Raises:
+            Error: no reply arrived.
+        """
+        if self.token:
+            headers = {"Authorization": f"Bearer {self.token}", **headers}
+        request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked below
+        if request.type != "https" and request.host.partition(":")[0] not in {"127.0.0.1", "localhost"}:
+            raise UsageError(f"{url}: a token is sent over https only.")
+        try:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return _reply(answer.status, answer.headers, answer.read(MAX_REPLY_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                return _reply(error.code, error.headers, error.read(MAX_REPLY_BYTES))
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            raise Error(f"{request.host} cannot be reached: {reason}") from error
+
+
+def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - urllib's
+    named = {name.lower(): value for name, value in headers.items()}
+    if named.get("content-encoding") == "gzip":
+        import gzip
+
+        body = gzip.decompress(body)
+    try:
+        return Reply(status, named, json.loads(body))
+    except ValueError:
+        return Reply(status, named, None)
+
+
+def check_token(api: Api) -> str:
+    """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is.
+
+    Success proves that the token is valid and may read Workers AI in this account. Only a submit, which is billed,
+    would prove that it may run models.
+
+    Raises:
+        Error: no reply arrived.
+    """
+    if not api.token or api.token != api.token.strip():
+        return "The token is empty, or has a space or a line break before or after it."
+    reply = api.get(f"/accounts/{api.account}/ai/models/search?per_page=1")
+    said = f"HTTP {reply.status}, code {reply.code}"
+    if reply.status == HTTPStatus.OK:
+        return ""
+    if reply.status not in _REFUSALS:
+        return f"Cloudflare cannot check the token now ({said}). Try again later."
+    verified = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
+    if any(api.get(path).status == HTTPStatus.OK for path in verified):
+        return (
+            f"The token is valid but may not use Workers AI in account {api.account} ({said}). Give it "
+            '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the account id.'
+        )
+    return f"Cloudflare does not accept this token ({said}). Create a new one."

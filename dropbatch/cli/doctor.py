@@ -1,0 +1,251 @@
+"""`doctor`: find what is wrong with a stack, and say what to do about it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Literal
+
+from dropbatch import aws
+from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
+from dropbatch.errors import Error, NotPermitted
+from dropbatch.jobs import history
+from dropbatch.model_catalog import find_model, is_listed
+from dropbatch.names import FINAL_JOB_STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dropbatch.stack import Stack
+
+Level = Literal["ok", "note", "bad", "unknown"]
+
+MAX_CLOCK_SECONDS = 300.0
+"""AWS denies requests that are signed with a clock that differs by more than five minutes."""
+TICK_SECONDS = 180.0
+"""A tick runs every minute. Logs arrive some seconds later."""
+MAX_JOBS = 1_000
+"""At most this many unfinished jobs of the last week are checked."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked.
+        level: `ok`; `note`: worth knowing; `bad`: something does not work; `unknown`: it could not be checked.
+        message: what was found, and what to do.
+    """
+
+    name: str
+    level: Level
+    message: str
+
+
+def examine(stack: Stack) -> Iterator[Finding]:
+    """Run the checks one after another. A check that is not permitted is a finding too."""
+    for name, look in CHECKS.items():
+        try:
+            with aws.explained():
+                yield from (Finding(name, level, message) for level, message in look(stack))
+        except Error as error:
+            denied = isinstance(error, NotPermitted)
+            yield Finding(
+                name, "unknown", f"Not permitted; OperatorPolicyArn permits it. {error}" if denied else str(error)
+            )
+
+
+def _stack(stack: Stack) -> Iterator[tuple[Level, str]]:
+    (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
+    status = found["StackStatus"]
+    if status in {"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE"}:
+        yield "ok", f"{stack.name}: {status}"
+    elif status.endswith("_IN_PROGRESS"):
+        yield "note", f"{stack.name}: {status}. A deployment is under way; look again when it is over."
+    else:
+        yield "bad", f"{stack.name}: {status}. Its events in CloudFormation show why; deploy again with `make deploy`."
+
+
+def _clock(stack: Stack) -> Iterator[tuple[Level, str]]:
+    answer = (
+        stack.s3.head_bucket(Bucket=stack.bucket)
+        if stack.is_local
+        else stack.s3.list_objects_v2(Bucket=stack.bucket, Prefix="inbox/", MaxKeys=1)
+    )
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date is None:
+        yield "unknown", "AWS returned no time."
+        return
+    ahead = time.time() - parsedate_to_datetime(date).timestamp()
+    if abs(ahead) < MAX_CLOCK_SECONDS / 5:
+        yield "ok", "this machine's clock agrees with AWS"
+    else:
+        where = "ahead of" if ahead > 0 else "behind"
+        yield (
+            "bad",
+            f"This machine's clock is {abs(ahead):,.0f} s {where} AWS's. Set it: AWS denies requests beyond 300 s.",
+        )
+
+
+def _functions(stack: Stack) -> Iterator[tuple[Level, str]]:
+    functions = stack.client("lambda")
+    for output in ("SubmitFunctionName", "PollFunctionName"):
+        name = stack.outputs[output]
+        found = functions.get_function_configuration(FunctionName=name)
+        state, update = found.get("State", "Active"), found.get("LastUpdateStatus", "Successful")
+        if state in {"Active", "Inactive"} and update == "Successful":
+            yield "ok", f"{name}: {state}"
+        else:
+            yield "bad", f"{name}: {state}, last update {update}: {found.get('StateReason', '')}. Deploy again."
+
+
+def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
+    logs, now = stack.client("logs"), time.time()
+    events = logs.filter_log_events(
+        logGroupName=log_group(stack, stack.outputs["PollFunctionName"]),
+        startTime=int((now - 2 * TICK_SECONDS) * 1000),
+        filterPattern='"Ticks"',
+    )["events"]
+    if not events:
+        (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
+        age = now - found["CreationTime"].timestamp()
+        if age < TICK_SECONDS:
+            yield "note", f"The stack is {age:,.0f} s old; the first tick runs within a minute or two."
+            return
+        yield (
+            "bad",
+            (
+                f"No tick was logged in the last {2 * TICK_SECONDS:,.0f} s. Is the schedule enabled? "
+                "`dropbatch tail` shows whether the poll function fails."
+            ),
+        )
+        return
+    seconds = now - max(event["timestamp"] for event in events) / 1000
+    level: Level = "ok" if seconds < TICK_SECONDS else "bad"
+    yield level, f"the last tick ended {max(seconds, 0):,.0f} s ago"
+
+
+def _queues(stack: Stack) -> Iterator[tuple[Level, str]]:
+    waiting = _counts(stack, lambda name: name.endswith(QUEUE) and not name.endswith(DEAD_LETTERS))
+    yield "ok", ", ".join(f"{name.removesuffix(QUEUE)} {count:,}" for name, count in waiting.items()) + " messages"
+
+
+def _dead_letters(stack: Stack) -> Iterator[tuple[Level, str]]:
+    for name, count in _counts(stack, lambda name: name.endswith(DEAD_LETTERS)).items():
+        queue = name.removesuffix(DEAD_LETTERS)
+        if count:
+            yield (
+                "bad",
+                (
+                    f"{queue}: {count:,} messages failed five times. `dropbatch tail --since 1d` shows why; when "
+                    "fixed, `dropbatch redrive` sends them again."
+                ),
+            )
+        else:
+            yield "ok", f"{queue}: none"
+
+
+def _counts(stack: Stack, wanted: Callable[[str], bool]) -> dict[str, int]:
+    """About how many messages each queue holds."""
+    sqs, name = stack.client("sqs"), "ApproximateNumberOfMessages"
+    return {
+        output: int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+        for output, url in sorted(stack.outputs.items())
+        if wanted(output)
+    }
+
+
+def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
+    word = _control_word(stack)
+    if word == "pause":
+        yield "note", "The stack is paused by control/stack. `dropbatch resume` lifts it."
+    reasons: dict[str, tuple[int, str]] = {}
+    unfinished = 0
+    for _, status in history(stack, datetime.now(UTC) - timedelta(days=7)):
+        if status["state"] in FINAL_JOB_STATES:
+            continue
+        unfinished += 1
+        if waiting := status.get("waiting_for"):
+            count = reasons.get(waiting["code"], (0, ""))[0] + 1
+            reasons[waiting["code"]] = count, waiting["message"]
+        if unfinished == MAX_JOBS:
+            break
+    for code, (count, message) in sorted(reasons.items()):
+        yield ("note" if code == "paused" else "bad"), f"{count:,} jobs are waiting: {code}: {message}"
+    if not reasons and word != "pause":
+        yield "ok", f"no pause; {unfinished:,} unfinished jobs of the last 7 days"
+
+
+def _control_word(stack: Stack) -> str:
+    from botocore.exceptions import ClientError
+
+    try:
+        word: bytes = stack.s3.get_object(Bucket=stack.bucket, Key="control/stack")["Body"].read(100)
+    except ClientError as error:
+        if aws.is_missing(stack.s3, stack.bucket, "control/stack", error):
+            return ""
+        raise
+    return word.decode(errors="replace").strip()
+
+
+def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
+    found = stack.client("cloudwatch").describe_alarms(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM")
+    for alarm in found["MetricAlarms"]:
+        yield "bad", f"{alarm['AlarmName']}: {alarm.get('AlarmDescription') or alarm['StateReason']}"
+    if not found["MetricAlarms"]:
+        yield "ok", "none raised"
+
+
+def _models(stack: Stack) -> Iterator[tuple[Level, str]]:
+    model = _environment(stack).get("DEFAULT_MODEL", "")
+    if not model:
+        yield "ok", "no DefaultModel: each upload names its model"
+        return
+    if not is_listed(model):
+        yield "note", f"DefaultModel {model} is not in the list of `dropbatch models --all`."
+    elif not find_model(model).batch:
+        yield "bad", f"DefaultModel {model} does not take batches. `dropbatch models` lists those that do."
+    else:
+        yield "ok", f"DefaultModel {model}"
+
+
+def _environment(stack: Stack) -> dict[str, str]:
+    found = stack.client("lambda").get_function_configuration(FunctionName=stack.outputs["SubmitFunctionName"])
+    variables: dict[str, str] = found.get("Environment", {}).get("Variables", {})
+    return variables
+
+
+def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
+    import os
+
+    from dropbatch.cli.cloudflare import Api, check_token
+
+    token = os.environ.get("CLOUDFLARE_API_TOKEN", "")
+    if not token:
+        yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
+        return
+    environment = _environment(stack)
+    wrong = check_token(Api(environment["WORKERS_AI_BASE_URL"], environment["CLOUDFLARE_ACCOUNT_ID"], token))
+    yield (
+        ("bad", wrong)
+        if wrong
+        else ("ok", "the token of CLOUDFLARE_API_TOKEN may read Workers AI in the stack's account")
+    )
+
+
+CHECKS: dict[str, Callable[[Stack], Iterator[tuple[Level, str]]]] = {
+    "stack": _stack,
+    "clock": _clock,
+    "functions": _functions,
+    "tick": _tick,
+    "token": _token,
+    "models": _models,
+    "pauses": _pauses,
+    "queues": _queues,
+    "dead letters": _dead_letters,
+    "alarms": _alarms,
+}
+"""The checks, ordered so that a cause comes before its effects."""

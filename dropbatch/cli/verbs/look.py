@@ -1,0 +1,143 @@
+"""Look at jobs: `ls`, `status`, `wait`; and at models: `models`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
+from dropbatch.cli.exits import Exit
+from dropbatch.errors import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from decimal import Decimal
+
+    from dropbatch.jobs import Job
+
+STATES = ("splitting", "in_progress", "finalizing", "completed", "failed", "cancelled")
+
+
+@click.command()
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--since", callback=parse_since, default="7d", show_default=True, help="30m, 12h, 7d, or a date.")
+@as_json
+@pass_context
+def ls(context: Context, *, state: str | None, since: datetime, as_json: bool) -> None:
+    """List jobs, oldest first."""
+    from dropbatch.jobs import history
+
+    for job, status in history(context.stack, since):
+        if state and status["state"] != state:
+            continue
+        if as_json:
+            emit(status | {"job_id": job.id, "path": job.path})
+        else:
+            click.echo(_row(job, status))
+
+
+def _row(job: Job, status: dict[str, Any]) -> str:
+    counts = status.get("counts") or {}
+    total = counts.get("total")
+    done = counts.get("succeeded", 0) + counts.get("failed", 0)
+    records = f"{done:,}" if total is None or total == done else f"{done:,}/{total:,}"
+    failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
+    waiting = (status.get("waiting_for") or {}).get("code", "")
+    return f"{job.id}  {status['state']:<11}  {records:>15}  {failed:>12}  {job.path}  {waiting}".rstrip()
+
+
+@click.command()
+@click.argument("job")
+@as_json
+@pass_context
+def status(context: Context, *, job: str, as_json: bool) -> None:
+    """Show a job's status."""
+    from dropbatch.cli.progress import describe
+    from dropbatch.jobs import status_of
+
+    found = context.job(job)
+    current = status_of(context.stack, found)
+    if as_json:
+        emit(current)
+        return
+    for line in describe(found.id, current):
+        click.echo(line)
+    click.echo(f"s3://{context.stack.bucket}/{found.folder}")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@strict
+@as_json
+@pass_context
+def wait(context: Context, *, jobs: Sequence[str], strict: bool, as_json: bool) -> None:
+    """Wait until jobs are over."""
+    raise SystemExit(wait_and_report(context, context.jobs(jobs), strict=strict, as_json=as_json))
+
+
+def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:
+    """Wait until jobs are over and print how each ended; return the exit code.
+
+    Raises:
+        Error: the user interrupted it.
+    """
+    from dropbatch.cli.progress import Progress
+    from dropbatch.waiting import wait_until_over
+
+    try:
+        manifests = wait_until_over(context.stack, jobs, Progress())
+    except KeyboardInterrupt:
+        names = " ".join(job.id for job in jobs)
+        subject, them = ("The job continues", "it") if len(jobs) == 1 else ("The jobs continue", "them")
+        raise Interrupted(
+            f"\nInterrupted. {subject}. Watch {them} with `dropbatch wait {names}`, stop {them} with "
+            f"`dropbatch cancel {names}`.",
+        ) from None
+    code = Exit.DONE
+    for job_id, manifest in manifests.items():
+        if as_json:
+            emit(manifest)
+        elif manifest["error"]:
+            error = manifest["error"]
+            click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {error['message']}", err=True)
+        if manifest["state"] != "completed":
+            code = Exit.JOB_FAILED
+        elif strict and manifest["counts"]["failed"] and code is Exit.DONE:
+            code = Exit.SOME_FAILED
+    return code
+
+
+@click.command()
+@click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
+@as_json
+def models(*, all_: bool, as_json: bool) -> None:
+    """List models: task, prices per million tokens."""
+    from dropbatch.model_catalog import catalog, find_model
+
+    for model in sorted((find_model(one.id) for one in catalog().models), key=lambda one: one.id):
+        prices = (model.input_price, model.output_price)
+        if not all_ and not model.batch:
+            continue
+        if as_json:
+            emit(
+                {
+                    "id": model.id,
+                    "task": model.task or "unknown",
+                    "batch": model.batch,
+                    "input_price": prices[0] and str(prices[0]),
+                    "output_price": prices[1] and str(prices[1]),
+                    "priced_at": model.priced_at or None,
+                    "source": catalog().sources.get(model.price_source),
+                }
+            )
+            continue
+        click.echo(
+            f"{model.id:<46}  {model.task or 'unknown':<13}  {_price(prices[0]):>9} in  {_price(prices[1]):>9} out  "
+            f"{model.priced_at}".rstrip()
+        )
+
+
+def _price(dollars: Decimal | None) -> str:
+    return "-" if dollars is None else f"${dollars}"

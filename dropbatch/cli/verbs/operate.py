@@ -1,0 +1,138 @@
+"""For operators: `redrive`, `tail`, `doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context
+from dropbatch.cli.exits import Exit
+from dropbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+RUNTIME_FIELDS = frozenset(
+    {
+        "cold_start",
+        "exception_name",
+        "function_arn",
+        "function_memory_size",
+        "function_name",
+        "function_request_id",
+        "level",
+        "location",
+        "message",
+        "service",
+        "stack_trace",
+        "timestamp",
+        "xray_trace_id",
+    }
+)
+"""Fields of a log line that show where it comes from, not what happened; only `--json` prints them."""
+
+
+@click.command()
+@as_json
+@pass_context
+def redrive(context: Context, *, as_json: bool) -> None:
+    """Send messages of the dead-letter queues back to their queues."""
+    from dropbatch.cli.operators import redrive as redrive_queues
+
+    for queue, moved in redrive_queues(context.stack).items():
+        if as_json:
+            emit({"queue": queue, "moved": moved})
+        else:
+            click.echo(f"{queue:<8}{moved:>6,} messages")
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--since", callback=parse_since, default="10m", show_default=True, help="30m, 12h, 7d, or a date.")
+@click.option("--no-follow", is_flag=True, help="Print what has been logged so far, then exit.")
+@as_json
+@pass_context
+def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool, as_json: bool) -> None:
+    """Follow the functions' logs, of one job or of all."""
+    from dropbatch.cli.operators import log_lines
+
+    job_id = context.job(job).id if job else ""
+    for line in log_lines(context.stack, job_id, since.timestamp(), follow=not no_follow):
+        if as_json:
+            emit(line)
+        elif "message" in line:
+            click.echo(_log_line(line))
+
+
+def _log_line(line: dict[str, Any]) -> str:
+    shown = {name: value for name, value in line.items() if name not in RUNTIME_FIELDS and value not in (None, "")}
+    if "exception" in shown:
+        shown["exception"] = str(shown["exception"]).strip().rpartition("\n")[2]
+    fields = " ".join(f"{name}={value}" for name, value in shown.items())
+    return f"{line.get('timestamp', '')}  {line.get('level', ''):<7}  {line['message']}  {fields}".rstrip()
+
+
+LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
+
+
+@click.command()
+@click.option("--probe", is_flag=True, help="Ask the real API what its documentation leaves open. Needs no AWS.")
+@click.option("--model", default="@cf/baai/bge-small-en-v1.5", show_default=True, help="For --probe.")
+@click.option("--gateway", metavar="ID", help="For --probe: an AI Gateway of the account to try too.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("probe.json"),
+    show_default=True,
+    metavar="FILE",
+    help="For --probe: where to save the answers.",
+)
+@click.option("--yes", is_flag=True, help="For --probe: do not ask first.")
+@as_json
+@pass_context
+def doctor(
+    context: Context, *, probe: bool, model: str, gateway: str | None, output: Path, yes: bool, as_json: bool
+) -> None:
+    """Find what is wrong, and say what to do."""
+    if probe:
+        _probe(model, gateway, output, yes=yes, as_json=as_json)
+        return
+    from dropbatch.cli.doctor import examine
+
+    worst = Exit.DONE
+    for finding in examine(context.stack):
+        if finding.level == "bad":
+            worst = Exit.JOB_FAILED
+        if as_json:
+            emit({"check": finding.name, "level": finding.level, "message": finding.message})
+        else:
+            click.echo(f"{LEVELS[finding.level]:<5} {finding.name:<13} {finding.message}")
+    raise SystemExit(worst)
+
+
+def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json: bool) -> None:
+    import os
+
+    from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api
+    from dropbatch.cli.probe import COST, Prober, lines
+
+    missing = [name for name in ("CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN") if not os.environ.get(name)]
+    if missing:
+        raise UsageError(f"Set {' and '.join(missing)}.")
+    click.echo(COST.format(model=model), err=True)
+    if not yes and not click.confirm("Continue?", err=True):
+        raise SystemExit(Exit.DONE)
+    base_url = os.environ.get("WORKERS_AI_BASE_URL", DEFAULT_BASE_URL)
+    api = Api(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])
+    found = Prober(api, model, gateway, lambda text: click.echo(text, err=True)).run()
+    output.write_text(json.dumps(found, indent=1) + "\n")
+    if as_json:
+        emit(found)
+    else:
+        for line in lines(found):
+            click.echo(line)
+        click.echo(f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report.")

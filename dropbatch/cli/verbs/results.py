@@ -1,0 +1,112 @@
+"""Results: `get`, `retry`, `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
+from dropbatch.errors import Interrupted
+
+if TYPE_CHECKING:
+    from dropbatch.jobs import Job
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The folder; the job's id if not given.",
+)
+@click.option(
+    "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
+)
+@as_json
+@pass_context
+def get(context: Context, *, job: str, folder: Path | None, merged: bool, as_json: bool) -> None:
+    """Download a finished job's files. Resumes an interrupted download."""
+    found = context.job(job)
+    target = folder or Path(found.id)
+    get_files(context, found, target, as_json=as_json)
+    if not merged:
+        return
+    from dropbatch.merging import merge_retries
+
+    result = merge_retries(context.stack, found, target)
+    if as_json:
+        emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries})
+    else:
+        click.echo(f"{result.path}  answers replaced: {result.replaced:,}, retries: {result.retries:,}")
+
+
+def get_files(context: Context, job: Job, folder: Path, *, as_json: bool) -> None:
+    """Download a job's files and print their paths.
+
+    Raises:
+        Error: the job is not over, a file does not match the manifest, or the user interrupted it.
+    """
+    from dropbatch.cli.bars import FilesBar
+    from dropbatch.downloads import download
+
+    bar = FilesBar()
+    try:
+        files = download(context.stack, job, folder, bar.show)
+    except KeyboardInterrupt:
+        raise Interrupted("\nInterrupted. The same command resumes the download.") from None
+    finally:
+        bar.close()
+    for file in files:
+        if as_json:
+            emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched})
+        else:
+            click.echo(file.path)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--wait", is_flag=True, help="Wait until the new job is over.")
+@strict
+@as_json
+@pass_context
+def retry(context: Context, *, job: str, wait: bool, strict: bool, as_json: bool) -> None:
+    """Try a job's failed records again, as a new job."""
+    from dropbatch.cli.verbs.look import wait_and_report
+    from dropbatch.retries import retry as retry_job
+    from dropbatch.waiting import wait_for_job
+
+    uploaded = retry_job(context.stack, context.job(job))
+    made = wait_for_job(context.stack, uploaded)
+    if as_json:
+        emit({"path": uploaded.path, "job_id": made.id})
+    else:
+        click.echo(f"s3://{context.stack.bucket}/inbox/{uploaded.path}  job {made.id}")
+    if wait:
+        raise SystemExit(wait_and_report(context, [made], strict=strict, as_json=as_json))
+
+
+@click.command()
+@click.argument("job")
+@click.option("--open", "open_", is_flag=True, help="Open it in a browser.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Where to save it."
+)
+@as_json
+@pass_context
+def report(context: Context, *, job: str, open_: bool, output: Path | None, as_json: bool) -> None:
+    """Download a finished job's report page."""
+    from dropbatch.cli.reports import save_report
+
+    found = context.job(job)
+    path = save_report(context.stack, found, output or Path(f"{found.id}.html"))
+    if as_json:
+        emit({"job_id": found.id, "path": str(path)})
+    else:
+        click.echo(path)
+    if open_:
+        click.launch(str(path.resolve()))

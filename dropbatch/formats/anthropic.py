@@ -1,0 +1,104 @@
+"""Anthropic's message batches: `{"custom_id", "params"}` per line, and their results in Anthropic's form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dropbatch.formats.answers import read_answer
+from dropbatch.formats.base import (
+    NULL,
+    REFUSED_CODES,
+    BadRecordError,
+    Converted,
+    Json,
+    RecordFault,
+    begins,
+    encode,
+    json_text,
+    members_of,
+    one_line,
+    splice,
+    with_defaults,
+)
+from dropbatch.formats.bedrock_outputs import message_object
+from dropbatch.formats.openai import check_model
+from dropbatch.formats.requests import Endpoint, convert_body
+
+if TYPE_CHECKING:
+    from dropbatch.formats.base import BatchFacts, Outcome, Target
+
+OTHER_RESULTS = {"expired": b'{"type":"expired"}', "cancelled": b'{"type":"canceled"}'}
+"""Codes for which Anthropic has a type of result."""
+
+_LEFT_OUT = frozenset({"mcp_servers", "context_management", "cache_control", "speed"})
+
+
+class _Line(msgspec.Struct):
+    custom_id: msgspec.Raw = NULL
+    params: msgspec.Raw = NULL
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class AnthropicReader:
+    """Turns lines of a batch file into requests."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each line."""
+        return [self._convert(_decode_line(record)) for record in records]
+
+    def _convert(self, line: _Line) -> Converted | RecordFault:
+        try:
+            if not begins(line.custom_id, b'"'):
+                raise BadRecordError("custom_id", "It must be a string.")  # noqa: TRY301
+            params = members_of(line.params)
+            if params is None:
+                raise BadRecordError("params", "It must be an object: the request.")  # noqa: TRY301
+            check_model(params, self._target, "params")
+            params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
+            request = convert_body(params, Endpoint.CHAT, self._target, "params")
+        except BadRecordError as error:
+            return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
+        return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+
+
+class AnthropicWriter:
+    """Writes answers as Anthropic's batches do."""
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
+        """The record's line: its message, or how it failed."""
+        line = _line_of(outcome.record)
+        reference = line.custom_id if outcome.record else outcome.reference
+        custom_id = one_line(reference) if begins(reference, b'"') else b'""'
+        return splice([("custom_id", custom_id), ("result", _result(facts, outcome))]) + b"\n"
+
+    def request(self, record: bytes) -> bytes:
+        """The line itself."""
+        return one_line(record)
+
+
+def _line_of(record: bytes) -> _Line:
+    """A record's members; empty for one that could not be read."""
+    return _decode_line(record) if record and members_of(record) is not None else _Line()
+
+
+def _result(facts: BatchFacts, outcome: Outcome) -> Json:
+    if outcome.result is not None:
+        answer = read_answer(outcome.result)
+        made = message_object({}, facts, outcome.id, answer)
+        if made is None:
+            made = message_object({}, facts, outcome.id, answer._replace(text=json_text(outcome.result)))
+        return splice([("type", b'"succeeded"'), ("message", made or NULL)])
+    if outcome.code in OTHER_RESULTS:
+        return OTHER_RESULTS[outcome.code]
+    kind = "invalid_request_error" if outcome.code in REFUSED_CODES else "api_error"
+    error = encode({"type": kind, "message": outcome.message})
+    request_id = encode(facts.request_id or None)
+    inner = splice([("type", b'"error"'), ("error", error), ("request_id", request_id)])
+    return splice([("type", b'"errored"'), ("error", inner)])

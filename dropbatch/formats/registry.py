@@ -1,0 +1,172 @@
+"""The table of formats, `FORMATS`: a new format is a module and a line in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dropbatch.errors import UploadRefused
+from dropbatch.formats.anthropic import AnthropicReader, AnthropicWriter
+from dropbatch.formats.base import FileNames, Sign, Target, Task, one_line
+from dropbatch.formats.bedrock import BedrockReader, BedrockWriter, output_name
+from dropbatch.formats.gemini import GeminiReader, GeminiWriter
+from dropbatch.formats.native import NativeReader
+from dropbatch.formats.openai import OpenAIReader, OpenAIWriter
+from dropbatch.formats.requests import convert_defaults
+from dropbatch.formats.schemas import SCHEMAS
+from dropbatch.formats.tables import Columns, TableReader, TableWriter
+from dropbatch.formats.text import TextReader, text_request
+from dropbatch.model_catalog import find_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dropbatch.formats.base import Json, Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What there is to know about a format.
+
+    Attributes:
+        reader: makes what turns records into requests; None for a table.
+        writer: makes what writes the answers; None if they are written in the native format.
+        sign: the members by which its records are detected; None if only its name or an extension tells.
+        extension: of its uploads' keys; empty if it is known by its records.
+        delimiter: of a table's fields, unless the header has another.
+        describe: returns a record as JSON on one line, where no writer does.
+        names: the names of the result files for an upload's key.
+    """
+
+    reader: Callable[[Target], Reader] | None = None
+    writer: Callable[[Target], Writer] | None = None
+    sign: Sign | None = None
+    extension: str = ""
+    delimiter: bytes = b""
+    describe: Callable[[bytes], bytes] = one_line
+    names: Callable[[str], FileNames] = lambda _: FileNames()
+
+
+FORMATS = {
+    "native": Format(NativeReader),
+    "openai": Format(
+        OpenAIReader,
+        lambda target: OpenAIWriter(target.task),
+        Sign("body", beside=("custom_id", "url"), names_model=True),
+    ),
+    "anthropic": Format(
+        AnthropicReader, lambda _: AnthropicWriter(), Sign("params", beside=("custom_id",), names_model=True)
+    ),
+    "gemini": Format(GeminiReader, lambda _: GeminiWriter(), Sign("request", inside=("contents", "content"))),
+    "bedrock": Format(
+        BedrockReader,
+        lambda _: BedrockWriter(),
+        Sign("modelInput"),
+        names=lambda key: FileNames(output=output_name(key)),
+    ),
+    "csv": Format(extension=".csv", delimiter=b","),
+    "tsv": Format(extension=".tsv", delimiter=b"\t"),
+    "text": Format(
+        TextReader,
+        extension=".txt",
+        describe=text_request,
+        names=lambda _: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
+    ),
+}
+
+DELIMITERS = {name: known.delimiter for name, known in FORMATS.items() if known.delimiter}
+"""Formats whose records are rows."""
+ARRAYS = frozenset(name for name, known in FORMATS.items() if not known.extension)
+"""Formats whose records may be the elements of an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A file's format, and what that format needs to know.
+
+    Attributes:
+        format: one of `FORMATS`.
+        header: a table's first row, with its BOM, without line end; empty for others.
+        delimiter: between a table's fields; empty for the format's own.
+        answers: columns of a table's answers besides `answer`.
+    """
+
+    format: str
+    header: bytes = b""
+    delimiter: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> Columns:
+        """A table's columns.
+
+        Raises:
+            UploadRefused: `unknown_format`: the header cannot be read.
+        """
+        return Columns(self.header, self.delimiter.encode() or DELIMITERS[self.format], self.answers)
+
+
+def target_of(
+    model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None, system: str = ""
+) -> Target:
+    """What is known about a job's model, with the job's options."""
+    model = find_model(model_id)
+    return Target(
+        model=model_id,
+        task=model.task,
+        shape=model.shape,
+        images=model.images,
+        plain_schema=model.plain_schema,
+        template=template,
+        system=system,
+        defaults=defaults or {},
+        schema=SCHEMAS[model.schema],
+        dimensions=model.dimensions,
+    )
+
+
+def reader_of(form: Form, target: Target) -> Reader:
+    """The reader that turns a file's records into requests.
+
+    Raises:
+        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
+    """
+    if target.system and form.format in {*DELIMITERS, "text"} and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+        raise UploadRefused("bad_options", f"system: {target.model} is a model for {target.task} and takes none.")
+    if form.format != "native" and target.defaults:
+        target = replace(target, defaults=convert_defaults(target))
+    if form.format in DELIMITERS:
+        return TableReader(target, form.columns)
+    make = FORMATS[form.format].reader
+    assert make is not None  # noqa: S101 # Only tables have none.
+    return make(target)
+
+
+def writer_of(form: Form, target: Target) -> Writer | None:
+    """The writer of a file's answers; None if they are written in the native format."""
+    if form.format in DELIMITERS:
+        return TableWriter(form.columns)
+    make = FORMATS[form.format].writer
+    return make(target) if make else None
+
+
+def describer_of(form: Form) -> Callable[[bytes], bytes]:
+    """The function that returns a record as JSON on one line, for `errors.jsonl`."""
+    writer = writer_of(form, target_of(""))
+    return writer.request if writer else FORMATS[form.format].describe
+
+
+def file_names(form: Form, upload_key: str) -> FileNames:
+    """Names, content types and beginnings of a job's result files."""
+    if form.format in DELIMITERS:
+        columns = form.columns
+        kind = "text/csv; charset=utf-8" if form.format == "csv" else "text/tab-separated-values; charset=utf-8"
+        return FileNames(
+            output=f"output.{form.format}",
+            output_type=kind,
+            retry=f"retry.{form.format}",
+            retry_type=kind,
+            output_opening=columns.added_header() if form.header else b"",
+            retry_opening=columns.header + b"\n",
+        )
+    return FORMATS[form.format].names(upload_key)

@@ -1,0 +1,166 @@
+"""Names that the stack and its users share: the keys of objects, the ids and states of jobs.
+
+Job, batch and attempt determine every key. Nothing is found by listing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+
+INBOX, VALIDATE = "inbox/", "validate/"
+"""Where users put uploads to be processed, and uploads that are only to be checked."""
+MAX_KEY_BYTES = 1_024
+"""Maximum bytes of an S3 key."""
+STACK_CONTROL = "control/stack"
+JOB_RECORDS = "results/_jobs/"
+"""One small object for each job, written when the job is created: path, model, format."""
+JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_JOB_CONTROL = re.compile(f"control/jobs/({JOB_ID.pattern})")
+_MANIFEST = re.compile(f"results/.+/({JOB_ID.pattern})/manifest\\.json", re.DOTALL)
+MAX_PATH_BYTES = 900
+"""Maximum bytes of a path under `inbox/` that leaves room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
+
+JOB_ID_CHOICES = 8
+
+
+class JobState(StrEnum):
+    """States of a job; the last three are final."""
+
+    SPLITTING = "splitting"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
+def job_id(bucket: str, key: str, version: str, etag: str, last_modified: datetime, choice: int = 0) -> str:
+    """The id of the job for one upload, the same for every event of it.
+
+    Args:
+        bucket: the upload's bucket.
+        key: its decoded key.
+        version: its version id.
+        etag: its ETag, without quotes.
+        last_modified: of that version.
+        choice: which 8 hexadecimal digits of the digest: 0 unless another upload has that id.
+    """
+    digest = hashlib.sha256(f"{bucket}\0{key}\0{version}\0{etag}".encode()).hexdigest()
+    return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
+
+
+def upload_path(key: str) -> str:
+    """The path of an upload's key, under `inbox/` or `validate/`."""
+    return key.removeprefix(VALIDATE if is_validation(key) else INBOX)
+
+
+def is_validation(key: str) -> bool:
+    """Whether an upload is only to be checked."""
+    return key.startswith(VALIDATE)
+
+
+def is_upload(key: str) -> bool:
+    """Whether a key names an upload: it is not a folder marker, and no path segment begins with `_` or `.`."""
+    path = upload_path(key)
+    return (
+        key.startswith((INBOX, VALIDATE))
+        and bool(path)
+        and not path.endswith("/")
+        and not any(s[:1] in {"_", "."} for s in path.split("/"))
+    )
+
+
+def job_control(job: str) -> str:
+    """Key of the object with a user's command for a job."""
+    return f"control/jobs/{job}"
+
+
+def controlled_job(key: str) -> str | None:
+    """The job that a key under `control/` names; None if it names none."""
+    matched = _JOB_CONTROL.fullmatch(key)
+    return matched[1] if matched else None
+
+
+def named_job(text: str) -> str | None:
+    """The job that a text names: by its id, or by the key of its manifest; None if it names none."""
+    if JOB_ID.fullmatch(text):
+        return text
+    matched = _MANIFEST.fullmatch(text)
+    return matched[1] if matched else None
+
+
+def result(upload_key: str, job: str, name: str) -> str:
+    """Key of one result file of a job."""
+    path = upload_path(upload_key)
+    folder = "results/_validate" if is_validation(upload_key) else "results"
+    return f"{folder}/{'_long' if len(path.encode()) > MAX_PATH_BYTES else path}/{job}/{name}"
+
+
+def job_record(job: str) -> str:
+    """Key of the object that gives the path of a job's upload; listing these objects gives the history of jobs."""
+    return f"{JOB_RECORDS}{job}.json"
+
+
+def staging(job: str) -> str:
+    """The prefix of everything staged for a job."""
+    return f"staging/{job}/"
+
+
+def is_in_results(staged_key: str) -> bool:
+    """Whether the result files of a job that is over hold what is staged under a key: a part or a segment."""
+    name = staged_key.rpartition("/")[2]
+    return name.startswith("part-") or "/segments/" in staged_key
+
+
+def answer_columns(job: str) -> str:
+    """The columns that a table's answers have besides `answer`, as a JSON array."""
+    return f"staging/{job}/header-answers"
+
+
+def header(job: str) -> str:
+    """A table's first row, as written."""
+    return f"staging/{job}/header"
+
+
+def validation(job: str, turns: int) -> str:
+    """What the first turns of a validation have read."""
+    return f"staging/{job}/validation-{turns}"
+
+
+def staged(job: str, number: str, round_: int = 0) -> str:
+    """A batch's request body, its originals and its index, in one object (`shared.staged_batch`).
+
+    For a later round: the body of the records that are tried again, and their places in the first round's body.
+    """
+    return f"staging/{job}/{number}/request{f'-{round_}' if round_ else ''}"
+
+
+def receipt(job: str, number: str, attempt: int) -> str:
+    """The request_id of an accepted submit that the table did not record."""
+    return f"staging/{job}/{number}/receipt-{attempt}"
+
+
+def api_message(job: str, number: str, attempt: int) -> str:
+    """The API's message when it refused a submit, or failed an accepted batch."""
+    return f"staging/{job}/{number}/said-{attempt}"
+
+
+def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
+    """A finished reply as the API sent it; ordinal 0 is the submit itself, others are polls."""
+    return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"
+
+
+def part(job: str, number: str, attempt: int) -> str:
+    """A batch's result lines: output, errors and retry sections in one object."""
+    return f"staging/{job}/{number}/part-{attempt}"
+
+
+def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
+    """Joined sections of consecutive parts; while a segment grows, each of its lengths is a separate object."""
+    return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"

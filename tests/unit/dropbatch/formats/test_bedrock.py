@@ -1,0 +1,365 @@
+"""Bedrock's batch files: what is sent for a record, and the line that answers it."""
+
+import json
+from pathlib import Path
+
+import botocore.session
+import pytest
+from botocore.parsers import create_parser
+from botocore.validate import ParamValidator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
+from dropbatch.formats.bedrock import manifest_out, output_name
+from dropbatch.formats.registry import Form, file_names, reader_of, target_of, writer_of
+
+FILES = Path(__file__).parents[3] / "files"
+FORM = Form("bedrock")
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"
+GPT_OSS = "@cf/openai/gpt-oss-20b"
+BGE = "@cf/baai/bge-m3"
+FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400)
+
+TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
+CUT = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}]}
+CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
+VECTORS = {"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}
+
+MESSAGES = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hello"}]}
+CONVERSE = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
+
+
+def convert(model, model_input, **members):
+    written = json.dumps({**members, "modelInput": model_input}).encode()
+    (converted,) = reader_of(FORM, target_of(model)).convert([written])
+    return converted
+
+
+def sent(model, model_input):
+    converted = convert(model, model_input)
+    assert isinstance(converted, Converted), converted
+    return json.loads(converted.request)
+
+
+def line_of(model_input, result=None, code="", message="", id_=5, **members):
+    written = json.dumps({**members, "modelInput": model_input}).encode() if model_input is not None else b""
+    result = None if result is None else json.dumps(result).encode()
+    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(id_, b"null", written, result, code, message))
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    return json.loads(line)
+
+
+def output_of(model_input, result):
+    return line_of(model_input, result)["modelOutput"]
+
+
+# ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_record_id_is_reference():
+    converted = convert(LLAMA, MESSAGES, recordId="CALL0000001")
+    assert json.loads(converted.request)["external_reference"] == "CALL0000001"
+    assert bytes(converted.reference) == b'"CALL0000001"'
+
+
+def test_record_without_id_has_no_reference():
+    converted = convert(LLAMA, MESSAGES)
+    assert (b"external_reference" in converted.request, bytes(converted.reference)) == (False, b"null")
+
+
+def test_anthropic_system_becomes_message():
+    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
+    assert sent(LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}) == {
+        "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
+        "max_tokens": 9,
+        "stop": ["."],
+    }
+
+
+def test_converse_becomes_chat_request():
+    model_input = {
+        **CONVERSE,
+        "system": [{"text": "Be brief."}],
+        "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["."]},
+        "toolConfig": {
+            "tools": [{"toolSpec": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}],
+            "toolChoice": {"any": {}},
+        },
+    }
+    assert sent(LLAMA, model_input) == {
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["."],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+            }
+        ],
+        "tool_choice": "required",
+    }
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"}},
+        {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}},
+    ],
+)
+def test_image_is_rejected_for_text_only_model(image):
+    model_input = {"messages": [{"role": "user", "content": [image, {"text": "What?"}]}]}
+    (message,) = sent(SCOUT, model_input)["messages"]
+    assert message["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AAAA"}},
+        {"type": "text", "text": "What?"},
+    ]
+    fault = convert(LLAMA, model_input)
+    assert (fault.code, member_of(fault.message)) == ("bad_record", "modelInput.messages[0].content[0]")
+
+
+def test_titan_is_text_or_embeddings_by_models_task():
+    config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
+    assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
+    assert sent(GPT_OSS, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
+    assert sent(BGE, {"inputText": "x"}) == {"text": "x"}
+
+
+def test_coheres_texts_are_text():
+    assert sent(BGE, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
+
+
+def test_llama_prompt_keeps_name_limit_is_renamed():
+    assert sent(LLAMA, {"prompt": "x", "max_gen_len": 9}) == {"prompt": "x", "max_tokens": 9}
+
+
+def test_native_request_is_sent_as_written():
+    own = {"text": "Good morning", "target_lang": "es"}
+    assert sent("@cf/meta/m2m100-1.2b", own) == own
+
+
+@pytest.mark.parametrize(
+    ("model_input", "members", "member"),
+    [
+        ({**MESSAGES, "stream": True}, {}, "modelInput.stream"),
+        ({"inputText": "x", "dimensions": 256}, {}, "modelInput.dimensions"),
+        ({"texts": [1]}, {}, "modelInput.text"),
+        ("x", {}, "modelInput"),
+        (MESSAGES, {"recordId": 5}, "recordId"),
+        ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
+    ],
+)
+def test_record_that_does_not_fit_is_bad(model_input, members, member):
+    fault = convert(BGE if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
+    assert isinstance(fault, RecordFault)
+    assert (fault.code, member_of(fault.message)) == ("bad_record", member)
+
+
+# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_line_has_bedrocks_members():
+    line = line_of(MESSAGES, TEXT, recordId="CALL0000001")
+    assert (list(line), line["modelInput"], line["recordId"]) == (
+        ["modelInput", "modelOutput", "recordId"],
+        MESSAGES,
+        "CALL0000001",
+    )
+
+
+def test_missing_record_id_is_stable():
+    first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
+    assert first == again != other
+    assert len(first) == 11
+    assert first.isalnum()
+
+
+def test_model_input_is_copied_as_it_is_written():
+    written = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
+    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", written, b'{"response":"Hi"}'))
+    assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
+
+
+def test_titan_answers():
+    assert output_of({"inputText": "x"}, TEXT) == {
+        "inputTextTokenCount": 3,
+        "results": [{"tokenCount": 4, "outputText": "Hi", "completionReason": "FINISH"}],
+    }
+    assert output_of({"inputText": "x"}, CUT)["results"][0]["completionReason"] == "LENGTH"
+    assert output_of({"inputText": "x"}, VECTORS) == {
+        "embedding": [1, 2.5],
+        "embeddingsByType": {"float": [1, 2.5]},
+        "inputTextTokenCount": 0,
+    }
+
+
+def test_cohere_answers():
+    line = output_of({"texts": ["x", "y"]}, VECTORS)
+    assert (line["embeddings"], line["response_type"], line["texts"]) == (
+        [[1, 2.5], [3, 4]],
+        "embeddings_floats",
+        ["x", "y"],
+    )
+    typed = output_of({"texts": ["x", "y"], "embedding_types": ["float"]}, VECTORS)
+    assert (typed["embeddings"], typed["response_type"]) == ({"float": [[1, 2.5], [3, 4]]}, "embeddings_by_type")
+
+
+def test_anthropic_answers():
+    output = output_of(MESSAGES, TEXT)
+    assert output.pop("id").startswith("msg_")
+    assert output == {
+        "type": "message",
+        "role": "assistant",
+        "model": LLAMA,
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+    }
+    assert output_of(MESSAGES, CUT)["stop_reason"] == "max_tokens"
+    called = output_of(MESSAGES, CALL)
+    assert called["stop_reason"] == "tool_use"
+    assert called["content"] == [{"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}}]
+
+
+@pytest.mark.parametrize("result", [TEXT, CUT, CALL], ids=["text", "cut", "call"])
+def test_converse_answers_are_what_botocore_knows(result):
+    output = output_of(CONVERSE, result)
+    operation = botocore.session.get_session().get_service_model("bedrock-runtime").operation_model("Converse")
+    shape = operation.output_shape
+    required = {*shape.required_members}
+    assert output.keys() == required
+    assert not ParamValidator().validate(output, shape).has_errors()
+    body = json.dumps(output).encode()
+    parsed = create_parser("rest-json").parse({"status_code": 200, "headers": {}, "body": body}, shape)
+    del parsed["ResponseMetadata"]
+    assert parsed == output
+    assert output["metrics"] == {"latencyMs": 0}
+    assert output["stopReason"] in shape.members["stopReason"].enum
+
+
+def test_llama_answers():
+    model_input = {"prompt": "x", "max_gen_len": 9}
+    assert output_of(model_input, TEXT) == {
+        "generation": "Hi",
+        "prompt_token_count": 3,
+        "generation_token_count": 4,
+        "stop_reason": "stop",
+    }
+    assert output_of(model_input, CUT)["stop_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("model_input", "result"),
+    [({"prompt": "x"}, TEXT), ({"text": "x"}, {"translated_text": "y"}), ({"texts": ["x"]}, {"response": [{"id": 0}]})],
+)
+def test_other_answers_are_apis_own(model_input, result):
+    assert output_of(model_input, result) == result
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("bad_record", 400),
+        ("rejected", 400),
+        ("too_large", 400),
+        ("expired", 408),
+        ("inference_failed", 500),
+        ("missing_response", 500),
+        ("cancelled", 500),
+        ("internal", 500),
+    ],
+)
+def test_failed_record_has_error_instead_of_output(code, number):
+    line = line_of(MESSAGES, code=code, message="why", recordId="CALL0000001")
+    assert line == {
+        "modelInput": MESSAGES,
+        "error": {"errorCode": number, "errorMessage": "why"},
+        "recordId": "CALL0000001",
+    }
+
+
+@pytest.mark.parametrize("written", [b"", b"{", b"5", b"\xff"])
+def test_unreadable_line_has_no_input(written):
+    outcome = Outcome(5, b"null", written, None, "invalid_json", "why")
+    line = json.loads(writer_of(FORM, target_of(LLAMA)).line(FACTS, outcome))
+    assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (None, 400, 11)
+
+
+inputs = st.sampled_from(
+    [{"inputText": "x"}, {"texts": "x"}, MESSAGES, CONVERSE, {"prompt": "x", "max_gen_len": 1}, {}]
+)
+values = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["response", "choices", "message", "content", "tool_calls", "name", "usage", "data"]),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=15,
+)
+
+
+@given(model_input=inputs, result=values.filter(lambda one: one is not None))
+def test_any_answer_gives_one_line(model_input, result):
+    assert "modelOutput" in line_of(model_input, result)
+
+
+# ── the files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("inbox/a/calls.jsonl", "calls.jsonl.out"),
+        ("inbox/calls.jsonl.gz", "calls.jsonl.out"),
+        ("inbox/calls.jsonl.ZST", "calls.jsonl.out"),
+        ("inbox/" + "x" * 56, "x" * 56 + ".out"),
+        ("inbox/" + "x" * 57, "output.jsonl.out"),
+        ("inbox/" + "ä" * 29, "output.jsonl.out"),
+        ("inbox/manifest.json", "output.jsonl.out"),
+    ],
+)
+def test_output_is_named_after_upload(key, name):
+    assert output_name(key) == name
+    assert file_names(FORM, key).output == name
+
+
+def test_manifest_counts_as_bedrocks_does():
+    assert json.loads(manifest_out(10, 7, 3, 100, None)) == {
+        "totalRecordCount": 10,
+        "processedRecordCount": 10,
+        "successRecordCount": 7,
+        "errorRecordCount": 3,
+        "inputTokenCount": 100,
+        "outputTokenCount": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "members"),
+    [
+        ("messages", LLAMA, {"messages", "max_tokens"}),
+        ("converse", LLAMA, {"messages", "max_tokens", "top_p", "stop"}),
+        ("titan", LLAMA, {"prompt"}),
+        ("embeddings", BGE, {"text"}),
+        ("llama", LLAMA, {"prompt", "max_tokens", "temperature", "top_p"}),
+    ],
+)
+def test_bedrocks_own_examples_become_requests(name, model, members):
+    records = (FILES / f"bedrock-guide-{name}.jsonl").read_bytes().splitlines()
+    for converted, written in zip(reader_of(FORM, target_of(model)).convert(records), records, strict=True):
+        request = json.loads(converted.request)
+        assert members <= request.keys()
+        assert request.get("external_reference") == json.loads(written).get("recordId")
+        assert (
+            not {"inputText", "texts", "inferenceConfig", "textGenerationConfig", "anthropic_version"} & request.keys()
+        )
