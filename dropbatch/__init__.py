@@ -1,5 +1,24 @@
-"""The command line of Dropbatch.
+"""Dropbatch, the library: `Client` for a user's programs, and the rules that the stack's functions use too.
 
-It uses only the public interface: the bucket, the stack's outputs, logs, metrics and queues. It imports no code of the
-functions, so it can be installed without them.
+The functions import this package: it loads nothing until a name is used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dropbatch.client import Client
+    from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, UploadRefused, UsageError
+    from dropbatch.job import Job
+
+__all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "UploadRefused", "UsageError"]
+
+_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES.get(name, "dropbatch.errors")), name)

@@ -16,17 +16,18 @@ _UNKNOWN_KEY = {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClien
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 
 
-def session(endpoint_url: str = "", region: str = "") -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+def session(endpoint_url: str = "", *, region: str | None = None, profile: str | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
     """Return a factory of boto3 clients: `session()("s3")`.
 
     Args:
         endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
-        region: empty for the configured one.
+        region: None for the configured one.
+        profile: None for the configured one.
     """
     import boto3
 
     if not endpoint_url:
-        made = boto3.session.Session(region_name=region or None)
+        made = boto3.session.Session(region_name=region, profile_name=profile)
         return made.client
     made = boto3.session.Session("test", "test", region_name=region)
     return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)

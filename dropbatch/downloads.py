@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.errors import Error
-from dropbatch.jobs import manifest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dropbatch.jobs import Job
-    from dropbatch.stack import Stack
+    from dropbatch.job import Job
 
 CHUNK_BYTES = 1 << 20
 MAX_ATTEMPTS = 5
@@ -32,11 +30,10 @@ class Downloaded:
     fetched: int
 
 
-def download(stack: Stack, job: Job, folder: Path, progress: Callable[[str, int, int], None]) -> list[Downloaded]:
+def download(job: Job, folder: Path, progress: Callable[[str, int, int], None]) -> list[Downloaded]:
     """Download a job's files, its manifest last.
 
     Args:
-        stack: the stack.
         job: must be over.
         folder: created if it does not exist.
         progress: called with a file's name, the bytes on this machine, and its size.
@@ -44,16 +41,16 @@ def download(stack: Stack, job: Job, folder: Path, progress: Callable[[str, int,
     Raises:
         Error: the job is not over, or a file does not match the manifest.
     """
-    manifest = manifest_of(stack, job)
+    manifest = job.manifest()
     folder.mkdir(parents=True, exist_ok=True)
-    done = [download_file(stack, job, folder, entry, progress) for entry in manifest["files"]]
+    done = [download_file(job, folder, entry, progress) for entry in manifest["files"]]
     target = folder / "manifest.json"
     target.write_text(json.dumps(manifest, indent=1) + "\n")
     return [*done, Downloaded(target, target.stat().st_size, 0)]
 
 
 def download_file(
-    stack: Stack, job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
+    job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> Downloaded:
     """Download one file of a manifest, unless it is there already.
 
@@ -78,7 +75,7 @@ def download_file(
         if held >= size:
             break
         with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS), partial.open("ab") as file:
-            answer = stack.s3.get_object(Bucket=stack.bucket, Key=job.folder + name, Range=f"bytes={held}-")
+            answer = job.stack.s3.get_object(Bucket=job.stack.bucket, Key=job.folder + name, Range=f"bytes={held}-")
             for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
                 file.write(chunk)
                 digest.update(chunk)

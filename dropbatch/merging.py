@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 from dropbatch import aws
 from dropbatch.downloads import download_file
 from dropbatch.errors import Error, NotFound
-from dropbatch.jobs import find_job, manifest_of
+from dropbatch.jobs import find_job
 from dropbatch.names import JOB_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from dropbatch.jobs import Job
-    from dropbatch.stack import Stack
+    from dropbatch.job import Job
 
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8", "too_large"})
 """Codes of records that are in no retry file."""
@@ -43,47 +42,48 @@ class Merged:
     retries: int
 
 
-def merge_retries(stack: Stack, job: Job, folder: Path) -> Merged:
+def merge_retries(job: Job, folder: Path) -> Merged:
     """Write a job's output with the answers of its retries.
 
     Args:
-        stack: the stack.
         job: its files are in the folder.
         folder: where the merged output is written.
 
     Raises:
         Error: a retry is not over, or its records are not this job's.
     """
-    output = _file_of(manifest_of(stack, job), "output")
+    output = _file_of(job.manifest(), "output")
     if output is None:
         raise NotFound(f"Job {job.id} has no output.")
     name = Path(output["name"])
     target = folder / f"{name.stem}.merged{name.suffix}"
     with TemporaryDirectory(dir=folder) as scratch:
-        result = _merge_job(stack, job, Path(scratch), 0)
+        result = _merge_job(job, Path(scratch), 0)
         result.path.replace(target)
     return Merged(target, result.replaced, result.retries)
 
 
-def retries_of(stack: Stack, job: Job) -> list[Job]:
+def retries_of(job: Job) -> list[Job]:
     """The finished jobs that tried a job's failed records again, oldest first."""
     with aws.explained():
-        pages = stack.s3.get_paginator("list_objects_v2").paginate(Bucket=stack.bucket, Prefix=f"{job.folder}retries/")
+        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
+        )
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
     ids = sorted(key.rpartition("/")[2].removesuffix(".json") for key in keys)
-    return [find_job(stack, one) for one in ids if JOB_ID.fullmatch(one)]
+    return [find_job(job.stack, one) for one in ids if JOB_ID.fullmatch(one)]
 
 
-def _merge_job(stack: Stack, job: Job, scratch: Path, generation: int) -> Merged:
+def _merge_job(job: Job, scratch: Path, generation: int) -> Merged:
     """The job's output with the answers of its retries, as a new file in a folder for temporary files."""
     if generation >= MAX_GENERATIONS:
         raise Error(f"Job {job.id} is the {generation}th retry of a retry. Merge a later one.")
-    manifest = manifest_of(stack, job)
+    manifest = job.manifest()
     own = scratch / job.id
     own.mkdir()
     files = {kind: _file_of(manifest, kind) for kind in ("output", "errors", "retry")}
     fetched = {
-        kind: download_file(stack, job, own, entry, lambda *_: None).path
+        kind: download_file(job, own, entry, lambda *_: None).path
         for kind, entry in files.items()
         if entry and kind != "retry"
     }
@@ -92,8 +92,8 @@ def _merge_job(stack: Stack, job: Job, scratch: Path, generation: int) -> Merged
     if files["retry"] is None or "errors" not in fetched:
         return Merged(fetched["output"], 0, 0)
     current, replaced, retries = fetched["output"], set[int](), 0
-    for number, child in enumerate(retries_of(stack, job)):
-        newer = _merge_job(stack, child, scratch, generation + 1)
+    for number, child in enumerate(retries_of(job)):
+        newer = _merge_job(child, scratch, generation + 1)
         if not newer.path.exists():
             continue
         places = _places(fetched["errors"], files["retry"]["lines"], newer.path, child)

@@ -7,33 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.errors import NotFound
-from dropbatch.jobs import manifest_of
 from dropbatch.merging import kind_of
 from dropbatch.uploads import Uploaded, answers_of, uploaded_as
 
 if TYPE_CHECKING:
-    from dropbatch.jobs import Job
-    from dropbatch.stack import Stack
+    from dropbatch.job import Job
 
 
-def retry(stack: Stack, job: Job) -> Uploaded:
+def retry(job: Job) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata.
 
     Raises:
         Error: the job is not over, or none of its records can be tried again.
     """
-    manifest = manifest_of(stack, job)
+    manifest = job.manifest()
     names = [entry["name"] for entry in manifest["files"] if kind_of(entry) == "retry"]
     if not names:
         raise NotFound(f"Job {job.id} has no retry file: none of its records can be tried again.")
-    source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
+    source = {"Bucket": job.stack.bucket, "Key": job.folder + names[0]}
     path = retry_path(manifest["source"]["key"].removeprefix("inbox/"), PurePosixPath(names[0]).suffix)
     answers: list[dict[str, Any]]
-    with aws.explained(), answers_of(stack, "CopyObject", "CompleteMultipartUpload") as answers:
-        head = stack.s3.head_object(**source)
+    with aws.explained(), answers_of(job.stack, "CopyObject", "CompleteMultipartUpload") as answers:
+        head = job.stack.s3.head_object(**source)
         metadata = {"retry-of": job.id} | head.get("Metadata", {})
-        stack.s3.copy(
-            source, stack.bucket, f"inbox/{path}", ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"}
+        job.stack.s3.copy(
+            source, job.stack.bucket, f"inbox/{path}", ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"}
         )
     return uploaded_as(path, answers)
 

@@ -40,19 +40,35 @@ class Stack:
         """An S3 client."""
         return self.client("s3")
 
+    def read_json(self, key: str) -> dict[str, Any] | None:
+        """A JSON object of the bucket; None if it does not exist."""
+        from botocore.exceptions import ClientError
 
-def find_stack(name: str, *, local: bool) -> Stack:
+        with aws.explained():
+            try:
+                body = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+            except ClientError as error:
+                if aws.is_missing(self.s3, self.bucket, key, error):
+                    return None
+                raise
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+
+def find_stack(name: str, *, local: bool = False, region: str | None = None, profile: str | None = None) -> Stack:
     """The stack that the options name.
 
     Args:
         name: in CloudFormation.
         local: use the one that `make up` left running instead.
+        region: the AWS region; as boto3 finds it if not given.
+        profile: the AWS profile; as boto3 finds it if not given.
 
     Raises:
         Error: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
-        client, name = _local_client() if local else (aws.session(), name)
+        client, name = _local_client() if local else (aws.session(region=region, profile=profile), name)
         outputs = _outputs(client, name)
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
@@ -85,4 +101,4 @@ def _local_client() -> tuple[Any, str]:
             f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
             f"{ENVIRONMENT}.",
         ) from error
-    return aws.session(described["endpoint_url"], described["region"]), described.get("stack", DEFAULT_NAME)
+    return aws.session(described["endpoint_url"], region=described["region"]), described.get("stack", DEFAULT_NAME)

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.errors import Interrupted, NotFound
-from dropbatch.jobs import job_of_upload, read_json
+from dropbatch.jobs import job_of_upload
 from dropbatch.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.cli.progress import Progress
-    from dropbatch.jobs import Job
+    from dropbatch.job import Job
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -48,7 +48,7 @@ def wait_for_job(stack: Stack, uploaded: Uploaded) -> Job:
     )
 
 
-def wait_until_over(stack: Stack, jobs: Sequence[Job], progress: Progress) -> dict[str, dict[str, Any]]:
+def wait_until_over(jobs: Sequence[Job], progress: Progress | None = None) -> dict[str, dict[str, Any]]:
     """Show jobs until all are over.
 
     Returns:
@@ -61,11 +61,11 @@ def wait_until_over(stack: Stack, jobs: Sequence[Job], progress: Progress) -> di
         for job in jobs:
             if job.id in manifests:
                 continue
-            current = read_json(stack, f"{job.folder}status.json") or statuses[job.id]
+            current = job.stack.read_json(f"{job.folder}status.json") or statuses[job.id]
             statuses[job.id] = current
             # The last status.json is written moments after the manifest.
             if current["state"] in FINAL_JOB_STATES | {"finalizing"} or current.get("fraction_done") == 1:
-                manifest = read_json(stack, f"{job.folder}manifest.json")
+                manifest = job.stack.read_json(f"{job.folder}manifest.json")
                 if manifest:
                     manifests[job.id] = manifest
                     statuses[job.id] = current | {
@@ -75,11 +75,13 @@ def wait_until_over(stack: Stack, jobs: Sequence[Job], progress: Progress) -> di
                         "waiting_for": None,
                         "pending": None,
                     }
-        progress.show(statuses)
+        if progress:
+            progress.show(statuses)
         if len(manifests) == len(jobs):
             return manifests
         until = time.monotonic() + pause
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, REDRAW_SECONDS))
-            progress.redraw()
+            if progress:
+                progress.redraw()
         pause = min(pause * 1.1, MAX_READ_SECONDS)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.cli.doctor import examine
 from dropbatch.cli.progress import Progress
 from dropbatch.errors import Error
-from dropbatch.jobs import Job, job_of_upload, read_json
+from dropbatch.jobs import job_of_upload
 from dropbatch.names import FINAL_JOB_STATES
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
+    from dropbatch.job import Job
     from dropbatch.stack import Stack
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
@@ -77,9 +78,9 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     while time.monotonic() < ends:
         job = job or job_of_upload(stack, path, answer["VersionId"], answer["ETag"].strip('"'))
         if job:
-            status = read_json(stack, f"{job.folder}status.json") or status
+            status = stack.read_json(f"{job.folder}status.json") or status
             progress.show({path: status})
-            if status["state"] in FINAL_JOB_STATES and (manifest := read_json(stack, f"{job.folder}manifest.json")):
+            if status["state"] in FINAL_JOB_STATES and (manifest := stack.read_json(f"{job.folder}manifest.json")):
                 return job, manifest
             waiting = status.get("waiting_for") or {"code": ""}
             if waiting["code"] in ENDLESS:

@@ -11,7 +11,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dropbatch.jobs import Job
+    from dropbatch.client import Client
+    from dropbatch.job import Job
     from dropbatch.stack import Stack
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -22,20 +23,25 @@ class Context:
 
     def __init__(self, name: str, *, local: bool) -> None:
         self.name, self.local = name, local
-        self._stack: Stack | None = None
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client of the stack, made when it is first needed.
+
+        Raises:
+            Error: the stack does not exist, or the caller may not look it up.
+        """
+        from dropbatch.client import Client
+
+        if self._client is None:
+            self._client = Client(self.name, local=self.local)
+        return self._client
 
     @property
     def stack(self) -> Stack:
-        """The stack, looked up when it is first needed.
-
-        Raises:
-            Error: it does not exist, or the caller may not look it up.
-        """
-        from dropbatch.stack import find_stack
-
-        if self._stack is None:
-            self._stack = find_stack(self.name, local=self.local)
-        return self._stack
+        """The stack."""
+        return self.client.stack
 
     def jobs(self, names: Iterable[str]) -> list[Job]:
         """The jobs with these names.
@@ -43,9 +49,7 @@ class Context:
         Raises:
             Error: one does not exist.
         """
-        from dropbatch.jobs import find_job
-
-        return [find_job(self.stack, name) for name in names]
+        return [self.client.job(name) for name in names]
 
     def job(self, name: str) -> Job:
         """The job with this name.

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from dropbatch import aws
 from dropbatch.downloads import CHUNK_BYTES
 from dropbatch.errors import Error, NotFound
-from dropbatch.jobs import job_of_upload, manifest_of, read_json
+from dropbatch.jobs import job_of_upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dropbatch.jobs import Job
+    from dropbatch.job import Job
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -22,7 +22,7 @@ VALIDATION_SECONDS = 3_600.0
 READ_SECONDS = 1.0
 
 
-def save_report(stack: Stack, job: Job, path: Path) -> Path:
+def save_report(job: Job, path: Path) -> Path:
     """Download a finished job's report page.
 
     Raises:
@@ -30,7 +30,8 @@ def save_report(stack: Stack, job: Job, path: Path) -> Path:
     """
     from botocore.exceptions import ClientError
 
-    manifest_of(stack, job)
+    stack = job.stack
+    job.manifest()
     key = f"{job.folder}report.html"
     with aws.explained():
         try:
@@ -54,7 +55,7 @@ def wait_for_validation(stack: Stack, uploaded: Uploaded) -> dict[str, Any]:
     deadline = time.monotonic() + VALIDATION_SECONDS
     while time.monotonic() < deadline:
         job = job_of_upload(stack, uploaded.path, uploaded.version, uploaded.etag, folder="validate")
-        if job and (report := read_json(stack, f"{job.folder}report.json")):
+        if job and (report := stack.read_json(f"{job.folder}report.json")):
             return report
         time.sleep(READ_SECONDS)
     raise Error(f"There is no report of {uploaded.path} yet. `dropbatch doctor` looks for the cause.")

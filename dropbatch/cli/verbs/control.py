@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 @pass_context
 def cancel(context: Context, *, jobs: Sequence[str], now: bool, as_json: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
-    from dropbatch.control import control_job
-
-    word: Literal["cancel", "cancel now"] = "cancel now" if now else "cancel"
     for job in context.jobs(jobs):
-        control_job(context.stack, job.id, word)
+        job.cancel(now=now)
         if as_json:
-            emit({"job_id": job.id, "control": word})
+            emit({"job_id": job.id, "control": "cancel now" if now else "cancel"})
         else:
             click.echo(f"{job.id}  is being cancelled")
 
@@ -53,13 +50,10 @@ def resume(context: Context, *, job: str | None, as_json: bool) -> None:
 
 
 def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str, *, as_json: bool) -> None:
-    from dropbatch.control import control_job, control_stack
-
-    job_id = context.job(job).id if job else None
-    if job_id is None:
-        control_stack(context.stack, word)
-    else:
-        control_job(context.stack, job_id, word)
+    found = context.job(job) if job else None
+    target = found or context.client
+    target.resume() if word == "run" else target.pause()
+    job_id = found.id if found else None
     if as_json:
         emit({"job_id": job_id, "control": word})
     else:

@@ -9,15 +9,16 @@ import click
 from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
 from dropbatch.cli.exits import Exit
 from dropbatch.errors import Interrupted
+from dropbatch.names import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from decimal import Decimal
 
-    from dropbatch.jobs import Job
+    from dropbatch.job import Job
 
-STATES = ("splitting", "in_progress", "finalizing", "completed", "failed", "cancelled")
+STATES = tuple(JobState)
 
 
 @click.command()
@@ -55,10 +56,9 @@ def _row(job: Job, status: dict[str, Any]) -> str:
 def status(context: Context, *, job: str, as_json: bool) -> None:
     """Show a job's status."""
     from dropbatch.cli.progress import describe
-    from dropbatch.jobs import status_of
 
     found = context.job(job)
-    current = status_of(context.stack, found)
+    current = found.status()
     if as_json:
         emit(current)
         return
@@ -74,10 +74,10 @@ def status(context: Context, *, job: str, as_json: bool) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], strict: bool, as_json: bool) -> None:
     """Wait until jobs are over."""
-    raise SystemExit(wait_and_report(context, context.jobs(jobs), strict=strict, as_json=as_json))
+    raise SystemExit(wait_and_report(context.jobs(jobs), strict=strict, as_json=as_json))
 
 
-def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:
+def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:
     """Wait until jobs are over and print how each ended; return the exit code.
 
     Raises:
@@ -87,7 +87,7 @@ def wait_and_report(context: Context, jobs: Sequence[Job], *, strict: bool, as_j
     from dropbatch.waiting import wait_until_over
 
     try:
-        manifests = wait_until_over(context.stack, jobs, Progress())
+        manifests = wait_until_over(jobs, Progress())
     except KeyboardInterrupt:
         names = " ".join(job.id for job in jobs)
         subject, them = ("The job continues", "it") if len(jobs) == 1 else ("The jobs continue", "them")

@@ -81,10 +81,10 @@ def put(
         else:
             click.echo(f"s3://{context.stack.bucket}/inbox/{path}" + (f"  job {jobs[-1].id}" if jobs else ""))
     if jobs:
-        code = wait_and_report(context, jobs, strict=strict, as_json=as_json)
+        code = wait_and_report(jobs, strict=strict, as_json=as_json)
         if folder:
             for job in jobs:
-                get_files(context, job, folder / job.id if len(jobs) > 1 else folder, as_json=as_json)
+                get_files(job, folder / job.id if len(jobs) > 1 else folder, as_json=as_json)
         raise SystemExit(code)
 
 

@@ -11,7 +11,7 @@ from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
 from dropbatch.errors import Interrupted
 
 if TYPE_CHECKING:
-    from dropbatch.jobs import Job
+    from dropbatch.job import Job
 
 
 @click.command()
@@ -33,30 +33,29 @@ def get(context: Context, *, job: str, folder: Path | None, merged: bool, as_jso
     """Download a finished job's files. Resumes an interrupted download."""
     found = context.job(job)
     target = folder or Path(found.id)
-    get_files(context, found, target, as_json=as_json)
+    get_files(found, target, as_json=as_json)
     if not merged:
         return
     from dropbatch.merging import merge_retries
 
-    result = merge_retries(context.stack, found, target)
+    result = merge_retries(found, target)
     if as_json:
         emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries})
     else:
         click.echo(f"{result.path}  answers replaced: {result.replaced:,}, retries: {result.retries:,}")
 
 
-def get_files(context: Context, job: Job, folder: Path, *, as_json: bool) -> None:
+def get_files(job: Job, folder: Path, *, as_json: bool) -> None:
     """Download a job's files and print their paths.
 
     Raises:
         Error: the job is not over, a file does not match the manifest, or the user interrupted it.
     """
     from dropbatch.cli.bars import FilesBar
-    from dropbatch.downloads import download
 
     bar = FilesBar()
     try:
-        files = download(context.stack, job, folder, bar.show)
+        files = job.download(folder, bar.show)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
     finally:
@@ -77,17 +76,14 @@ def get_files(context: Context, job: Job, folder: Path, *, as_json: bool) -> Non
 def retry(context: Context, *, job: str, wait: bool, strict: bool, as_json: bool) -> None:
     """Try a job's failed records again, as a new job."""
     from dropbatch.cli.verbs.look import wait_and_report
-    from dropbatch.retries import retry as retry_job
-    from dropbatch.waiting import wait_for_job
 
-    uploaded = retry_job(context.stack, context.job(job))
-    made = wait_for_job(context.stack, uploaded)
+    made = context.job(job).retry()
     if as_json:
-        emit({"path": uploaded.path, "job_id": made.id})
+        emit({"path": made.path, "job_id": made.id})
     else:
-        click.echo(f"s3://{context.stack.bucket}/inbox/{uploaded.path}  job {made.id}")
+        click.echo(f"s3://{context.stack.bucket}/inbox/{made.path}  job {made.id}")
     if wait:
-        raise SystemExit(wait_and_report(context, [made], strict=strict, as_json=as_json))
+        raise SystemExit(wait_and_report([made], strict=strict, as_json=as_json))
 
 
 @click.command()
@@ -103,7 +99,7 @@ def report(context: Context, *, job: str, open_: bool, output: Path | None, as_j
     from dropbatch.cli.reports import save_report
 
     found = context.job(job)
-    path = save_report(context.stack, found, output or Path(f"{found.id}.html"))
+    path = save_report(found, output or Path(f"{found.id}.html"))
     if as_json:
         emit({"job_id": found.id, "path": str(path)})
     else:

@@ -57,7 +57,7 @@ class CommandLine:
         }
         described = TEMPLATE | {"Outputs": {name: {"Value": value} for name, value in outputs.items()}}
         client("cloudformation").create_stack(StackName="dropbatch", TemplateBody=json.dumps(described))
-        self.monkeypatch.setattr(dropbatch.aws, "session", lambda *_: client)
+        self.monkeypatch.setattr(dropbatch.aws, "session", lambda *_, **__: client)
         self.monkeypatch.setattr(waiting.time, "sleep", self._sleep)  # type: ignore[attr-defined] # The module that waiting imports.
         self._ticked = 0.0
 

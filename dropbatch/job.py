@@ -1,0 +1,134 @@
+"""A job as its user sees it: status, manifest, results, commands. Everything is read from the bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dropbatch import aws
+from dropbatch import names as keys
+from dropbatch.errors import JobFailed, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dropbatch.downloads import Downloaded
+    from dropbatch.stack import Stack
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job.
+
+    Attributes:
+        id: its id.
+        folder: the prefix of its results; ends in a slash.
+    """
+
+    stack: Stack = field(repr=False, compare=False)
+    id: str
+    folder: str
+
+    @property
+    def path(self) -> str:
+        """The upload's path under `inbox/`."""
+        return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
+
+    def status(self) -> dict[str, Any]:
+        """The job's status.json.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        found = self.stack.read_json(f"{self.folder}status.json")
+        if found is None:
+            raise NotFound(f"There is no job {self.id} under {self.folder}.")
+        return found
+
+    def manifest(self) -> dict[str, Any]:
+        """The finished job's manifest.
+
+        Raises:
+            NotFound: the job does not exist, or is not over.
+        """
+        found = self.stack.read_json(f"{self.folder}manifest.json")
+        if found is None:
+            self.status()
+            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `dropbatch wait {self.id}`.")
+        return found
+
+    def wait(self, *, check: bool = False) -> str:
+        """Wait until the job is over.
+
+        Args:
+            check: raise an error unless the job is completed.
+
+        Returns:
+            The final state: `completed`, `failed` or `cancelled`.
+
+        Raises:
+            JobFailed: `check` was given, and the job failed or was cancelled.
+        """
+        from dropbatch.waiting import wait_until_over
+
+        manifest = wait_until_over([self])[self.id]
+        if check and manifest["state"] != keys.JobState.COMPLETED:
+            error = manifest["error"] or {}
+            raise JobFailed(f"Job {self.id} is {manifest['state']}: {error.get('code')}: {error.get('message')}")
+        state: str = manifest["state"]
+        return state
+
+    def download(
+        self, folder: str | Path, progress: Callable[[str, int, int], None] = lambda *_: None
+    ) -> list[Downloaded]:
+        """Download the finished job's files into a folder.
+
+        Args:
+            folder: created if it does not exist.
+            progress: called with a file's name, the bytes on this machine, and its size.
+
+        Raises:
+            Error: the job is not over, or a file does not match the manifest.
+        """
+        from pathlib import Path as LocalPath
+
+        from dropbatch.downloads import download
+
+        return download(self, LocalPath(folder), progress)
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Cancel the job. Answers that have arrived are kept.
+
+        Args:
+            now: do not wait for batches that Workers AI has accepted; they may still be billed.
+        """
+        self._command("cancel now" if now else "cancel")
+
+    def pause(self) -> None:
+        """Submit nothing more until the job is resumed; accepted batches are collected."""
+        self._command("pause")
+
+    def resume(self) -> None:
+        """Resume the paused job."""
+        self._command("run")
+
+    def retry(self) -> Job:
+        """Try the failed records again, as a new job.
+
+        Raises:
+            NotFound: the job is not over, or none of its records can be tried again.
+        """
+        from dropbatch.retries import retry
+        from dropbatch.waiting import wait_for_job
+
+        return wait_for_job(self.stack, retry(self))
+
+    def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
+        with aws.explained():
+            self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode())
+
+
+def job_at(stack: Stack, path: str, job_id: str) -> Job:
+    """The job of an upload at a path under `inbox/`."""
+    return Job(stack, job_id, keys.result(keys.INBOX + path, job_id, ""))
