@@ -5,6 +5,7 @@ Every fault is a fault of the whole upload. Its message names the member, what i
 
 from __future__ import annotations
 
+import base64
 import difflib
 import re
 from decimal import Decimal, InvalidOperation
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.errors import UploadRefused
+from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.base import UNDECODABLE, begins, members_of
 from dropbatch.formats.registry import FORMATS
 
@@ -25,6 +26,8 @@ FORMAT_NAMES = tuple(FORMATS)
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10
 """Bytes of a job's resolved options as JSON."""
+MAX_METADATA_BYTES = 2_048
+"""S3's limit for the metadata of one object."""
 MAX_DEADLINE_HOURS = 30 * 24
 MAX_DOLLARS = Decimal(1_000_000_000)
 MAX_TAGS = 16
@@ -199,6 +202,7 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _ENCODED_WORD = re.compile(r"=\?[A-Za-z0-9_-]+\?[bqBQ]\?[^?]*\?=")
 
 
@@ -210,6 +214,47 @@ def _unfolded(value: str) -> str:
         return str(make_header(decode_header(value)))
     except (HeaderParseError, UnicodeDecodeError, LookupError, ValueError):
         raise _WrongValueError("It cannot be decoded as RFC 2047 text.") from None
+
+
+def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
+    """The metadata of an upload with these options: what `metadata_options` reads back as they were given.
+
+    Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools write it.
+
+    Args:
+        options: by name, with `_` or `-`. Text stays as it is; anything else is written as JSON.
+
+    Raises:
+        UsageError: an option is unknown or has a wrong value, or all of them together are too large.
+    """
+    metadata: dict[str, str] = {}
+    for written, value in options.items():
+        name = written.strip().replace("-", "_")
+        if name not in _PARSERS:
+            raise UsageError(f"There is no option {written!r}. {_one_of(OPTIONS)}{_nearest(name, OPTIONS)}")
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if not text.isascii() and _LONE_SURROGATE.search(text):
+            raise UsageError(f"{written}: It has a character that is not Unicode text.")
+        if name in {"template", "system"} and (text.startswith('"') or text != text.strip()):
+            text = msgspec.json.encode(text).decode()  # Otherwise it would be read as JSON, or without its blanks.
+        metadata[name.replace("_", "-")] = _header(text)
+    try:
+        metadata_options(metadata)
+    except UploadRefused as fault:
+        raise UsageError(fault.message.replace("x-amz-meta-", "")) from None
+    size = sum(len(name) + len(value) for name, value in metadata.items())
+    if size > MAX_METADATA_BYTES:
+        raise UsageError(
+            f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
+            f"Put them in an {OPTIONS_FILE} in the upload's folder."
+        )
+    return metadata
+
+
+def _header(text: str) -> str:
+    if text.isascii() and text.isprintable() and text == text.strip() and not _ENCODED_WORD.search(text):
+        return text
+    return f"=?utf-8?b?{base64.b64encode(text.encode()).decode()}?="
 
 
 def file_options(content: bytes) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.header import Header
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
@@ -17,14 +15,6 @@ if TYPE_CHECKING:
 
     from dropbatch.stack import Stack
 
-OPTIONS = (
-    *("model", "format", "template", "delimiter", "system", "defaults"),
-    *("deadline-hours", "max-failed-fraction", "max-cost", "tags"),
-)
-"""The members of an upload's metadata that Dropbatch reads."""
-MAX_METADATA_BYTES = 2_048
-"""S3's limit for one object."""
-
 
 @dataclass(frozen=True)
 class Uploaded:
@@ -33,32 +23,6 @@ class Uploaded:
     path: str
     version: str
     etag: str
-
-
-def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Options as S3 metadata: non-ASCII text becomes encoded words (RFC 2047), as S3's own tools write it.
-
-    Raises:
-        Error: an option is unknown, or all of them together are too large.
-    """
-    for name in options:
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, 1)
-            meant = f" Did you mean {near[0]!r}?" if near else f" The options are {', '.join(OPTIONS)}."
-            raise UsageError(f"There is no option {name!r}.{meant}")
-    encoded = {name: _encoded(value) for name, value in options.items()}
-    size = sum(len(name) + len(value) for name, value in encoded.items())
-    if size > MAX_METADATA_BYTES:
-        raise UsageError(
-            f"The options take {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for an object. "
-            "Put them in an _options.json in the upload's folder.",
-        )
-    return encoded
-
-
-def _encoded(value: str) -> str:
-    plain = value.isascii() and value.isprintable() and value == value.strip() and not value.startswith("=?")
-    return value if plain else Header(value, "utf-8", maxlinelen=100_000).encode(linesep="")
 
 
 def upload(

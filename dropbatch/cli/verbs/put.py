@@ -128,7 +128,7 @@ def _upload(context: Context, file: Path, path: str, metadata: dict[str, str], f
 
 
 def _metadata(model: str | None, format_: str | None, template: str | None, options: Sequence[str]) -> dict[str, str]:
-    from dropbatch.uploads import metadata_of
+    from dropbatch.options import metadata_of
 
     given = {"model": model, "format": format_, "template": template}
     pairs = {name: value for name, value in given.items() if value is not None}
@@ -136,7 +136,7 @@ def _metadata(model: str | None, format_: str | None, template: str | None, opti
         name, separator, value = option.partition("=")
         if not separator:
             raise UsageError(f"-o {option}: write it as NAME=VALUE.")
-        pairs[name.strip().replace("_", "-")] = value
+        pairs[name] = value
     return metadata_of(pairs)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.errors import UploadRefused
+from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.native import merge_defaults
 from dropbatch.options import (
     MAX_OPTIONS_BYTES,
@@ -16,6 +16,7 @@ from dropbatch.options import (
     decode_options,
     encode_options,
     file_options,
+    metadata_of,
     metadata_options,
     named_options,
     options_keys,
@@ -222,3 +223,43 @@ def test_own_members_precede_defaults(request, defaults):
     merged = merge_defaults(raw, {name: json.dumps(value).encode() for name, value in defaults.items()})
     assert json.loads(merged) == {**defaults, **request}
     assert merged.startswith(raw[:-1])
+
+
+# ── what a user gives arrives ────────────────────────────────────────────────────────────────────────────────────────
+
+AWKWARD = st.one_of(
+    st.text(min_size=1, max_size=200),
+    st.text(alphabet=" \t\r\n\"\\'{}=?b\x00\x85\u2028é", min_size=1, max_size=40),
+    st.sampled_from(['"x" {a}', "About {policy}:\n{content}", " x ", "=?utf-8?b?YQ==?=", "x" * 1_900, "é" * 700]),
+)
+
+
+@given(AWKWARD, st.sampled_from(["template", "system"]))
+def test_text_arrives_as_given(text, name):
+    (header,) = metadata_of({name: text}).values()
+
+    assert header.isascii()
+    assert header.isprintable()
+    assert header == header.strip()
+    assert metadata_options({name: header}) == {name: text}
+
+
+@pytest.mark.parametrize("given", [EVERYTHING, {"deadline-hours": "1.5", "tags": '{"team":"é"}', "delimiter": "tab"}])
+def test_options_arrive_as_given(given):
+    found = resolve([metadata_options(metadata_of(given))])
+
+    assert found == resolve([in_file(**given)]) if given is EVERYTHING else found.tags == {"team": "é"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"modle": "x"}, "Did you mean model?"),
+        ({"max_cost": "much"}, "max-cost: It must be a number of US dollars"),
+        ({"system": "x" * 2_100}, "Put them in an _options.json"),
+        ({"template": "\ud800"}, "not Unicode text"),
+    ],
+)
+def test_wrong_option_is_refused_at_call(given, says):
+    with pytest.raises(UsageError, match=says.replace("?", r"\?")):
+        metadata_of(given)
