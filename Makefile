@@ -44,7 +44,7 @@ test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write t
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.support.fault_table
 
-coverage: .venv/.stamp ## line and branch coverage of functions/ and shared/ by the everyday tests, with a floor
+coverage: .venv/.stamp ## line and branch coverage of what the functions run by the everyday tests, with a floor
 	@mkdir -p .local/coverage
 	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/integration tests/journeys
 
@@ -190,7 +190,7 @@ wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install fr
 
 DROPBATCH_BUILD ?= arm64
 # What the functions use of the library; it imports nothing but the standard library and msgspec.
-RULES := __init__.py errors.py names.py options.py model_catalog.py model_catalog.json cost.py formats
+RULES := __init__.py errors.py names.py options.py model_catalog.py model_catalog.json cost.py formats records
 LAMBDA_PYTHON := 3.13
 # These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags listed here.
 TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64

@@ -24,11 +24,11 @@ from bench.meter import (
     Meter,
     measure,
 )
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS, max_records
+from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
-from functions.submit.batch_limits import FIRST_BATCH_RECORDS, max_records
 from local.template import default, properties, template
 from shared.ledger.item_keys import LIFE_SECONDS
-from shared.models import SplitPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

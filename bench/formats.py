@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from bench.timing import ratio, take_turns
 from dropbatch.formats.base import BatchFacts
 from dropbatch.formats.registry import Form, describer_of, reader_of, target_of, writer_of
+from dropbatch.records.convert import cut_converted
+from dropbatch.records.cut import Cut, cut
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.poll.batch.join import join, sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
-from functions.submit.records.convert import cut_converted
-from functions.submit.records.cut import Cut, cut
-from functions.submit.records.stream import RANGE_BYTES
-from shared.models import Checkpoint, SplitPlan
+from functions.submit.stream import RANGE_BYTES
 from shared.workers_ai.results import parse_answer
 
 if TYPE_CHECKING:

@@ -27,10 +27,11 @@ from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, share_of
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging
-from functions.submit.records import stream as reading
+from functions.submit import stream as reading
 from functions.submit.split import split
 from functions.submit.turn import take_turn
 from shared.aws.object_store import ObjectStore
@@ -38,7 +39,7 @@ from shared.aws.queues import Queues
 from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.ledger.item_keys import job_key
-from shared.models import Batch, Job, SplitPlan, Upload
+from shared.models import Batch, Job, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

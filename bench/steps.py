@@ -23,12 +23,14 @@ from filesplit.split import Split
 
 from bench.inputs import MODEL
 from dropbatch.names import JobState
+from dropbatch.records.cut import Cut, cut
+from dropbatch.records.index import RecordIndex
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.poll.batch.collect import StoredReply, collect
-from functions.submit.records.cut import Cut, cut
-from functions.submit.records.stream import RANGE_BYTES
-from shared.models import Batch, BatchState, Checkpoint, Job, SplitPlan, Upload
+from functions.submit.stream import RANGE_BYTES
+from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics
-from shared.staged_batch import RecordIndex, encode_index
+from shared.staged_batch import StagedInfo, encode_index
 from shared.workers_ai.replies import parse_reply
 from shared.workers_ai.results import Answer
 
@@ -71,7 +73,7 @@ def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
     batches = 0
     for piece in cut(plan, place, 0, stream):
         assert isinstance(piece, Cut)
-        assert piece.staged.metadata()
+        assert StagedInfo.of_cut(piece).metadata()
         output.write(piece.body + encode_index(piece.rows))
         batches += 1
     return batches

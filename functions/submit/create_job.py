@@ -12,12 +12,13 @@ from dropbatch.errors import UploadRefused
 from dropbatch.model_catalog import max_records_per_reply
 from dropbatch.names import FINAL_JOB_STATES, JobState
 from dropbatch.options import Options
-from functions.submit.batch_limits import FIRST_BATCH_RECORDS
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
+from dropbatch.records.plan import SplitPlan
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from shared.claims import retry_seconds
 from shared.errors import StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status
-from shared.models import ErrorDetail, Job, SplitPlan, Upload
+from shared.models import ErrorDetail, Job, Upload
 from shared.observability import count, logger
 
 if TYPE_CHECKING:

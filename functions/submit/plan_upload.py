@@ -19,21 +19,23 @@ from dropbatch.formats.detect import detect_format, first_model
 from dropbatch.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_of
 from dropbatch.formats.tables import answer_columns
 from dropbatch.model_catalog import is_model, max_records_per_reply
-from functions.submit.batch_limits import FIRST_BATCH_RECORDS
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
+from dropbatch.records.beginning import read_beginning
+from dropbatch.records.detect_form import BOM, detect_form
+from dropbatch.records.framing import elements
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.submit.job_options import keep_options, pinned_options
-from functions.submit.records.detect_form import BOM, detect_form
-from functions.submit.records.framing import elements
-from functions.submit.records.stream import read_beginning
+from functions.submit.stream import read_stored
 from shared.job_status import JSON_TYPE
-from shared.models import Checkpoint, Job, SplitPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dropbatch.formats.base import Reader
     from dropbatch.options import Options
-    from functions.submit.records.stream import Beginning
+    from dropbatch.records.beginning import Beginning
     from shared.bootstrap import Services
+    from shared.models import Job
 
 
 def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
@@ -51,7 +53,7 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
     if job.plan.form:
         return job
     options = pinned_options(services, job)
-    beginning = read_beginning(services.store, job.upload, check)
+    beginning = read_beginning(read_stored(services.store, job.upload), check)
     plan, header = _plan(services, job, options, beginning)
     form = Form(plan.format, header, plan.delimiter)
     if plan.converts and (header or plan.format not in DELIMITERS):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
+from dropbatch.records.plan import Checkpoint
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.plan_upload import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
@@ -23,7 +24,7 @@ from shared.aws.queues import AdvanceMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, LeaseLostError, StorageError
 from shared.job_status import build_status, write_status
-from shared.models import Checkpoint, ErrorDetail, Job
+from shared.models import ErrorDetail, Job
 from shared.observability import logger
 
 if TYPE_CHECKING:

@@ -12,20 +12,20 @@ no item can name it, and it is replaced on the condition that it is still the sa
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
+from dropbatch.records.plan import Checkpoint
 from shared.errors import StorageError
-from shared.models import Checkpoint
 from shared.staged_batch import StagedInfo, encode_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
-    from functions.submit.records.cut import Cut
+    from dropbatch.records.cut import Cut
     from shared.aws.object_store import ObjectStore
 
 MAX_PUTS = 8
@@ -89,7 +89,7 @@ def put_ahead(
         if isinstance(cut, Checkpoint):
             waiting.append(cut)
         else:
-            key, ours = keys.staged(job_id, f"{number:08d}"), replace(cut.staged, begin=begin)
+            key, ours = keys.staged(job_id, f"{number:08d}"), StagedInfo.of_cut(cut, begin)
             body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
             found = threads.submit(_put, store, key, body, ours)
             waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
+from dropbatch.records.convert import cut_converted
+from dropbatch.records.cut import cut
+from dropbatch.records.plan import Checkpoint
 from functions.submit.create_job import LEASE_SECONDS
 from functions.submit.plan_upload import check_model, plan_upload, reader_for
-from functions.submit.records.convert import cut_converted
-from functions.submit.records.cut import cut
-from functions.submit.records.stream import read_decompressed
+from functions.submit.stream import read_decompressed
 from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError
-from shared.models import Checkpoint, Job
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from dropbatch.formats.base import Reader
-    from functions.submit.records.cut import Cut
+    from dropbatch.records.cut import Cut
     from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.models import Job
 
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
 """Most unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""

@@ -18,17 +18,18 @@ from dropbatch.cost import Tokens, cost_of, estimate_tokens
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
 from dropbatch.options import encode_options
+from dropbatch.records.plan import Checkpoint
 from functions.submit.create_batches import output_tokens
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
 from shared.claims import MAX_CLAIMS
 from shared.html_page import HTML_TYPE
 from shared.job_status import JSON_TYPE, iso_time
-from shared.models import Checkpoint, ErrorDetail, Job, Staging
+from shared.models import ErrorDetail, Job, Staging
 from shared.observability import logger
 
 if TYPE_CHECKING:
-    from functions.submit.records.cut import Cut
+    from dropbatch.records.cut import Cut
     from functions.submit.turn import Turn
     from shared.bootstrap import Services
 

@@ -7,14 +7,7 @@ from shared.models.batches import (
     Submission,
     cause_of,
 )
-from shared.models.common import (
-    SCHEMA,
-    BatchState,
-    Checkpoint,
-    DueKind,
-    ErrorDetail,
-    Usage,
-)
+from shared.models.common import SCHEMA, BatchState, DueKind, ErrorDetail, Usage
 from shared.models.jobs import (
     CANCEL,
     CANCEL_NOW,
@@ -29,7 +22,6 @@ from shared.models.jobs import (
     JobTotals,
     LastingError,
     ResultFileProgress,
-    SplitPlan,
     Staging,
     Sweep,
     SweepGoal,
@@ -47,7 +39,6 @@ __all__ = [
     "TOO_OLD_CODE",
     "Batch",
     "BatchState",
-    "Checkpoint",
     "DueKind",
     "ErrorDetail",
     "Isolation",
@@ -58,7 +49,6 @@ __all__ = [
     "Part",
     "PartialReply",
     "ResultFileProgress",
-    "SplitPlan",
     "Staging",
     "Submission",
     "Sweep",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.models.common import BatchState, Checkpoint, DueKind, ErrorDetail, Usage
+from dropbatch.records.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
+from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 
 @dataclass(frozen=True, slots=True)

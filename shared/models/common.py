@@ -66,12 +66,3 @@ class Usage:
             add(self.completion_tokens, other.completion_tokens),
             add(self.total_tokens, other.total_tokens),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Where a cut ends: offset in the unpacked bytes, lines read, records read."""
-
-    offset: int = 0
-    line: int = 0
-    record: int = 0

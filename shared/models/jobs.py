@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dropbatch.names import JobState
-from shared.models.common import Checkpoint, ErrorDetail, Usage
+from dropbatch.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
+from shared.models.common import ErrorDetail, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400
 """Seconds after which a job ends, whatever it waits for: well before its staging objects (60 days) and items expire."""
@@ -16,50 +17,6 @@ TOO_OLD_CODE = ErrorDetail(
     "expired", "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue."
 )
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
-
-
-@dataclass(frozen=True, slots=True)
-class SplitPlan:
-    """How an upload is cut; pinned in its job, so that every run cuts in the same way.
-
-    Attributes:
-        model: the model id; empty while none was given.
-        max_requests: maximum records in a batch.
-        max_bytes: maximum bytes of a batch's body.
-        account: the Cloudflare account the job is submitted to.
-        form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or `array` (one without
-            its wrapper); empty until it is known.
-        packing: `plain`, `gzip` or `zstd`; empty until it is known.
-        start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
-        first_requests: maximum records in the first batches; later ones grow up to `max_requests`. 0: all have
-            `max_requests`.
-        format: one of `dropbatch.formats.registry.FORMATS`; empty until it is known.
-        start_line: lines before the first record: those of a table's header.
-        converts: whether what is sent differs from the records as written; if so, these are staged too.
-        delimiter: between the fields of a table's rows; empty for other formats.
-        answers: whether a table's answers have more columns than `answer`; their names are in an object of their own.
-        by_default: whether the model is the stack's default: a model that the file names precedes it.
-    """
-
-    model: str
-    max_requests: int
-    max_bytes: int
-    account: str
-    form: str = ""
-    packing: str = ""
-    start: int = 0
-    first_requests: int = 0
-    format: str = ""
-    start_line: int = 0
-    converts: bool = False
-    by_default: bool = False
-    delimiter: str = ""
-    answers: bool = False
-
-    @property
-    def is_document(self) -> bool:
-        """Whether records are elements of a JSON document instead of lines."""
-        return self.form in {"object", "array"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from io import BytesIO
 
 import pytest
 
-from functions.submit.records.decompress import zstd
+from dropbatch.records.decompress import zstd_module
 from local.workers_ai import expected_result
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
@@ -176,7 +176,7 @@ def test_overwritten_upload_is_two_jobs(world):
 def test_packed_uploads_are_unpacked(world):
     body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
     world.upload("a.jsonl.gz", gzip.compress(body), model=M2M)
-    world.upload("a.jsonl.zst", zstd.compress(body), model=M2M)
+    world.upload("a.jsonl.zst", zstd_module().compress(body), model=M2M)
     world.upload("two members.gz", gzip.compress(body[:20]) + gzip.compress(body[20:]), model=M2M)
 
     world.settle()

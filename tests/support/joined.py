@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dropbatch.records.index import RecordEntry, index_of
 from functions.poll.batch.join import Failure, join, sort_answers
-from shared.staged_batch import RecordEntry, index_of
 from shared.workers_ai.results import parse_answer
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from functions.submit.batch_limits import max_records
-from functions.submit.records import cut as module
-from functions.submit.records import framing as windows
-from functions.submit.records.cut import cut
-from shared.models import Checkpoint, SplitPlan
+from dropbatch.records import cut as module
+from dropbatch.records import framing as windows
+from dropbatch.records.batch_limits import max_records
+from dropbatch.records.cut import cut
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from shared.staged_batch import StagedInfo, decode_index, encode_index, record_spans
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def cuts_of(
 
 def seen(cuts: Iterable[Any]) -> list[Any]:
     """Everything that a cut returns, comparable."""
-    return [(one.first_id, encode_index(one.rows), one.body, one.end, one.staged) for one in cuts]
+    return [(one.first_id, encode_index(one.rows), one.body, one.end, StagedInfo.of_cut(one)) for one in cuts]
 
 
 def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
@@ -156,7 +156,7 @@ def check_law(cuts: Iterable[Any], plan: SplitPlan) -> None:
         assert one.body == (b'{"requests":[' + b",".join(sent) + b"]}" if sent else b"")
         assert len(one.body) <= plan.max_bytes or len(one.rows) == 1
         assert len(one.body) < LIMIT
-        assert one.staged == StagedInfo(len(one.rows), len(sent), len(one.body), one.end)
+        assert StagedInfo.of_cut(one) == StagedInfo(len(one.rows), len(sent), len(one.body), one.end)
         assert seen_rows(decode_index(encode_index(one.rows))) == seen_rows(one.rows)
 
 

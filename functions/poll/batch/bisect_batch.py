@@ -22,27 +22,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch import names as keys
+from dropbatch.records.index import build_body
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
 from shared.retry import jittered
-from shared.staged_batch import (
-    StagedInfo,
-    build_body,
-    decode_index,
-    encode_index,
-    original_spans,
-    record_spans,
-)
+from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans, record_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dropbatch.records.index import RecordIndex
     from shared.bootstrap import Services
     from shared.models import Job
-    from shared.staged_batch import RecordIndex
 
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""

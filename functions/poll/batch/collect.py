@@ -16,17 +16,18 @@ import msgspec
 
 from dropbatch import names as keys
 from dropbatch.names import JobState
+from dropbatch.records.index import build_body
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.errors import StorageError
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
-from shared.staged_batch import build_body, decode_index, decode_ranges, encode_ranges, record_spans
+from shared.staged_batch import decode_index, decode_ranges, encode_ranges, record_spans
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:
+    from dropbatch.records.index import RecordIndex
     from shared.bootstrap import Services
-    from shared.staged_batch import RecordIndex
 
 MISSING_ITEM_WAITS = (15.0, 60.0)
 """Seconds to wait before a batch is polled again because items were missing: twice, within 90 seconds."""

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dropbatch.formats.base import one_line
+from dropbatch.records.index import NO_REFERENCE
 from shared.models import Usage
-from shared.staged_batch import NO_REFERENCE
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import Item, decode_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.staged_batch import RecordEntry, RecordIndex
+    from dropbatch.records.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
 MAX_MESSAGE_CHARACTERS = 1_000

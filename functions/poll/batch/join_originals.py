@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.formats.base import UNREADABLE_CODES, Outcome
+from dropbatch.records.index import NO_REFERENCE
 from functions.poll.batch.join import (
     MAX_MESSAGE_CHARACTERS,
     Failure,
@@ -18,14 +19,14 @@ from functions.poll.batch.join import (
     result_of,
     why_failed,
 )
-from shared.staged_batch import NO_REFERENCE, original_spans
+from shared.staged_batch import original_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dropbatch.formats.base import BatchFacts, Writer
+    from dropbatch.records.index import RecordEntry, RecordIndex
     from functions.poll.batch.join import Answers
-    from shared.staged_batch import RecordEntry, RecordIndex
 
 
 NOT_RETRIED = UNREADABLE_CODES | {"too_large"}

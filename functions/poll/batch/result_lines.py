@@ -25,10 +25,10 @@ from shared.staged_batch import decode_index, record_spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from dropbatch.records.index import RecordIndex
     from functions.poll.batch.join import Answers
     from shared.bootstrap import Services
     from shared.models import Batch, Job
-    from shared.staged_batch import RecordIndex
 
 LINE_BYTES = 100
 """About how many bytes an output line of a failed record has besides its message and its reference."""

@@ -5,12 +5,13 @@ import pytest
 
 from dropbatch import names as keys
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
 from functions.poll.schedule import advance_job as module
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
-from shared.models import Job, JobTotals, ResultFileProgress, SplitPlan
+from shared.models import Job, JobTotals, ResultFileProgress
 from tests.support.doubles.ledger_items import JOB, M2M, REASON, T
 from tests.support.doubles.visited_jobs import LINE, Visited
 

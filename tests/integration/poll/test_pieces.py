@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch import names as keys
+from dropbatch.records.index import RecordIndex, build_body
+from dropbatch.records.plan import Checkpoint
 from functions.poll.batch.bisect_batch import give_up, isolate
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, Checkpoint, DueKind, ErrorDetail
-from shared.staged_batch import RecordIndex, build_body, decode_index, encode_index
+from shared.models import Batch, BatchState, DueKind, ErrorDetail
+from shared.staged_batch import decode_index, encode_index
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import JOB, REASON, T
 

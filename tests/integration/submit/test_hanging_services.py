@@ -15,12 +15,13 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.submit import submit_batch as send
 from shared import bootstrap as composition
 from shared.bootstrap import BUSY_PAUSES, Waits
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Batch, BatchState, DueKind, Job, SplitPlan, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from shared.pacing.controls import Permit
 
 TRIES = 3

@@ -12,6 +12,7 @@ from moto.dynamodb.models import dynamodb_backends
 import functions.poll.handler
 import functions.poll.schedule.tick
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.tick import (
     BATCHES_PER_MESSAGE,
     LARGE_RECORDS,
@@ -22,7 +23,7 @@ from functions.poll.schedule.tick import (
 )
 from shared.aws.queues import decode_message
 from shared.invocation import Invocation
-from shared.models import Batch, BatchState, DueKind, Job, SplitPlan, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from shared.workers_ai.replies import Pending
 from tests.support.aws.resources import ACCOUNT, BUCKET, REGION, TABLE
 

@@ -10,9 +10,10 @@ from moto.dynamodb.models import dynamodb_backends
 import functions.poll.handler
 import functions.poll.schedule.tick
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.tick import MAX_TURNS_WAITING, MAX_VISITS_WAITING, MAX_WAITING
 from shared.aws.attribute_values import attribute, attributes
-from shared.models import Batch, BatchState, DueKind, Job, SplitPlan, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws.resources import BUCKET, REGION, TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"

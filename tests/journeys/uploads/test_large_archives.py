@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from functions.submit.records import stream as reading
+from dropbatch.records import beginning
+from functions.submit import stream as reading
 from local.workers_ai import expected_result
 from shared.aws.object_store import ObjectStore
 
@@ -22,7 +23,7 @@ def slow(start, monkeypatch):
 
     def make(reading_it, staging=0.0):
         world = start(MAX_REQUESTS_PER_BATCH=1)
-        monkeypatch.setattr(reading, "HEAD_BYTES", 200)
+        monkeypatch.setattr(beginning, "HEAD_BYTES", 200)
         monkeypatch.setattr(reading, "RANGE_BYTES", -(-len(ARCHIVE) // PIECES))
 
         def slow_read(*arguments):

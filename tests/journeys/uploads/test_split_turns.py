@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dropbatch.records import cut
 from functions.submit import create_job as jobs
-from functions.submit import turn
-from functions.submit.records import cut, stream
+from functions.submit import stream, turn
 from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError

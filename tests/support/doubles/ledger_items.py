@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, SplitPlan, Upload
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Upload
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

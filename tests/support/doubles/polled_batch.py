@@ -12,6 +12,7 @@ from moto.s3.models import s3_backends
 
 from dropbatch import names as keys
 from dropbatch.names import JobState
+from dropbatch.records.index import RecordIndex, build_body
 from functions.poll.batch.poll_batch import poll_batch
 from shared.aws.object_store import ObjectStore
 from shared.bootstrap import Services
@@ -20,7 +21,7 @@ from shared.ledger import Ledger
 from shared.models import Batch, Job, Submission
 from shared.pacing.budget import Budget
 from shared.pacing.controls import Permit, control_key
-from shared.staged_batch import RecordIndex, build_body, encode_index
+from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, T

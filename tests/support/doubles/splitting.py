@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch.names import JobState
+from dropbatch.records.index import build_body
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.submit.split import split
 from functions.submit.turn import take_turn
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Batch, Checkpoint, ErrorDetail, Job, SplitPlan, Upload
+from shared.models import Batch, ErrorDetail, Job, Upload
 from shared.pacing.wakes import LeftDue
-from shared.staged_batch import build_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

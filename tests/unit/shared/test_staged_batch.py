@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.models import Checkpoint
-from shared.staged_batch import (
-    WRAPPER_BYTES,
-    RecordEntry,
-    StagedInfo,
-    build_body,
-    decode_index,
-    encode_index,
-    index_of,
-    record_spans,
-)
+from dropbatch.records.index import WRAPPER_BYTES, RecordEntry, build_body, index_of
+from dropbatch.records.plan import Checkpoint
+from shared.staged_batch import StagedInfo, decode_index, encode_index, record_spans
 
 
 def written(value):

@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.records.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
-from shared.staged_batch import RecordEntry, StagedInfo, build_body, encode_index, index_of
+from shared.staged_batch import StagedInfo, encode_index
 from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 from tests.support.examples import examples
 
 
 @pytest.fixture(autouse=True)
 def _blocks_of_a_few_records(monkeypatch):
-    monkeypatch.setattr("functions.submit.records.stream.RANGE_BYTES", 100)
+    monkeypatch.setattr("functions.submit.stream.RANGE_BYTES", 100)
 
 
 def calls_of_a_run():

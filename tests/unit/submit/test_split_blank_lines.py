@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from dropbatch.names import JobState
-from functions.submit import split, turn
-from functions.submit.records import cut, stream
+from dropbatch.records import cut
+from dropbatch.records.plan import Checkpoint
+from functions.submit import split, stream, turn
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Checkpoint
 from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000

@@ -9,10 +9,11 @@ import pytest
 
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
+from dropbatch.records.plan import Checkpoint
 from functions.submit import turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
-from shared.models import CANCEL, Checkpoint, ErrorDetail, JobControl
+from shared.models import CANCEL, ErrorDetail, JobControl
 from tests.support.doubles.splitting import SIZES, Fake, place
 
 NOW = 1_000.0
@@ -111,7 +112,7 @@ def test_broken_upload_ends_after_batches_before(monkeypatch):
     monkeypatch.setattr("functions.submit.stage_batches.MAX_AHEAD", 0)
     fake = Fake()
     read = fake.read_version
-    monkeypatch.setattr("functions.submit.records.stream.RANGE_BYTES", 100)
+    monkeypatch.setattr("functions.submit.stream.RANGE_BYTES", 100)
 
     def gone(key, version, etag, start, length):
         if start >= 100:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.records.index import RecordIndex
 from functions.poll.batch.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
 from shared.models import Batch, BatchState, ErrorDetail, Submission
-from shared.staged_batch import RecordIndex
 
 SCOUT = Batch(
     "job", "00000000", BatchState.HALVED, 0, 2, 2, 100, 0.0, cause="5006", pieces=2, attempt=1, completed_at=1_000.0

@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
+from dropbatch.records.index import RecordEntry
 from functions.poll.batch.join import add_reply, sort_answers
 from shared.models import Usage
-from shared.staged_batch import RecordEntry
 from shared.workers_ai.results import parse_answer
 from tests.support.joined import (
     FAILURES,

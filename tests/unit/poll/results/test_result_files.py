@@ -14,11 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.names import JobState
+from dropbatch.records.plan import SplitPlan
 from functions.poll.results import result_files as segments
 from functions.poll.schedule import advance_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
-from shared.models import Batch, BatchState, Job, Part, SplitPlan, Submission, Upload
+from shared.models import Batch, BatchState, Job, Part, Submission, Upload
 from shared.pacing.controls import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 

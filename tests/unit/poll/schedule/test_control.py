@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dropbatch.names import JobState, controlled_job, job_control
+from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.control import Command, controlled
-from shared.models import ErrorDetail, Job, JobControl, SplitPlan, Upload
+from shared.models import ErrorDetail, Job, JobControl, Upload
 
 NOW = 1_000.0
 JOB = "20261121T093000Z-5f3a9c1e"

@@ -8,21 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.errors import InvariantError
-from shared.models import (
-    Batch,
-    Checkpoint,
-    ErrorDetail,
-    Job,
-    JobTotals,
-    Part,
-    ResultFileProgress,
-    SplitPlan,
-    Submission,
-    Upload,
-    Usage,
-)
+from shared.models import Batch, ErrorDetail, Job, JobTotals, Part, ResultFileProgress, Submission, Upload, Usage
 
 times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(0, 1e11, allow_subnormal=False))
 numbers = st.integers(0, 2**53)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from functions.submit.records.decompress import SIGNATURE_BYTES, decompress, detect_compression, reject_foreign_format
-from functions.submit.records.detect_form import HEAD_BYTES
+from dropbatch.records.decompress import decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from concurrent.futures import Executor
 
+    from dropbatch.records.plan import SplitPlan
     from shared.aws.object_store import ObjectStore
-    from shared.models import SplitPlan, Upload
+    from shared.models import Upload
 
 RANGE_BYTES = 8 << 20
 """Bytes of one ranged read: large enough that S3's time to the first byte does not matter."""
@@ -112,41 +110,3 @@ def _watched(blocks: Iterator[bytes], read: int, watch: Watch) -> Iterator[bytes
         read += len(block)
         watch.bytes_read = read
         yield block
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """How an upload begins.
-
-    Attributes:
-        packing: `plain`, `gzip` or `zstd`.
-        head: its first unpacked bytes, at least `HEAD_BYTES` of them or all.
-        complete: whether the head is all of it.
-    """
-
-    packing: str
-    head: bytes
-    complete: bool
-
-
-def read_beginning(store: ObjectStore, upload: Upload, check: Callable[[], None] = lambda: None) -> Beginning:
-    """Read an upload's first bytes.
-
-    `check` is called for each piece of an archive; what it raises ends the reading.
-
-    Raises:
-        UploadRefused: `unknown_format`, `broken_archive` or `source_gone`.
-        StorageError: S3 failed.
-    """
-    stored = read_stored(store, upload)
-    first = next(stored, b"")
-    packing = detect_compression(first)
-    head = bytearray()
-    complete = True
-    for block in decompress(packing, chain([first], stored), check):
-        head += block
-        if len(head) >= HEAD_BYTES:
-            complete = False
-            break
-    reject_foreign_format(bytes(head[:SIGNATURE_BYTES]))
-    return Beginning(packing, bytes(head), complete)

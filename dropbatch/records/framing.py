@@ -1,6 +1,6 @@
 """Finds where records begin and end: lines of JSON Lines, elements of a document, several at a time.
 
-Records are validated in `functions.submit.records.cut`. Pure: no S3, no batches.
+Records are validated in `dropbatch.records.cut`. Pure: no S3, no batches.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT
-from functions.submit.records.detect_form import end_of_value
+from dropbatch.records.detect_form import end_of_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shared.models import Checkpoint, SplitPlan
+    from dropbatch.records.plan import Checkpoint, SplitPlan
 
 EXCERPT_BYTES = 64 << 10
 """Bytes of an unreadable record that are kept for `errors.jsonl`."""

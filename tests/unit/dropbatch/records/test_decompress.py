@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused
-from functions.submit.records import decompress as module
-from functions.submit.records.decompress import decompress, detect_compression, reject_foreign_format, zstd
+from dropbatch.records import decompress as module
+from dropbatch.records.decompress import decompress, detect_compression, reject_foreign_format, zstd_module
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))
+zstd = zstd_module()
 PACK = {"gzip": gzip.compress, "zstd": zstd.compress, "plain": bytes}
 
 
@@ -63,7 +64,7 @@ def test_work_grows_linearly_with_archive(packing, monkeypatch):
     """A decompressor copies what it does not use: 8 MB of one member for each record took half a minute."""
     begin, decompressor = zlib.decompressobj, zstd.ZstdDecompressor
     monkeypatch.setattr(module.zlib, "decompressobj", lambda **options: Counting(begin(**options)))
-    monkeypatch.setattr(module.zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options)))
+    monkeypatch.setattr(zstd, "ZstdDecompressor", lambda **options: Counting(decompressor(**options)))
     monkeypatch.setattr(Counting, "handed", 0)
     members = [PACK[packing](b'{"text":"%d"}\n' % number) for number in range(2_000)]
     stored = b"".join(members)

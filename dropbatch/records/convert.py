@@ -1,6 +1,6 @@
 """The cut for formats whose records are not sent as written: each is converted, and kept as the user wrote it.
 
-As in `functions.submit.records.cut`, where a cut falls depends only on the bytes, the plan, the batch's number and the
+As in `dropbatch.records.cut`, where a cut falls depends only on the bytes, the plan, the batch's number and the
 job's pinned options, so every run cuts the same way. Pure: no S3, no ledger, no clock.
 """
 
@@ -13,20 +13,12 @@ from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
 from dropbatch.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from dropbatch.formats.registry import DELIMITERS
-from functions.submit.batch_limits import max_records
-from functions.submit.records.cut import (
-    MAX_BLANK_BYTES,
-    Cut,
-    beginning_of,
-    excerpt_json,
-    located,
-    too_large,
-    validate_record,
-)
-from functions.submit.records.detect_form import whole_members
-from functions.submit.records.framing import OverlongRecord, elements, lines
-from shared.models import Checkpoint
-from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.records.batch_limits import max_records
+from dropbatch.records.cut import MAX_BLANK_BYTES, Cut, beginning_of, excerpt_json, located, too_large, validate_record
+from dropbatch.records.detect_form import whole_members
+from dropbatch.records.framing import OverlongRecord, elements, lines
+from dropbatch.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.records.plan import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +26,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from dropbatch.formats.base import Reader
-    from shared.models import SplitPlan
+    from dropbatch.records.plan import SplitPlan
 
 _LINE_SPACE = b" \t\r"
 

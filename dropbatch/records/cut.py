@@ -2,7 +2,7 @@
 
 Bytes are spliced: a record is decoded once to validate it, then passed on unchanged. Where a cut falls depends only on
 the bytes, the plan and the batch's number, so every run cuts the same way. Nothing here grows with the upload. Records
-that are not sent as written are cut in `functions.submit.records.convert`. Pure: no S3, no ledger, no clock.
+that are not sent as written are cut in `dropbatch.records.convert`. Pure: no S3, no ledger, no clock.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, one_line
-from functions.submit.batch_limits import max_records
-from functions.submit.records.detect_form import whole_members
-from functions.submit.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
-from shared.models import Checkpoint
-from shared.staged_batch import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, StagedInfo, UnsendableRecord, build_body
+from dropbatch.records.batch_limits import max_records
+from dropbatch.records.detect_form import whole_members
+from dropbatch.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
+from dropbatch.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
+from dropbatch.records.plan import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shared.models import SplitPlan
+    from dropbatch.records.plan import SplitPlan
 
 MAX_BLANK_BYTES = 16 << 20
 """A batch ends before so many bytes of blank lines: after each such stretch, the next turn may continue there."""
@@ -66,11 +66,6 @@ class Cut:
     sendable: int
     end: Checkpoint
     originals: bytes = b""
-
-    @property
-    def staged(self) -> StagedInfo:
-        """The staged object's metadata."""
-        return StagedInfo(len(self.rows), self.sendable, len(self.body), self.end, None, len(self.originals))
 
 
 def cut(plan: SplitPlan, start: Checkpoint, number: int, blocks: Iterable[bytes]) -> Iterator[Cut | Checkpoint]:

@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused
 from dropbatch.model_catalog import is_model
+from dropbatch.records import beginning
+from dropbatch.records.beginning import read_beginning
+from dropbatch.records.decompress import zstd_module
+from dropbatch.records.detect_form import detect_form
+from dropbatch.records.plan import SplitPlan
+from functions.submit import stream as reading
 from functions.submit.job_options import path_options
-from functions.submit.records import stream as reading
-from functions.submit.records.decompress import zstd
-from functions.submit.records.detect_form import detect_form
-from functions.submit.records.stream import read_beginning, read_decompressed
-from shared.models import SplitPlan, Upload
+from functions.submit.stream import read_decompressed, read_stored
+from shared.models import Upload
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(400))
-PACK = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd.compress}
+PACK = {"plain": bytes, "gzip": gzip.compress, "zstd": zstd_module().compress}
 RANGE = 700
 
 
@@ -26,7 +29,7 @@ RANGE = 700
 def _small_ranges():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "RANGE_BYTES", RANGE)
-        patch.setattr(reading, "HEAD_BYTES", 2_000)
+        patch.setattr(beginning, "HEAD_BYTES", 2_000)
         yield
 
 
@@ -81,7 +84,7 @@ def test_time_is_checked_while_unpacking(packing):
 def test_time_is_checked_without_output(packing):
     store, checks = Stored(PACK[packing](b"") * 500), []
 
-    read_beginning(store, upload_of(store), lambda: checks.append(1))
+    read_beginning(read_stored(store, upload_of(store)), lambda: checks.append(1))
 
     assert len(checks) >= 500
 
@@ -113,13 +116,13 @@ def test_no_range_goes_beyond_upload_or_is_read_twice():
 )
 def test_first_bytes_tell_packing_form_and_place(packing, content, found):
     store = Stored(PACK[packing](content))
-    beginning = read_beginning(store, upload_of(store))
+    beginning = read_beginning(read_stored(store, upload_of(store)))
     assert (beginning.packing, *detect_form(beginning.head, complete=beginning.complete)) == (packing, *found)
 
 
 def test_looking_at_large_upload_reads_only_its_head():
     store = Stored(TEXT)
-    read_beginning(store, upload_of(store))
+    read_beginning(read_stored(store, upload_of(store)))
     assert sum(length for _, length in store.asked) <= 2_000 + RANGE
 
 
@@ -127,7 +130,7 @@ def test_looking_at_large_upload_reads_only_its_head():
 def test_foreign_format_is_detected_in_archive(packing):
     store = Stored(PACK[packing](b"PAR1" + bytes(100)))
     with pytest.raises(UploadRefused, match="Parquet"):
-        read_beginning(store, upload_of(store))
+        read_beginning(read_stored(store, upload_of(store)))
 
 
 # ── the model an upload asks for ─────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.models import SplitPlan
+    from dropbatch.records.plan import SplitPlan
 
 FIRST_BATCH_RECORDS = 500
 """Records in the first batches of a job, so that a small job is quick and a first error costs little."""

@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused
-from functions.submit.records import framing as windows
-from functions.submit.records.cut import cut
-from functions.submit.records.detect_form import detect_form
-from shared.models import Checkpoint
+from dropbatch.records import framing as windows
+from dropbatch.records.cut import cut
+from dropbatch.records.detect_form import detect_form
+from dropbatch.records.plan import Checkpoint
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,

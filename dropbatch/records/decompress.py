@@ -7,15 +7,11 @@ import sys
 import zlib
 from typing import TYPE_CHECKING
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-from dropbatch.errors import UploadRefused
+from dropbatch.errors import UploadRefused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one unpacked block, at most."""
@@ -30,7 +26,7 @@ MAX_RATIO, RATIO_FROM_BYTES = 2_000, 64 << 20
 MAX_ZSTD_WINDOW_BYTES = 128 << 20
 """Largest zstd window, in bytes, that is accepted; the format recommends a limit of 8 MB, `--long=27` needs this."""
 
-_DAMAGED = (zlib.error, zstd.ZstdError, EOFError)
+_DAMAGED = (zlib.error, EOFError)
 _NO_PADDING = re.compile(rb"[^\x00]")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
@@ -175,8 +171,27 @@ def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[byte
         yield data
 
 
+def zstd_module() -> ModuleType:
+    """The module that unpacks zstd; before Python 3.14 it is a package, which the command line can do without.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        raise UsageError(
+            "A file compressed with zstd can be read here only with Python 3.14, or with `pip install backports.zstd`."
+        ) from None
+    return zstd
+
+
 def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
     """Unpack frames one after another, in slices as above, into blocks of bounded size however high their ratio is."""
+    zstd = zstd_module()
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1}
     frame = None
     size = FIRST_SLICE_BYTES
@@ -186,7 +201,11 @@ def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iter
             check()
             frame, size = (frame, size) if frame else (zstd.ZstdDecompressor(options=options), FIRST_SLICE_BYTES)
             piece = view[at : at + size] if frame.needs_input else view[:0]
-            if data := frame.decompress(piece, BLOCK_BYTES):
+            try:
+                data = frame.decompress(piece, BLOCK_BYTES)
+            except zstd.ZstdError as error:
+                raise EOFError(str(error)) from None
+            if data:
                 yield data
             at += len(piece)
             if frame.eof:

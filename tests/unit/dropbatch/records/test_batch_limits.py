@@ -2,8 +2,8 @@
 
 import pytest
 
-from functions.submit.batch_limits import FIRST_BATCH_RECORDS, max_records
-from shared.models import SplitPlan
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS, max_records
+from dropbatch.records.plan import SplitPlan
 
 
 def plan_of(most, first):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit.records.detect_form import HEAD_BYTES, detect_form, end_of_value
+from dropbatch.records.detect_form import HEAD_BYTES, detect_form, end_of_value
 
 BOM = b"\xef\xbb\xbf"
 

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.formats.registry import Form, reader_of, target_of
-from functions.submit.records import convert, cut
-from functions.submit.records.convert import cut_converted
-from functions.submit.records.cut import Cut
-from shared.models import Checkpoint, SplitPlan
+from dropbatch.records import convert, cut
+from dropbatch.records.convert import cut_converted
+from dropbatch.records.cut import Cut
+from dropbatch.records.plan import Checkpoint, SplitPlan
 from tests.support.uploads import in_blocks, seen, small_limits
 
 BGE = "@cf/baai/bge-m3"

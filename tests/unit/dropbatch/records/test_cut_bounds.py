@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from dropbatch.errors import UploadRefused
-from functions.submit.records import cut as module
-from functions.submit.records.cut import cut, validate_record
-from functions.submit.records.framing import OverlongRecord
-from shared.models import Checkpoint
-from shared.staged_batch import NO_REFERENCE
+from dropbatch.records import cut as module
+from dropbatch.records.cut import cut, validate_record
+from dropbatch.records.framing import OverlongRecord
+from dropbatch.records.index import NO_REFERENCE
+from dropbatch.records.plan import Checkpoint
 from tests.support.uploads import LARGEST, LIMIT, WRAPPING, cuts_of, plan_of, record_of, small_limits
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit.batch_limits import max_records
-from functions.submit.records import cut as module
-from functions.submit.records import framing as windows
-from functions.submit.records.detect_form import detect_form
+from dropbatch.records import cut as module
+from dropbatch.records import framing as windows
+from dropbatch.records.batch_limits import max_records
+from dropbatch.records.detect_form import detect_form
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
