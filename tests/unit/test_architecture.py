@@ -32,9 +32,13 @@ ROOMS = {
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
 PURE = {
+    "dropbatch.records.batch_limits",
+    "dropbatch.records.beginning",
     "dropbatch.records.convert",
     "dropbatch.records.cut",
     "dropbatch.records.framing",
+    "dropbatch.records.index",
+    "dropbatch.records.plan",
     "dropbatch.records.detect_form",
     "dropbatch.records.decompress",
     "functions.poll.batch.join",
