@@ -17,6 +17,7 @@ import msgspec
 
 from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.base import UNDECODABLE, begins, members_of
+from dropbatch.formats.openai import BATCH_ENDPOINTS
 from dropbatch.formats.registry import FORMATS
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ MAX_METADATA_BYTES = 2_048
 MAX_DEADLINE_HOURS = 30 * 24
 MAX_DOLLARS = Decimal(1_000_000_000)
 MAX_TAGS = 16
-MAX_TAG_NAME, MAX_TAG_VALUE = 128, 256
-"""Characters of a tag's name and of its value, as AWS allows for its own."""
+MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
+"""Characters of a tag's name and of its value: what AWS allows for its own, and OpenAI for a batch's metadata."""
 
 Json = bytes | msgspec.Raw
 
@@ -45,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         template: text with `{column}`s.
         delimiter: between the fields of a table's rows.
         system: system prompt for the rows of tables and the lines of text.
+        endpoint: that every record of an OpenAI batch file must be for.
         defaults: members for every request that has no member of that name, as JSON.
         deadline_hours: from the job's creation.
         max_failed_fraction: of the answered records, 0 to 1.
@@ -57,6 +59,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     template: str | None = None
     delimiter: str | None = None
     system: str | None = None
+    endpoint: str | None = None
     defaults: dict[str, msgspec.Raw] | None = None
     deadline_hours: float | None = None
     max_failed_fraction: float | None = None
@@ -82,6 +85,13 @@ def _format(raw: Json) -> str:
     value = _decoded(raw, str, _one_of(FORMAT_NAMES))
     if value not in FORMAT_NAMES:
         raise _WrongValueError(f"{_one_of(FORMAT_NAMES)}{_nearest(str(value), FORMAT_NAMES)}")
+    return str(value)
+
+
+def _endpoint(raw: Json) -> str:
+    value = _decoded(raw, str, _one_of(BATCH_ENDPOINTS))
+    if value not in BATCH_ENDPOINTS:
+        raise _WrongValueError(_one_of(BATCH_ENDPOINTS))
     return str(value)
 
 
@@ -161,6 +171,7 @@ _PARSERS: dict[str, Callable[[Json], object]] = {
     "template": _text,
     "delimiter": _delimiter,
     "system": _text,
+    "endpoint": _endpoint,
     "defaults": _defaults,
     "deadline_hours": _number(1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, up to {MAX_DEADLINE_HOURS}."),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),

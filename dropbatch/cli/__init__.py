@@ -8,7 +8,7 @@ import click
 
 from dropbatch.cli.context import Context
 from dropbatch.cli.exits import Exit, exit_of
-from dropbatch.cli.verbs import control, look, operate, put, results
+from dropbatch.cli.verbs import control, look, operate, put, results, serve
 from dropbatch.errors import Error
 
 
@@ -48,6 +48,7 @@ for verb in (
     operate.doctor,
     operate.redrive,
     operate.tail,
+    serve.serve,
 ):
     cli.add_command(verb)
 

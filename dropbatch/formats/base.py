@@ -75,6 +75,7 @@ class Target:
         plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's name and wrapper.
         template: text with `{column}`s; empty for none.
         system: system prompt for the rows of tables and the lines of text; empty for none.
+        endpoint: that every record must be for, of those that OpenAI's batches have; empty for any.
         defaults: members for every request that has no member of that name, as JSON.
         schema: members that the model takes, and their ranges.
         dimensions: numbers in one of its embeddings; None if unknown.
@@ -87,6 +88,7 @@ class Target:
     plain_schema: bool = False
     template: str = ""
     system: str = ""
+    endpoint: str = ""
     defaults: Mapping[str, Json] = field(default_factory=dict)
     schema: Schema = field(default_factory=Schema)
     dimensions: int | None = None

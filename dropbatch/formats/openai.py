@@ -42,6 +42,9 @@ ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
 """What a `url` may end in; the first that fits is meant, so the longer name is before the shorter."""
 
+BATCH_ENDPOINTS = tuple(f"/v1/{name}" for name in ENDPOINTS)
+"""What a batch of OpenAI's may be for; the option `endpoint`."""
+
 OWN_INPUTS = frozenset({"text", "contexts", "audio", "query"})
 """Members of Workers AI's own requests that hold the input, and that no endpoint has."""
 
@@ -75,12 +78,18 @@ class OpenAIReader:
             body = _checked_body(line)
             check_model(body, self._target, "body")
             endpoint = endpoint_of(line.url, body, self._target.task)
+            self._check_endpoint(endpoint)
             if endpoint is Endpoint.OTHER:
                 self._check_input(body)
             request = convert_body(body, endpoint, self._target, "body")
         except BadRecordError as error:
             return RecordFault(error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL)
         return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+
+    def _check_endpoint(self, endpoint: Endpoint) -> None:
+        """Check that a record is for the batch's endpoint, if it has one."""
+        if self._target.endpoint not in {"", f"/v1/{endpoint}"}:
+            raise BadRecordError("url", f"It must be {self._target.endpoint}, the endpoint of the batch.")
 
     def _check_input(self, body: dict[str, msgspec.Raw]) -> None:
         """Check that a body of no endpoint is a request of Workers AI itself."""

@@ -107,7 +107,11 @@ class Form:
 
 
 def target_of(
-    model_id: str, template: str = "", defaults: Mapping[str, Json] | None = None, system: str = ""
+    model_id: str,
+    template: str = "",
+    defaults: Mapping[str, Json] | None = None,
+    system: str = "",
+    endpoint: str = "",
 ) -> Target:
     """What is known about a job's model, with the job's options."""
     model = find_model(model_id)
@@ -119,6 +123,7 @@ def target_of(
         plain_schema=model.plain_schema,
         template=template,
         system=system,
+        endpoint=endpoint,
         defaults=defaults or {},
         schema=SCHEMAS[model.schema],
         dimensions=model.dimensions,

@@ -103,7 +103,10 @@ def reader_for(services: Services, job: Job) -> Reader | None:
 def _reader(form: Form, plan: SplitPlan, options: Options) -> Reader:
     if form.format in DELIMITERS and not form.header:
         form = replace(form, header=b"text")  # a table without a header has no rows either
-    return reader_of(form, target_of(plan.model, options.template or "", options.defaults, options.system or ""))
+    target = target_of(
+        plan.model, options.template or "", options.defaults, options.system or "", options.endpoint or ""
+    )
+    return reader_of(form, target)
 
 
 def _plan(services: Services, job: Job, options: Options, beginning: Beginning) -> tuple[SplitPlan, bytes]:

@@ -31,9 +31,13 @@ WAYS: dict[str, dict[str, str]] = {
 """Settings of each transport: `start(**WAYS["worker"])`."""
 
 
-@cache
-def client(name: str) -> Any:
+def client(name: str, config: object = None) -> Any:
     """A client of one service, created once for all worlds: creating it takes longer than a small job."""
+    return _client(name)
+
+
+@cache
+def _client(name: str) -> Any:
     return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.
 
 
@@ -41,7 +45,7 @@ class Session:
     """A boto3 session whose clients all worlds share."""
 
     def client(self, name: str, config: object = None) -> Any:
-        return client(name)
+        return client(name, config)
 
 
 def make_resources() -> dict[str, str]:

@@ -73,6 +73,7 @@ def test_unknown_member_is_named_with_nearest():
         ("template", None),
         ("defaults", []),
         ("defaults", {"external_reference": "x"}),
+        ("endpoint", "/v1/moderations"),
         ("deadline_hours", 0),
         ("deadline_hours", 721),
         ("deadline_hours", "5"),
@@ -85,7 +86,7 @@ def test_unknown_member_is_named_with_nearest():
         ("tags", {"a": 5}),
         ("tags", {str(n): "" for n in range(17)}),
         ("tags", {"": "x"}),
-        ("tags", {"a": "x" * 257}),
+        ("tags", {"a": "x" * 513}),
     ],
 )
 def test_wrong_value_is_refused_with_its_member(member, value):

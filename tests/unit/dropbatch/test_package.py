@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -44,10 +45,20 @@ def test_it_needs_three_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {line.partition(">")[0] for line in project["dependencies"]}
 
-    needed = {name for path in MODULES for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
+    found = [path for path in MODULES if path.parent.name != "openai_api"]
+    needed = {name for path in found for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
 
     assert declared == {"boto3", "click", "msgspec"}
     assert needed <= declared | {"botocore"}
+
+
+def test_only_server_needs_its_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = {re.split("[>=]", line)[0].replace("-", "_") for line in project["optional-dependencies"]["serve"]}
+
+    needed = {name for path in MODULES for name in imports(path) if path.parent.name == "openai_api"}
+
+    assert needed - sys.stdlib_module_names - {"dropbatch", "msgspec", "botocore", "anyio"} == extra
 
 
 def test_only_one_module_makes_clients():

@@ -1,0 +1,263 @@
+"""The HTTP application: routes, authentication, bounds, and threads for calls that block.
+
+Handlers never block. Short calls and transfers have threads of their own, so that no request waits for another's
+upload; a client that reads or writes slowly holds no thread, only a part or a block in memory.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from dropbatch.errors import Error
+from dropbatch.model_catalog import catalog
+from dropbatch.openai_api import names
+from dropbatch.openai_api.batches import Batches, NewBatch
+from dropbatch.openai_api.errors import ApiError, of_library
+from dropbatch.openai_api.files import MAX_FILE_BYTES, PART_BYTES, Files, Upload
+from dropbatch.openai_api.forms import FileForm
+from dropbatch.openai_api.results import Results
+from dropbatch.openai_api.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from dropbatch.stack import Stack
+
+    Out = TypeVar("Out")
+
+MAX_JSON_BYTES = 64 << 10
+MAX_FORM_BYTES = MAX_FILE_BYTES + (1 << 20)
+IDLE_SECONDS = 120.0
+"""Seconds without a byte after which a body is given up."""
+MAX_BATCHES, MAX_FILES = 100, 10_000
+DEFAULT_BATCHES = 20
+"""Entries in one answer, as OpenAI's document bounds them."""
+CALL_THREADS, TRANSFER_THREADS = 32, 32
+_LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
+
+
+def make_app(stack: Stack, key: str = "") -> Starlette:
+    """The application over a stack.
+
+    Args:
+        stack: whose bucket holds everything.
+        key: that each request must have; empty for none, if only this machine can call.
+    """
+    api = _Api(Store(stack))
+    routes = [
+        Route("/v1/files", api.create_file, methods=["POST"]),
+        Route("/v1/files", api.list_files, methods=["GET"]),
+        Route("/v1/files/{id}", api.retrieve_file, methods=["GET"]),
+        Route("/v1/files/{id}", api.delete_file, methods=["DELETE"]),
+        Route("/v1/files/{id}/content", api.file_content, methods=["GET"]),
+        Route("/v1/batches", api.create_batch, methods=["POST"]),
+        Route("/v1/batches", api.list_batches, methods=["GET"]),
+        Route("/v1/batches/{id}", api.retrieve_batch, methods=["GET"]),
+        Route("/v1/batches/{id}/cancel", api.cancel_batch, methods=["POST"]),
+        Route("/v1/models", api.list_models, methods=["GET"]),
+    ]
+    handlers: dict[Any, Any] = {
+        ApiError: lambda _, error: _answer_error(error),
+        Error: lambda _, error: _answer_error(of_library(error)),
+        ClientDisconnect: lambda *_: Response(status_code=400),  # nobody reads it
+        404: _not_found,
+        405: _not_found,
+        500: lambda *_: _answer_error(ApiError(500, "The server had an error. Its log says more.")),
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    app.add_middleware(_Guard, key=key)
+    return app
+
+
+class _Guard:
+    """Checks each request before anything reads it: its key or, without one, that it comes from this machine."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error(Request(scope)) if scope["type"] == "http" else None
+        await (_answer_error(error) if error else self._app)(scope, receive, send)
+
+    def _error(self, request: Request) -> ApiError | None:
+        if not self._key:
+            # A browser adds Origin, and names a host of its own choice: a page must not reach this API.
+            if "origin" in request.headers or not _LOOPBACK.fullmatch(request.headers.get("host", "")):
+                return ApiError(403, "Without a key, only programs on this machine may call.", None, "forbidden")
+            return None
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key.encode())
+        if scheme.lower() == "bearer" and right:
+            return None
+        return ApiError(
+            401, "Incorrect API key provided: it is not this server's DROPBATCH_API_KEY.", None, "invalid_api_key"
+        )
+
+
+class _Api:
+    """The handlers."""
+
+    def __init__(self, store: Store) -> None:
+        self._files = Files(store)
+        self._batches = Batches(store, self._files)
+        self._results = Results(self._batches)
+        self._calls = anyio.CapacityLimiter(CALL_THREADS)
+        self._transfers = anyio.CapacityLimiter(TRANSFER_THREADS)
+
+    async def _call(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._calls)
+
+    async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._transfers)
+
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_file(self, request: Request) -> Response:
+        form = FileForm(request.headers.get("content-type", ""))
+        upload: Upload | None = None
+        try:
+            async with aclosing(_body(request, MAX_FORM_BYTES)) as chunks:
+                async for chunk in chunks:
+                    form.feed(chunk)
+                    if len(form.content) >= PART_BYTES:
+                        upload = upload or Upload(self._files.store, form)
+                        await self._transfer(upload.add, form.take())
+            upload = upload or Upload(self._files.store, form)
+            return _answer(await self._transfer(upload.finish, form))
+        except BaseException:
+            if upload:
+                with anyio.CancelScope(shield=True):
+                    await self._transfer(upload.abort)
+            raise
+
+    async def list_files(self, request: Request) -> Response:
+        after, limit = _page(request, MAX_FILES, MAX_FILES)
+        order = request.query_params.get("order", "desc")
+        if order not in {"asc", "desc"}:
+            raise ApiError(400, "It must be asc or desc.", "order", "invalid_value")
+        if request.query_params.get("purpose", "batch") != "batch":
+            return _answer_page([], more=False)  # Results are found by their batches.
+        entries, more = await self._call(lambda: self._files.list(after, limit, newest_first=order == "desc"))
+        return _answer_page(entries, more=more)
+
+    async def retrieve_file(self, request: Request) -> Response:
+        file_id = request.path_params["id"]
+        if names.batch_of_result(file_id):
+            return _answer(await self._transfer(self._results.retrieve, file_id))
+        return _answer(await self._call(self._files.retrieve, file_id))
+
+    async def file_content(self, request: Request) -> Response:
+        file_id = request.path_params["id"]
+        of = self._results if names.batch_of_result(file_id) else self._files
+        blocks = await self._call(of.blocks, file_id)
+        return StreamingResponse(self._stream(blocks), media_type="application/octet-stream")
+
+    async def _stream(self, blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while (block := await self._transfer(next, blocks, b"")) != b"":
+            yield block
+
+    async def delete_file(self, request: Request) -> Response:
+        file_id = request.path_params["id"]
+        of = self._results if names.batch_of_result(file_id) else self._files
+        await self._call(of.delete, file_id)
+        return _answer({"id": file_id, "object": "file", "deleted": True})
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_batch(self, request: Request) -> Response:
+        body = b"".join([chunk async for chunk in _body(request, MAX_JSON_BYTES)])
+        try:
+            asked = msgspec.json.decode(body, type=NewBatch)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(400, f"The body must be a JSON object: {error}") from error
+        return _answer(await self._transfer(self._batches.create, asked))
+
+    async def list_batches(self, request: Request) -> Response:
+        entries, more = await self._call(self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES))
+        return _answer_page(entries, more=more)
+
+    async def retrieve_batch(self, request: Request) -> Response:
+        return _answer(await self._call(self._batches.retrieve, request.path_params["id"]))
+
+    async def cancel_batch(self, request: Request) -> Response:
+        return _answer(await self._call(self._batches.cancel, request.path_params["id"]))
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def list_models(self, _: Request) -> Response:
+        found = [
+            {"id": model.id, "object": "model", "created": 0, "owned_by": model.id.split("/")[1]}
+            for model in catalog().models
+            if model.batch
+        ]
+        return _answer({"object": "list", "data": found})
+
+
+async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
+    """A request's body, chunk by chunk.
+
+    Raises:
+        ApiError: it is too large, or has paused for too long.
+    """
+    too_large = ApiError(413, f"The body may have {most:,} bytes.", None, "too_large")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > most:
+        raise too_large
+    size, chunks = 0, request.stream()
+    while True:
+        try:
+            with anyio.fail_after(IDLE_SECONDS):
+                chunk = await anext(chunks, None)
+        except TimeoutError as error:
+            raise ApiError(408, f"Nothing of the body came for {IDLE_SECONDS:.0f} seconds.", None, "timeout") from error
+        if chunk is None:
+            return
+        size += len(chunk)
+        if size > most:
+            raise too_large
+        yield chunk
+
+
+def _page(request: Request, default: int, most: int) -> tuple[str, int]:
+    """Which page of a list is asked for: the id before it, and how many entries.
+
+    Raises:
+        ApiError: the limit is out of range.
+    """
+    given = request.query_params.get("limit", str(default))
+    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most):
+        raise ApiError(400, f"It must be a number from 1 to {most:,}.", "limit", "invalid_value")
+    return request.query_params.get("after", ""), int(given)
+
+
+def _answer(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _answer_page(entries: list[dict[str, Any]], *, more: bool) -> Response:
+    ids = [entry["id"] for entry in entries]
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    return _answer({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
+
+
+def _answer_error(error: ApiError) -> Response:
+    return _answer(error.body(), error.status)
+
+
+def _not_found(request: Request, _: Exception) -> Response:
+    return _answer_error(
+        ApiError(404, f"Invalid URL ({request.method} {request.scope['path'][:200]})", None, "unknown_url")
+    )

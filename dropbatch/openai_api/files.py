@@ -1,0 +1,240 @@
+"""Uploaded files: `files/<file_id>` in the bucket, the name in its metadata, everything else in its id."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from dropbatch.openai_api import names
+from dropbatch.openai_api.errors import ApiError, no_such
+from dropbatch.openai_api.store import MAX_PAGE, PartedObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from dropbatch.openai_api.forms import FileForm
+    from dropbatch.openai_api.store import ObjectHead, Store
+
+PART_BYTES = 8 << 20
+MAX_FILE_BYTES = 10 << 30
+MAX_NAME = 150
+"""Characters of a file's name that are kept: S3's metadata has room for 2 KB."""
+LIFETIME_SECONDS = 30 * 86_400
+"""Seconds after which the bucket's lifecycle deletes a file; the most that `expires_after` may ask for."""
+MIN_LIFETIME_SECONDS = 3_600
+BLOCK_BYTES = 2 << 20
+"""Bytes that are read at a time, and that a slow reader keeps in memory."""
+_KNOWN_FILES = 10_000
+
+
+class Upload:
+    """A file on its way to S3: small ones are put whole at the end, others in parts. It exists when it is finished."""
+
+    def __init__(self, store: Store, form: FileForm) -> None:
+        """Begin with the fields that precede the file.
+
+        Raises:
+            ApiError: one is wrong.
+        """
+        self._store = store
+        self.file_id = f"file-{names.new_id(time.time())}"
+        self._lifetime = lifetime_of(form.fields)
+        self._metadata = {"filename": quote(_printable(form.filename or "")[:MAX_NAME])}
+        if self._lifetime != LIFETIME_SECONDS:
+            self._metadata["lifetime"] = str(self._lifetime)
+        self._parted: PartedObject | None = None
+        self._size = 0
+
+    def add(self, content: bytearray) -> None:
+        """Write a part of at least 5 MB."""
+        if self._parted is None:
+            self._parted = PartedObject(self._store, names.file_key(self.file_id), self._metadata)
+        self._size += len(content)
+        self._parted.add(content)
+
+    def finish(self, form: FileForm) -> dict[str, Any]:
+        """Write the last bytes and make the file; return its object.
+
+        Args:
+            form: read to its end.
+
+        Raises:
+            ApiError: the form is no upload for a batch, or its file is empty.
+        """
+        _check_form(form)
+        if lifetime_of(form.fields) != self._lifetime:
+            raise ApiError(400, "It must precede the file.", "expires_after")
+        rest = form.take()
+        if self._parted is None:
+            if not rest:
+                raise ApiError(400, "The file is empty.", "file", "empty_file")
+            self._size = len(rest)
+            self._store.put(names.file_key(self.file_id), rest, self._metadata)
+        else:
+            if rest:
+                self.add(rest)
+            self._parted.complete()
+        return _object(self.file_id, self._size, self._metadata)
+
+    def abort(self) -> None:
+        """Discard what was written, unless it is finished."""
+        if self._parted is not None:
+            self._parted.abort()
+
+
+class Files:
+    """The uploaded files of a bucket."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        # A file never changes, and a listing shows only those that exist.
+        self._listed = lru_cache(_KNOWN_FILES)(self.head)
+
+    def head(self, file_id: str) -> ObjectHead:
+        """What S3 knows about a file.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        found = self.store.head(names.file_key(file_id)) if names.is_file(file_id) else None
+        if found is None or _expires_at(file_id, found.metadata) <= time.time():
+            raise no_such("File", file_id)
+        return found
+
+    def retrieve(self, file_id: str) -> dict[str, Any]:
+        """A file's object.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        found = self.head(file_id)
+        return _object(file_id, found.size, found.metadata)
+
+    def list(self, after: str, limit: int, *, newest_first: bool) -> tuple[list[dict[str, Any]], bool]:
+        """Files, and whether there are more.
+
+        Args:
+            after: id of the last one of the page before; empty for the first page.
+            limit: most entries; never more than `MAX_PAGE` are returned.
+            newest_first: S3's own order.
+
+        Raises:
+            ApiError: `after` is no file's id.
+        """
+        if after and not names.is_file(after):
+            raise no_such("File", after, "after")
+        limit = min(limit, MAX_PAGE)
+        if newest_first:
+            start = names.file_key(after) if after else names.FILES
+            keys = list(islice(self.store.keys(names.FILES, start, limit + 1), limit + 1))
+        else:
+            keys = list(_before(self.store.keys(names.FILES, names.FILES), after, limit + 1))
+        found = self.store.each(self._listed_object, (key.rpartition("/")[2] for key in keys[:limit]))
+        return [one for one in found if one], len(keys) > limit
+
+    def _listed_object(self, file_id: str) -> dict[str, Any] | None:
+        try:
+            found = self._listed(file_id)
+        except ApiError:  # deleted a moment ago
+            return None
+        return _object(file_id, found.size, found.metadata)
+
+    def blocks(self, file_id: str) -> Iterator[bytes]:
+        """A file's content.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        head = self.head(file_id)
+        return (
+            self.store.read(names.file_key(file_id), head.etag, start, BLOCK_BYTES)
+            for start in range(0, head.size, BLOCK_BYTES)
+        )
+
+    def delete(self, file_id: str) -> None:
+        """Delete a file.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        self.head(file_id)
+        self.store.delete(names.file_key(file_id))
+
+
+def _before(keys: Iterable[str], after: str, most: int) -> Iterable[str]:
+    """The last keys before that of a file, in reverse order: the oldest files that are younger than it."""
+    last = names.file_key(after) if after else names.MAX_KEY
+    kept = deque[str](maxlen=most)
+    for key in keys:
+        if key >= last:
+            break
+        kept.append(key)
+    return reversed(kept)
+
+
+def lifetime_of(fields: Mapping[str, str]) -> int:
+    """For how many seconds a new file is kept: `expires_after`, as a form writes it.
+
+    Raises:
+        ApiError: it is not one of OpenAI's.
+    """
+    given = {name: value for name, value in fields.items() if name.startswith("expires_after")}
+    if not given:
+        return LIFETIME_SECONDS
+    seconds = given.get("expires_after[seconds]", "")
+    if given.get("expires_after[anchor]") != "created_at" or not (seconds.isascii() and seconds.isdigit()):
+        raise ApiError(400, "It must have the anchor created_at and a number of seconds.", "expires_after")
+    if not MIN_LIFETIME_SECONDS <= int(seconds[:9]) <= LIFETIME_SECONDS:
+        range_ = f"{MIN_LIFETIME_SECONDS} to {LIFETIME_SECONDS}"
+        raise ApiError(400, f"It must be {range_}.", "expires_after[seconds]")
+    return int(seconds)
+
+
+def _check_form(form: FileForm) -> None:
+    """Check that a form which was read to its end is an upload for a batch.
+
+    Raises:
+        ApiError: it is not.
+    """
+    form.check_whole()
+    purpose = form.fields.get("purpose")
+    if purpose is None:
+        raise ApiError(400, "You must provide a purpose: batch.", "purpose", "missing_required_parameter")
+    if purpose != "batch":
+        raise ApiError(
+            400, f"'{purpose[:60]}' is not supported: the purpose must be batch.", "purpose", "invalid_value"
+        )
+    if form.filename is None:
+        raise ApiError(400, "You must provide a file.", "file", "missing_required_parameter")
+
+
+def _expires_at(file_id: str, metadata: Mapping[str, str]) -> int:
+    return names.created_at(file_id) + int(metadata.get("lifetime", LIFETIME_SECONDS))
+
+
+def _object(file_id: str, size: int, metadata: Mapping[str, str]) -> dict[str, Any]:
+    return file_object(file_id, size, unquote(metadata.get("filename", "")), _expires_at(file_id, metadata))
+
+
+def file_object(file_id: str, size: int, filename: str, expires_at: int | None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A file as OpenAI's API shows it: an upload, unless `more` says otherwise."""
+    return {
+        "id": file_id,
+        "object": "file",
+        "bytes": size,
+        "created_at": names.created_at(file_id),
+        "expires_at": expires_at,
+        "filename": filename,
+        "purpose": "batch",
+        "status": "processed",
+        "status_details": None,
+        **more,
+    }
+
+
+def _printable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "_" for letter in name.rpartition("/")[2]) or "upload"

@@ -1,0 +1,115 @@
+"""The two files of a batch's results: one `output.jsonl`, separated line by line while it is read."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dropbatch.names import INBOX, result
+from dropbatch.openai_api import names
+from dropbatch.openai_api.errors import no_such
+from dropbatch.openai_api.files import BLOCK_BYTES, file_object
+from dropbatch.openai_api.objects import batch_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dropbatch.openai_api.batches import Batches
+
+ANSWERED = 200
+_KNOWN_SIZES = 2_000
+
+
+class _Response(msgspec.Struct):
+    status_code: int = 0
+
+
+class _Line(msgspec.Struct):
+    response: _Response | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+class Results:
+    """The files of results of a bucket's batches."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._store = batches.store
+        self._size = lru_cache(_KNOWN_SIZES)(self._measured)  # Results do not change.
+
+    def retrieve(self, file_id: str) -> dict[str, Any]:
+        """A file's object.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        batch_id, kind = _known(file_id)
+        found = self._batches.result(batch_id, kind)
+        shown = batch_object(found.record, found.status, found.manifest)
+        ended_at = next(shown[f"{end}_at"] for end in _ENDS if shown[f"{end}_at"])
+        more = {"purpose": "batch_output", "created_at": ended_at}
+        return file_object(file_id, self._size(batch_id, kind), f"{batch_id}_{kind}.jsonl", None, **more)
+
+    def blocks(self, file_id: str) -> Iterator[bytes]:
+        """A file's content.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        batch_id, kind = _known(file_id)
+        found = self._batches.result(batch_id, kind)
+        assert found.job  # noqa: S101 - `result` found its manifest
+        assert found.manifest  # noqa: S101
+        key = result(INBOX + names.upload_path(batch_id), found.job.id, "output.jsonl")
+        head = self._store.head(key)
+        if head is None:  # deleted by the lifecycle of results
+            raise no_such("File", file_id)
+        starts = range(0, head.size, BLOCK_BYTES)
+        whole = (self._store.read(key, head.etag, start, BLOCK_BYTES) for start in starts)
+        if kind == "output" and not found.manifest["counts"]["failed"]:
+            return whole
+        return _lines_of(whole, answered=kind == "output")
+
+    def delete(self, file_id: str) -> None:
+        """Hide a file.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        self._batches.delete_result(*_known(file_id))
+
+    def _measured(self, batch_id: str, kind: str) -> int:
+        return sum(len(block) for block in self.blocks(names.result_file(batch_id, kind)))
+
+
+_ENDS = ("completed", "failed", "expired", "cancelled")
+
+
+def _known(file_id: str) -> tuple[str, str]:
+    found = names.batch_of_result(file_id)
+    if found is None:
+        raise no_such("File", file_id)
+    return found
+
+
+def _lines_of(blocks: Iterator[bytes], *, answered: bool) -> Iterator[bytes]:
+    """Of the lines in some blocks, those with an answer or those without."""
+    rest = b""
+    for block in blocks:
+        whole, end, after = block.rpartition(b"\n")
+        if not end:
+            rest += block
+            continue
+        lines = (rest + whole).split(b"\n")
+        rest = after
+        if chosen := [line for line in lines if _is_answered(line) is answered]:
+            yield b"\n".join([*chosen, b""])
+
+
+def _is_answered(line: bytes) -> bool:
+    response = _decode(line).response
+    return response is not None and response.status_code == ANSWERED

@@ -1,0 +1,216 @@
+"""The bucket as the API uses it. Calls block; any number of threads may make them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from dropbatch import aws
+from dropbatch.errors import Error, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from dropbatch.stack import Stack
+
+Out = TypeVar("Out")
+
+CONNECTIONS = 64
+"""Connections to S3 that are kept open."""
+PARALLEL_READS = 16
+"""Calls that one listing makes at the same time."""
+COPY_BYTES = 256 << 20
+"""Larger objects are copied in parts of this size."""
+PARALLEL_COPIES = 8
+MAX_PAGE = 1_000
+"""Most entries in one answer, as S3 lists them."""
+_CUT_OFF_TRIES = 3
+_CONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
+
+
+@dataclass(frozen=True)
+class ObjectHead:
+    """What S3 knows about an object."""
+
+    size: int
+    etag: str
+    version: str
+    modified: datetime
+    metadata: dict[str, str]
+
+
+class Store:
+    """The objects of a stack's bucket."""
+
+    def __init__(self, stack: Stack) -> None:
+        from botocore.config import Config
+
+        config = Config(max_pool_connections=CONNECTIONS)
+        self.stack = replace(stack, client=lambda service: stack.client(service, config=config))
+        self.bucket = stack.bucket
+        self.s3 = self.stack.s3
+        self._readers = ThreadPoolExecutor(PARALLEL_READS, "listing")
+
+    def each(self, function: Callable[[str], Out], values: Iterable[str]) -> list[Out]:
+        """Call a function for each value, some at the same time."""
+        return list(self._readers.map(function, values))
+
+    def head(self, key: str) -> ObjectHead | None:
+        """What S3 knows about an object; None if it does not exist."""
+        from botocore.exceptions import ClientError
+
+        with aws.explained():
+            try:
+                found = self.s3.head_object(Bucket=self.bucket, Key=key)
+            except ClientError as error:
+                if aws.is_missing(self.s3, self.bucket, key, error):
+                    return None
+                raise
+        return ObjectHead(
+            found["ContentLength"],
+            found["ETag"].strip('"'),
+            found.get("VersionId", "null"),
+            found["LastModified"],
+            found["Metadata"],
+        )
+
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """A small object and its ETag; None if it does not exist."""
+        from botocore.exceptions import ClientError
+
+        with aws.explained():
+            try:
+                found = self.s3.get_object(Bucket=self.bucket, Key=key)
+                return found["Body"].read(), found["ETag"]
+            except ClientError as error:
+                if aws.is_missing(self.s3, self.bucket, key, error):
+                    return None
+                raise
+
+    def read(self, key: str, etag: str, start: int, size: int) -> bytes:
+        """Some bytes of an object.
+
+        Raises:
+            NotFound: it was deleted or replaced.
+        """
+        from botocore.exceptions import ClientError
+
+        place = {"Bucket": self.bucket, "Key": key, "IfMatch": etag, "Range": f"bytes={start}-{start + size - 1}"}
+        for attempt in range(_CUT_OFF_TRIES):
+            with aws.explained(retry=attempt + 1 < _CUT_OFF_TRIES):
+                try:
+                    content: bytes = self.s3.get_object(**place)["Body"].read()
+                except ClientError as error:
+                    if error.response["Error"]["Code"] in _CONDITION_FAILED:
+                        raise NotFound(f"{key} was replaced while it was read.") from error
+                    raise
+                return content
+        raise Error(f"The connection to S3 was cut off {_CUT_OFF_TRIES} times.")
+
+    def put(self, key: str, content: bytes | bytearray, metadata: dict[str, str], **condition: str) -> bool:
+        """Write an object whole; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
+        from botocore.exceptions import ClientError
+
+        with aws.explained():
+            try:
+                self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, Metadata=metadata, **condition)
+            except ClientError as error:
+                if error.response["Error"]["Code"] in _CONDITION_FAILED:
+                    return False
+                raise
+        return True
+
+    def delete(self, key: str) -> None:
+        """Delete an object; its version is deleted a day later."""
+        with aws.explained():
+            self.s3.delete_object(Bucket=self.bucket, Key=key)
+
+    def keys(self, prefix: str, after: str, page: int = MAX_PAGE) -> Iterator[str]:
+        """Keys under a prefix that come after another key, in S3's order.
+
+        Args:
+            prefix: of the keys.
+            after: a key, or what sorts like one.
+            page: how many are asked for at a time.
+        """
+        where = {"Bucket": self.bucket, "Prefix": prefix, "MaxKeys": min(page, MAX_PAGE)}
+        is_truncated = True
+        while is_truncated:
+            with aws.explained():
+                found = self.s3.list_objects_v2(**where, StartAfter=after)
+            for entry in found.get("Contents", []):
+                after = entry["Key"]
+                yield after
+            is_truncated = found["IsTruncated"]
+
+    def copy(self, source: str, head: ObjectHead, target: str, metadata: dict[str, str]) -> None:
+        """Copy an object within S3, a large one in parts.
+
+        Args:
+            source: key of the object.
+            head: of that object; another version of it is not copied.
+            target: key of the new object, which exists only when it is whole.
+            metadata: of the new object.
+        """
+        origin = {"CopySource": {"Bucket": self.bucket, "Key": source}, "CopySourceIfMatch": head.etag}
+        if head.size <= COPY_BYTES:
+            with aws.explained():
+                self.s3.copy_object(
+                    Bucket=self.bucket, Key=target, Metadata=metadata, MetadataDirective="REPLACE", **origin
+                )
+            return
+        with PartedObject(self, target, metadata) as parted, ThreadPoolExecutor(PARALLEL_COPIES) as threads:
+            starts = range(0, head.size, COPY_BYTES)
+            ranges = [f"bytes={start}-{min(start + COPY_BYTES, head.size) - 1}" for start in starts]
+            copied = threads.map(lambda part: parted.copy(part[0], part[1], origin), enumerate(ranges, 1))
+            parted.parts += list(copied)
+            parted.complete()
+
+
+class PartedObject:
+    """An object that is written in parts, and exists once it is complete. Leaving its context early aborts it."""
+
+    def __init__(self, store: Store, key: str, metadata: dict[str, str]) -> None:
+        self._s3, self._where = store.s3, {"Bucket": store.bucket, "Key": key}
+        with aws.explained():
+            self._where["UploadId"] = self._s3.create_multipart_upload(**self._where, Metadata=metadata)["UploadId"]
+        self.parts: list[dict[str, Any]] = []
+        self._completed = False
+
+    def add(self, content: bytes | bytearray) -> None:
+        """Write the next part."""
+        number = len(self.parts) + 1
+        with aws.explained():
+            self.parts.append(_part(number, self._s3.upload_part(**self._where, PartNumber=number, Body=content)))
+
+    def copy(self, number: int, bytes_range: str, origin: dict[str, Any]) -> dict[str, Any]:
+        """Copy a part from another object."""
+        with aws.explained():
+            found = self._s3.upload_part_copy(**self._where, PartNumber=number, CopySourceRange=bytes_range, **origin)
+        return _part(number, found["CopyPartResult"])
+
+    def complete(self) -> None:
+        """Make the object of its parts."""
+        with aws.explained():
+            self._s3.complete_multipart_upload(**self._where, MultipartUpload={"Parts": self.parts})
+        self._completed = True
+
+    def abort(self) -> None:
+        """Discard the parts, unless the object is complete."""
+        if not self._completed:
+            with aws.explained():
+                self._s3.abort_multipart_upload(**self._where)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+
+def _part(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+    """A part as S3 wants to be told about it; with its checksum, if the client computed one."""
+    sums = {name: value for name, value in answer.items() if name.startswith("Checksum") and name != "ChecksumType"}
+    return {"PartNumber": number, "ETag": answer["ETag"], **sums}
