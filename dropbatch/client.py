@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
 from dropbatch import names as keys
 from dropbatch.jobs import find_job, history
+from dropbatch.options import metadata_of
+from dropbatch.sources import open_source
 from dropbatch.stack import find_stack
+from dropbatch.uploads import upload, upload_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from dropbatch.job import Job
@@ -34,6 +38,64 @@ class Client:
         self, stack: str = "dropbatch", *, local: bool = False, region: str | None = None, profile: str | None = None
     ) -> None:
         self.stack = find_stack(stack, local=local, region=region, profile=profile)
+
+    def submit(
+        self,
+        source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
+        *,
+        name: str | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+        **options: object,
+    ) -> Job:
+        """Upload requests; the stack makes a job of them within seconds.
+
+        Args:
+            source: a path, a binary file, an iterable of dicts, or a frame of pandas, polars or pyarrow.
+            name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
+            progress: called with each number of bytes sent.
+            options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
+
+        Returns:
+            The job. Its id is known, also before the stack has created it.
+
+        Raises:
+            UsageError: the source, the name or an option is wrong.
+            NotPermitted: AWS denied the upload.
+        """
+        return self._upload(keys.INBOX, source, name, progress, options)
+
+    def validate(self, source: object, *, name: str | None = None, **options: object) -> dict[str, Any]:
+        """Check requests as the stack reads them; nothing is sent to Workers AI. Waits for the report.
+
+        Args:
+            source: as for `submit`.
+            name: as for `submit`: which `_options.json` holds depends on it.
+            options: as for `submit`.
+
+        Returns:
+            The report, as in `report.json`.
+
+        Raises:
+            Error: there is no report after an hour.
+        """
+        from dropbatch.waiting import wait_for_report
+
+        return wait_for_report(self._upload(keys.VALIDATE, source, name, lambda _: None, options))
+
+    def _upload(
+        self,
+        folder: str,
+        source: object,
+        name: str | None,
+        progress: Callable[[int], None],
+        options: Mapping[str, object],
+    ) -> Job:
+        opened = open_source(source)
+        with opened.stream:
+            key = upload_key(name, opened.name, folder)
+            given = {one: value for one, value in options.items() if value is not None}
+            metadata = metadata_of({**opened.options, **given})
+            return upload(self.stack, opened.stream, key, metadata, progress).job(self.stack)
 
     def job(self, name: str) -> Job:
         """The job with an id, or the newest of an upload's path, or the job of a result's key.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from dropbatch.downloads import Downloaded
     from dropbatch.stack import Stack
+    from dropbatch.uploads import Uploaded
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Job:
     Attributes:
         id: its id.
         folder: the prefix of its results; ends in a slash.
+        uploaded: its upload, if this program uploaded it: the job may not exist yet.
     """
 
     stack: Stack = field(repr=False, compare=False)
     id: str
     folder: str
+    uploaded: Uploaded | None = field(default=None, repr=False, compare=False)
 
     @property
     def path(self) -> str:
@@ -36,12 +39,14 @@ class Job:
         return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
 
     def status(self) -> dict[str, Any]:
-        """The job's status.json.
+        """The job's status.json; `{"state": "uploaded"}` until the stack has created the job of an upload.
 
         Raises:
             NotFound: there is no such job.
         """
         found = self.stack.read_json(f"{self.folder}status.json")
+        if found is None and self.uploaded:
+            return {"state": "uploaded"}
         if found is None:
             raise NotFound(f"There is no job {self.id} under {self.folder}.")
         return found
@@ -70,9 +75,10 @@ class Job:
         Raises:
             JobFailed: `check` was given, and the job failed or was cancelled.
         """
-        from dropbatch.waiting import wait_until_over
+        from dropbatch.waiting import created, wait_until_over
 
-        manifest = wait_until_over([self])[self.id]
+        job = created(self)
+        manifest = wait_until_over([job])[job.id]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"] or {}
             raise JobFailed(f"Job {self.id} is {manifest['state']}: {error.get('code')}: {error.get('message')}")
@@ -113,16 +119,19 @@ class Job:
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self) -> Job:
+    def retry(self, **options: object) -> Job:
         """Try the failed records again, as a new job.
+
+        Args:
+            options: replace the job's own.
 
         Raises:
             NotFound: the job is not over, or none of its records can be tried again.
+            UsageError: an option is unknown or has a wrong value.
         """
         from dropbatch.retries import retry
-        from dropbatch.waiting import wait_for_job
 
-        return wait_for_job(self.stack, retry(self))
+        return retry(self, options).job(self.stack)
 
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
         with aws.explained():

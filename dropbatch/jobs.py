@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -53,25 +52,6 @@ def job_ids(stack: Stack, path: str) -> list[str]:
         prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
     names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
     return sorted(name for name in names if keys.JOB_ID.fullmatch(name))
-
-
-def job_of_upload(stack: Stack, path: str, version: str, etag: str, *, folder: str = "inbox") -> Job | None:
-    """The job of one version of an upload; None if it has none yet.
-
-    A job's id ends in 8 hexadecimal digits of a digest of the upload, so that no object has to be read.
-
-    Args:
-        stack: the stack.
-        path: of the upload, under its folder.
-        version: its version id.
-        etag: its ETag, without quotes.
-        folder: `inbox` or `validate`.
-    """
-    digest = hashlib.sha256(f"{stack.bucket}\0{folder}/{path}\0{version}\0{etag}".encode()).hexdigest()
-    endings = {digest[start : start + 8] for start in range(0, len(digest), 8)}
-    path = path if folder == "inbox" else f"_{folder}/{path}"
-    matching = [one for one in job_ids(stack, path) if one.rpartition("-")[2] in endings]
-    return job_at(stack, path, matching[-1]) if matching else None
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:

@@ -6,34 +6,46 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
+from dropbatch import names as keys
 from dropbatch.errors import NotFound
 from dropbatch.merging import kind_of
-from dropbatch.uploads import Uploaded, answers_of, uploaded_as
+from dropbatch.options import metadata_of
+from dropbatch.uploads import Uploaded, uploaded_as
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dropbatch.job import Job
 
 
-def retry(job: Job) -> Uploaded:
+def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata.
 
+    Args:
+        job: it must be over.
+        options: replace those of the job.
+
     Raises:
-        Error: the job is not over, or none of its records can be tried again.
+        NotFound: the job is not over, or none of its records can be tried again.
+        UsageError: an option is unknown or has a wrong value.
     """
+    given = metadata_of(options)
     manifest = job.manifest()
     names = [entry["name"] for entry in manifest["files"] if kind_of(entry) == "retry"]
     if not names:
         raise NotFound(f"Job {job.id} has no retry file: none of its records can be tried again.")
-    source = {"Bucket": job.stack.bucket, "Key": job.folder + names[0]}
-    path = retry_path(manifest["source"]["key"].removeprefix("inbox/"), PurePosixPath(names[0]).suffix)
-    answers: list[dict[str, Any]]
-    with aws.explained(), answers_of(job.stack, "CopyObject", "CompleteMultipartUpload") as answers:
-        head = job.stack.s3.head_object(**source)
-        metadata = {"retry-of": job.id} | head.get("Metadata", {})
-        job.stack.s3.copy(
-            source, job.stack.bucket, f"inbox/{path}", ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"}
-        )
-    return uploaded_as(path, answers)
+    stack = job.stack
+    source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
+    key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
+    answers: list[dict[str, Any]] = []
+    with aws.explained():
+        # boto3 copies in parts what is too large for one copy, and does not return S3's answer, which has the version.
+        s3 = stack.client("s3")
+        for operation in ("CopyObject", "CompleteMultipartUpload"):
+            s3.meta.events.register(f"after-call.s3.{operation}", lambda parsed, **_: answers.append(parsed))
+        metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
+        s3.copy(source, stack.bucket, key, ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"})
+        return uploaded_as(stack, key, answers[-1])
 
 
 def retry_path(path: str, suffix: str) -> str:

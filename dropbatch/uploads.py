@@ -1,80 +1,180 @@
-"""Uploading files: key, metadata, and the version that S3 created."""
+"""Uploading: a stream of bytes becomes an object, in parts if it is large; its version determines its job's id."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch import aws
-from dropbatch.errors import UsageError
+from dropbatch import names as keys
+from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from datetime import datetime
 
     from dropbatch.stack import Stack
+
+PART_BYTES = 16 << 20
+"""Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""
+MAX_PARTS = 10_000
+PARTS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """One version of an upload: the path under its folder, the version, the ETag without quotes."""
+    """One version of an upload.
 
-    path: str
+    Attributes:
+        key: `inbox/` or `validate/` and the path.
+        version: its version id.
+        etag: without quotes.
+        modified: of that version.
+    """
+
+    key: str
     version: str
     etag: str
+    modified: datetime
+
+    @property
+    def path(self) -> str:
+        """The path under `inbox/` or `validate/`."""
+        return keys.upload_path(self.key)
+
+    def job(self, stack: Stack, choice: int = 0) -> Job:
+        """The upload's job, whether it exists yet or not.
+
+        Args:
+            stack: the stack.
+            choice: of the job's id; 0 unless another upload has that id.
+        """
+        job_id = keys.job_id(stack.bucket, self.key, self.version, self.etag, self.modified, choice)
+        return Job(stack, job_id, keys.result(self.key, job_id, ""), uploaded=self)
+
+
+def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
+    """The key of an upload.
+
+    Args:
+        name: its path; if it ends in a slash, the folder; None for its own name.
+        own: its own name.
+        folder: `inbox/` or `validate/`.
+
+    Raises:
+        UsageError: a segment begins with `_` or `.`, so the key would be no upload.
+    """
+    path = own if name is None else name + own if name.endswith("/") else name
+    key = folder + path.removeprefix(folder).lstrip("/")
+    if not keys.is_upload(key):
+        raise UsageError(
+            f"{path} is not an upload: a segment of it begins with _ or . or is missing. Choose another name."
+        )
+    return key
 
 
 def upload(
     stack: Stack,
-    file: Path,
-    path: str,
+    stream: BinaryIO,
+    key: str,
     metadata: Mapping[str, str],
-    *,
-    folder: str = "inbox",
-    progress: Callable[[int], None],
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Uploaded:
-    """Upload a file, a large one in parts.
+    """Upload a stream; a large one in parts. Holds a few parts in memory, whatever its size.
 
     Args:
         stack: the stack.
-        file: on this machine.
-        path: under the folder.
-        metadata: of the new object.
-        folder: `inbox`, or `validate` to only check it.
-        progress: called with each number of bytes sent.
+        stream: read to its end; may be a pipe.
+        key: of the object.
+        metadata: of the object, see `dropbatch.options.metadata_of`.
+        progress: called with each number of bytes sent, from several threads.
 
     Raises:
-        Error: the file cannot be read, or AWS denied the upload, or it failed.
+        NotPermitted: AWS denied the upload.
+        Error: it failed, or is too large.
     """
+    place = {"Bucket": stack.bucket, "Key": key}
+    with aws.explained():
+        first = _part(stream)
+        if len(first) < PART_BYTES:
+            answer = stack.s3.put_object(**place, Body=first, Metadata=dict(metadata))
+            progress(len(first))
+        else:
+            answer = _in_parts(stack, place, first, stream, metadata, progress)
+        return uploaded_as(stack, key, answer)
+
+
+def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
+    """The version that S3's answer to a write names.
+
+    Raises:
+        NotFound: it was deleted at once.
+    """
+    from botocore.exceptions import ClientError
+
+    version = answer.get("VersionId", "null")
+    known = {"VersionId": version} if version != "null" else {}
     try:
-        with aws.explained(), answers_of(stack, "PutObject", "CompleteMultipartUpload") as answers:
-            stack.s3.upload_file(
-                str(file), stack.bucket, f"{folder}/{path}", ExtraArgs={"Metadata": dict(metadata)}, Callback=progress
-            )
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    return uploaded_as(path, answers)
+        found = stack.s3.head_object(Bucket=stack.bucket, Key=key, **known)
+    except ClientError as error:
+        if aws.is_missing(stack.s3, stack.bucket, key, error):
+            raise NotFound(f"{key} was deleted while it was uploaded.") from error
+        raise
+    return Uploaded(key, version, found["ETag"].strip('"'), found["LastModified"])
 
 
-@contextmanager
-def answers_of(stack: Stack, *operations: str) -> Iterator[list[dict[str, Any]]]:
-    """Collect S3's answers to some operations: boto3's transfers do not return them, and only they have the version."""
-    answers: list[dict[str, Any]] = []
-    events = stack.s3.meta.events
-    for operation in operations:
-        events.register(
-            f"after-call.s3.{operation}", lambda parsed, **_: answers.append(parsed), unique_id=f"dropbatch-{operation}"
+def _in_parts(
+    stack: Stack,
+    place: dict[str, str],
+    part: bytes,
+    stream: BinaryIO,
+    metadata: Mapping[str, str],
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    s3 = stack.s3
+    upload_id = s3.create_multipart_upload(**place, Metadata=dict(metadata))["UploadId"]
+
+    def send(number: int, body: bytes) -> dict[str, Any]:
+        etag = s3.upload_part(**place, UploadId=upload_id, PartNumber=number, Body=body)["ETag"]
+        progress(len(body))
+        return {"PartNumber": number, "ETag": etag}
+
+    threads = ThreadPoolExecutor(PARTS_AT_ONCE)
+    done: list[dict[str, Any]] = []
+    running: set[Future[dict[str, Any]]] = set()
+    try:
+        for number, body in _numbered(part, stream, place["Key"]):
+            running.add(threads.submit(send, number, body))
+            if len(running) == PARTS_AT_ONCE:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                done += [one.result() for one in ended]
+        done += [one.result() for one in running]
+        done.sort(key=lambda one: int(one["PartNumber"]))
+        answer: dict[str, Any] = s3.complete_multipart_upload(
+            **place, UploadId=upload_id, MultipartUpload={"Parts": done}
         )
-    try:
-        yield answers
-    finally:
-        for operation in operations:
-            events.unregister(f"after-call.s3.{operation}", unique_id=f"dropbatch-{operation}")
+    except BaseException:
+        threads.shutdown(wait=False, cancel_futures=True)
+        s3.abort_multipart_upload(**place, UploadId=upload_id)
+        raise
+    threads.shutdown()
+    return answer
 
 
-def uploaded_as(path: str, answers: list[dict[str, Any]]) -> Uploaded:
-    """The version that S3's last answer names."""
-    answer = answers[-1]
-    etag: str = answer.get("ETag") or answer["CopyObjectResult"]["ETag"]
-    return Uploaded(path, answer.get("VersionId", "null"), etag.strip('"'))
+def _numbered(part: bytes, stream: BinaryIO, key: str) -> Iterator[tuple[int, bytes]]:
+    for number in range(1, MAX_PARTS + 1):
+        yield number, part
+        part = _part(stream)
+        if not part:
+            return
+    raise Error(f"{key}: an upload has at most {MAX_PARTS * PART_BYTES:,} bytes. Divide it.")
+
+
+def _part(stream: BinaryIO) -> bytes:
+    """Up to `PART_BYTES`; fewer only at the end: a pipe gives what it has, however little."""
+    part = bytearray()
+    while len(part) < PART_BYTES and (read := stream.read(PART_BYTES - len(part))):
+        part += read
+    return bytes(part)

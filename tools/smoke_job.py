@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.cli.doctor import examine
 from dropbatch.cli.progress import Progress
 from dropbatch.errors import Error
-from dropbatch.jobs import job_of_upload
 from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.uploads import uploaded_as
+from dropbatch.waiting import find_created
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
@@ -72,13 +73,14 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     answer = stack.s3.put_object(
         Bucket=stack.bucket, Key=f"inbox/{path}", Body=RECORDS, Metadata={"model": MODEL, "format": "openai"}
     )
+    uploaded = uploaded_as(stack, f"inbox/{path}", answer).job(stack)
     progress, job = Progress(), None
     status: dict[str, Any] = {"state": "uploaded"}
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
-        job = job or job_of_upload(stack, path, answer["VersionId"], answer["ETag"].strip('"'))
+        job = find_created(uploaded)
         if job:
-            status = stack.read_json(f"{job.folder}status.json") or status
+            status = job.status()
             progress.show({path: status})
             if status["state"] in FINAL_JOB_STATES and (manifest := stack.read_json(f"{job.folder}manifest.json")):
                 return job, manifest

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.downloads import CHUNK_BYTES
-from dropbatch.errors import Error, NotFound
-from dropbatch.jobs import job_of_upload
+from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from dropbatch.job import Job
-    from dropbatch.stack import Stack
-    from dropbatch.uploads import Uploaded
-
-VALIDATION_SECONDS = 3_600.0
-READ_SECONDS = 1.0
 
 
 def save_report(job: Job, path: Path) -> Path:
@@ -44,21 +37,6 @@ def save_report(job: Job, path: Path) -> Path:
             for chunk in body.iter_chunks(CHUNK_BYTES):
                 file.write(chunk)
     return path
-
-
-def wait_for_validation(stack: Stack, uploaded: Uploaded) -> dict[str, Any]:
-    """Wait for the report of a validation and return it.
-
-    Raises:
-        Error: there is no report after an hour.
-    """
-    deadline = time.monotonic() + VALIDATION_SECONDS
-    while time.monotonic() < deadline:
-        job = job_of_upload(stack, uploaded.path, uploaded.version, uploaded.etag, folder="validate")
-        if job and (report := stack.read_json(f"{job.folder}report.json")):
-            return report
-        time.sleep(READ_SECONDS)
-    raise Error(f"There is no report of {uploaded.path} yet. `dropbatch doctor` looks for the cause.")
 
 
 def validation_lines(report: dict[str, Any]) -> Iterator[str]:

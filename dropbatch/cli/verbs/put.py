@@ -14,7 +14,6 @@ from dropbatch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dropbatch.uploads import Uploaded
 
 FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
 
@@ -65,22 +64,25 @@ def put(
     as_json: bool,
 ) -> None:
     """Upload files. Each becomes a job."""
+    from dropbatch.cli.bars import bytes_bar
     from dropbatch.cli.verbs.look import wait_and_report
     from dropbatch.cli.verbs.results import get_files
-    from dropbatch.waiting import wait_for_job
+    from dropbatch.waiting import created
 
-    metadata = _metadata(model, format_, template, options)
-    paths = [_path(file, name, files) for file in files]
+    given = _options(model, format_, template, options)
+    if name is not None and not name.endswith("/") and len(files) > 1:
+        raise UsageError("--name must end with a slash when several files are uploaded.")
     jobs = []
-    for file, path in zip(files, paths, strict=True):
-        uploaded = _upload(context, file, path, metadata, "inbox")
-        if wait or folder:
-            jobs.append(wait_for_job(context.stack, uploaded))
+    for file in files:
+        with bytes_bar(file.name, file.stat().st_size) as advance:
+            job = context.client.submit(file, name=name, progress=advance, **given)
+        jobs.append(job)
         if as_json:
-            emit({"path": path, "version": uploaded.version, "job_id": jobs[-1].id if jobs else None})
+            emit({"path": job.path, "version": job.uploaded and job.uploaded.version, "job_id": job.id})
         else:
-            click.echo(f"s3://{context.stack.bucket}/inbox/{path}" + (f"  job {jobs[-1].id}" if jobs else ""))
-    if jobs:
+            click.echo(f"s3://{context.stack.bucket}/inbox/{job.path}  job {job.id}")
+    if wait or folder:
+        jobs = [created(job) for job in jobs]
         code = wait_and_report(jobs, strict=strict, as_json=as_json)
         if folder:
             for job in jobs:
@@ -105,12 +107,9 @@ def validate(
     as_json: bool,
 ) -> None:
     """Check a file. Nothing is sent to Workers AI."""
-    from dropbatch.cli.reports import validation_lines, wait_for_validation
+    from dropbatch.cli.reports import validation_lines
 
-    uploaded = _upload(
-        context, file, _path(file, name, [file]), _metadata(model, format_, template, options), "validate"
-    )
-    report = wait_for_validation(context.stack, uploaded)
+    report = context.client.validate(file, name=name, **_options(model, format_, template, options))
     if as_json:
         emit(report)
     else:
@@ -119,39 +118,11 @@ def validate(
     raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
 
 
-def _upload(context: Context, file: Path, path: str, metadata: dict[str, str], folder: str) -> Uploaded:
-    from dropbatch.cli.bars import bytes_bar
-    from dropbatch.uploads import upload
-
-    with bytes_bar(file.name, file.stat().st_size) as advance:
-        return upload(context.stack, file, path, metadata, folder=folder, progress=advance)
-
-
-def _metadata(model: str | None, format_: str | None, template: str | None, options: Sequence[str]) -> dict[str, str]:
-    from dropbatch.options import metadata_of
-
-    given = {"model": model, "format": format_, "template": template}
-    pairs = {name: value for name, value in given.items() if value is not None}
+def _options(model: str | None, format_: str | None, template: str | None, options: Sequence[str]) -> dict[str, Any]:
+    pairs = {"model": model, "format": format_, "template": template}
     for option in options:
         name, separator, value = option.partition("=")
         if not separator:
             raise UsageError(f"-o {option}: write it as NAME=VALUE.")
         pairs[name] = value
-    return metadata_of(pairs)
-
-
-def _path(file: Path, name: str | None, files: Sequence[Path]) -> str:
-    if name is None:
-        path = file.name
-    elif name.endswith("/"):
-        path = name + file.name
-    elif len(files) > 1:
-        raise UsageError("--name must end with a slash when several files are uploaded.")
-    else:
-        path = name
-    path = path.removeprefix("inbox/").lstrip("/")
-    if any(segment[:1] in {"_", "."} for segment in path.split("/")):
-        raise UsageError(
-            f"{path}: a path with a segment that begins with _ or . is not an upload. Choose another with --name.",
-        )
-    return path
+    return pairs

@@ -31,7 +31,9 @@ def file(tmp_path, content=GOOD, name="july.jsonl"):
 def test_put_uploads_and_says_where(command, tmp_path):
     done = command.run("put", file(tmp_path), "--model", M2M, "--name", "reviews/")
 
-    assert (done.code, done.out) == (0, f"s3://{BUCKET}/inbox/reviews/july.jsonl\n")
+    command.settle()
+    (job_id,) = {key.split("/")[3] for key in command.world.objects("results/reviews/")}
+    assert (done.code, done.out) == (0, f"s3://{BUCKET}/inbox/reviews/july.jsonl  job {job_id}\n")
     head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/reviews/july.jsonl")
     assert head["Metadata"] == {"model": M2M}
 
@@ -71,10 +73,10 @@ def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--name", "_private/x.jsonl"), "begins with _"),
-        (("-o", "modle=x"), "Did you mean 'model'?"),
+        (("--name", "_private/x.jsonl"), "begins with _ or ."),
+        (("-o", "modle=x"), "Did you mean model?"),
         (("-o", "tags"), "NAME=VALUE"),
-        (("-o", "defaults=" + "x" * 2_100), "_options.json"),
+        (("-o", "system=" + "x" * 2_100), "_options.json"),
         (("--format", "xml"), "xml"),
     ],
 )

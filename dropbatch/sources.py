@@ -1,0 +1,178 @@
+"""What can be submitted: files, pipes, streams, records, frames. Each becomes a stream of bytes with a name."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from dropbatch.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+
+ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is uploaded.
+
+    Attributes:
+        name: of the upload, if it has no other.
+        stream: its bytes; the user of the source closes it.
+        size: in bytes; None if it is not known before the end.
+        options: that follow from what it is.
+    """
+
+    name: str
+    stream: BinaryIO
+    size: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object) -> Source:
+    """Open what a user submits.
+
+    Args:
+        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an iterable of records; or
+            a frame: anything with Arrow's stream interface, such as a DataFrame of pandas or polars, or a Table.
+
+    Raises:
+        UsageError: it cannot be read, or is none of these.
+    """
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        return _file(Path(source))
+    if hasattr(source, "__arrow_c_stream__"):
+        return Source(_unnamed(".csv"), _csv_stream(_arrow().RecordBatchReader.from_stream(source)), None, _TABLE)
+    if hasattr(source, "read"):
+        name = getattr(source, "name", None)
+        given = Path(name).name if isinstance(name, str) else ""
+        return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), source)  # type: ignore[arg-type]
+    if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
+        raise UsageError(
+            f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a "
+            "frame of pandas, polars or pyarrow."
+        )
+    return Source(_unnamed(".jsonl"), stream_of(_lines(source)))
+
+
+_TABLE = {"format": "csv"}
+
+
+def _file(path: Path) -> Source:
+    try:
+        if path.suffix in ARROW_SUFFIXES:
+            return Source(path.with_suffix(".csv").name, _csv_stream(_arrow_batches(path)), None, _TABLE)
+        size = path.stat().st_size if path.is_file() else None
+        return Source(path.name if size is not None else _unnamed("", "stdin-"), path.open("rb"), size)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _unnamed(suffix: str, prefix: str = "") -> str:
+    return f"{prefix}{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}{suffix}"
+
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    encode = msgspec.json.Encoder().encode
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise UsageError(f"Record {number:,} is a {type(record).__name__}; each must be a dict.")
+        try:
+            yield encode(record) + b"\n"
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"Record {number:,} cannot be written as JSON: {error}.") from error
+
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise UsageError("Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'.") from None
+    return pa
+
+
+def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
+    """The record batches of a file, read one after another."""
+    pa = _arrow()
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            file = parquet.ParquetFile(path)
+            return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+        opened = pa.ipc.open_file(path)
+        batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
+        return pa.RecordBatchReader.from_batches(opened.schema, batches)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
+    """Record batches as a CSV upload: Arrow's own CSV writer, a header, and null as the empty cell."""
+    pa = _arrow()
+    from pyarrow import csv
+
+    kept = [name for name in batches.schema.names if not name.startswith("__index_level_")]
+    if nested := [one.name for one in batches.schema if pa.types.is_nested(one.type)]:
+        raise UsageError(f"Column {nested[0]!r} is nested; a table's cells are text or numbers. Write it as JSON text.")
+
+    def chunks() -> Iterator[bytes]:
+        written = io.BytesIO()
+        schema = pa.schema([(name, _plain(batches.schema.field(name).type)) for name in kept])
+        writer = csv.CSVWriter(written, schema)
+        for batch in batches:
+            writer.write_batch(batch.select(kept).cast(schema))
+            yield written.getvalue()
+            written.seek(0)
+            written.truncate()
+        writer.close()
+        yield written.getvalue()
+
+    return stream_of(chunks())
+
+
+def _plain(kind: Any) -> Any:  # noqa: ANN401
+    """A column's type as Arrow's CSV writer takes it."""
+    types = _arrow().types
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    return _arrow().string() if types.is_string_view(kind) else kind
+
+
+class _Chunks(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._left = chunks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        while not self._left:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._left = memoryview(chunk)
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+
+def stream_of(chunks: Iterator[bytes]) -> BinaryIO:
+    """Chunks of bytes as a stream; the next one is made when it is needed."""
+    return io.BufferedReader(_Chunks(chunks), CHUNK_BYTES)

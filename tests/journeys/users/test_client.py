@@ -1,0 +1,126 @@
+"""The library's client: what can be submitted, the job's id, and what a job says of itself."""
+
+import json
+import os
+import threading
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import dropbatch
+from dropbatch import uploads
+from tests.support.aws.resources import BUCKET
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = {"text": "Hello", "source_lang": "en", "target_lang": "fr"}
+TABLE = {"id": ["a", "b"], "title": ['a 5" pipe', None], "stars": [1, 2]}
+
+
+@pytest.fixture
+def client(command):
+    return dropbatch.Client("dropbatch")
+
+
+def lines_of(command):
+    command.settle()
+    return command.world.lines()
+
+
+@pytest.mark.parametrize("source", [[GOOD] * 3, (GOOD for _ in range(3)), iter([GOOD] * 3)])
+def test_dicts_are_submitted(command, client, source):
+    job = client.submit(source, model=M2M, name="reviews/")
+
+    assert job.status() == {"state": "uploaded"}
+    assert job.wait() == "completed"
+    assert job.path.startswith("reviews/")
+    assert job.path.endswith(".jsonl")
+    assert job.manifest()["counts"]["succeeded"] == 3
+
+
+@pytest.mark.parametrize(
+    "frame", [pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE)], ids=["pandas", "polars", "arrow"]
+)
+def test_frames_are_submitted_as_csv(command, client, frame):
+    job = client.submit(frame, model=BGE, template="About {title}:\n{stars}", name="frame.csv")
+
+    body = command.world.s3.get_object(Bucket=BUCKET, Key="inbox/frame.csv")["Body"].read().decode()
+    assert body.splitlines() == ['"id","title","stars"', '"a","a 5"" pipe",1', '"b",,2']
+    assert job.wait(check=True) == "completed"
+
+
+def test_parquet_is_submitted_as_csv(command, client, tmp_path):
+    parquet.write_table(pa.table(TABLE), tmp_path / "july.parquet")
+
+    job = client.submit(tmp_path / "july.parquet", model=BGE, template="{title}")
+
+    assert job.path == "july.csv"
+    assert job.wait() == "completed"
+
+
+def test_pipe_loses_no_bytes(command, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = b"".join(b'{"text":"%07d %b"}\n' % (number, b"x" * 900) for number in range(12_000))
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+
+    job = client.submit(pipe, model=BGE, name="piped.jsonl")
+    writer.join()
+
+    stored = command.world.s3.get_object(Bucket=BUCKET, Key=f"inbox/{job.path}")["Body"].read()
+    assert stored == content
+
+
+def test_failed_upload_leaves_no_parts(command, client, monkeypatch):
+    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)
+
+    def records():
+        yield from [{"text": "x" * 1_000_000}] * 12
+        raise ValueError("the user's own")
+
+    with pytest.raises(ValueError, match="own"):
+        client.submit(records(), model=BGE)
+
+    assert command.world.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []) == []
+    assert command.world.objects("inbox/") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({"text": "x"}, "A dict cannot be submitted"),
+        ([GOOD, "x"], "Record 2 is a str"),
+        ([{"text": object()}], "Record 1 cannot be written as JSON"),
+        ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
+        (pa.table({"a": [[1]]}), "Column 'a' is nested"),
+    ],
+)
+def test_what_cannot_be_submitted_is_named(command, client, source, says):
+    with pytest.raises(dropbatch.UsageError, match=says):
+        client.submit(source, model=BGE)
+    assert command.world.objects("inbox/") == []
+
+
+def test_failed_job_raises_if_asked(command, client):
+    job = client.submit([GOOD])  # no model
+
+    assert job.wait() == "failed"
+    with pytest.raises(dropbatch.JobFailed, match="no_model"):
+        job.wait(check=True)
+
+
+def test_retry_takes_other_options(command, client):
+    command.world.upload("july.jsonl", json.dumps(GOOD) + '\n{"text":"x"}\n', model=M2M)
+    command.settle()
+
+    retried = client.job("july.jsonl").retry(max_cost=2)
+
+    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.retry.jsonl")["Metadata"]
+    assert head["max-cost"] == "2"
+    assert head["retry-of"] == client.job("july.jsonl").id
+    assert retried.wait() in {"completed", "failed"}
