@@ -2,7 +2,6 @@
 
 import json
 
-import httpx
 import openai
 import pytest
 
@@ -39,9 +38,7 @@ def file_of(ai, lines, name="july.jsonl"):
 
 
 def batch_of(ai, lines, endpoint=CHAT, **more):
-    return ai.batches.create(
-        input_file_id=file_of(ai, lines).id, endpoint=endpoint, completion_window="24h", **more
-    )
+    return ai.batches.create(input_file_id=file_of(ai, lines).id, endpoint=endpoint, completion_window="24h", **more)
 
 
 def lines_of(ai, file_id):
