@@ -15,7 +15,7 @@ import msgspec
 
 from dropbatch import names as keys
 from shared.api_messages import attach_api_message
-from shared.aws.queues import FAST_START_BATCHES, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
+from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
@@ -86,6 +86,8 @@ def _advance_batch(invocation: Invocation, job_id: str, number: str) -> None:
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
         batch = _Submit(invocation, job, batch).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.halving:
+        return
+    if batch.due_at is None or batch.due_at > now + MAX_AHEAD_SECONDS:
         return
     if (ending := _reason_to_end(job, batch, now)) is not None:
         _end(services, batch, ending)

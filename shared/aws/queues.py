@@ -29,6 +29,11 @@ SUBMIT_GRACE_SECONDS = 60.0
 POLL_GRACE_SECONDS = 10.0
 """Seconds that a message to poll may be late before a tick polls instead: two polls at the same time waste one."""
 
+MAX_AHEAD_SECONDS = 180.0
+"""Seconds after which an item may be due when its message arrives. If it is due later, the message was delivered again
+after somebody has worked on the item, and has perhaps died: it is left until it is due, so that it is tried for days.
+"""
+
 MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
 

@@ -32,7 +32,7 @@ from functions.poll.schedule.control import end_long_hold, follow_job_control
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.claims import MAX_CLAIMS, QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
@@ -100,9 +100,10 @@ def advance_job(invocation: Invocation, job_id: str) -> bool:
         return False
     except StorageError:
         # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if it was written.
-        services.ledger.retry_job(
-            replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
-        )
+        if job.claims < QUIET_CLAIMS:  # Later the lease is kept: parts that arrive must not use up its tries.
+            services.ledger.retry_job(
+                replace(job, lease_until=until), services.now() + retry_seconds(job.claims), job.claims + 1
+            )
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from shared.aws.queues import MAX_AHEAD_SECONDS
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import UnreadableItemError
 from shared.observability import count, logger
@@ -82,8 +83,8 @@ def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
         batch = services.ledger.batch(due.job_id, due.number)
         if batch is None or batch.due_at is None:
             return None
-        if due.due_at is not None and batch.due_at > services.now():
-            return None  # The index was out of date.
+        if batch.due_at > services.now() + (MAX_AHEAD_SECONDS if due.due_at is None else 0.0):
+            return None  # The index was out of date, or a message.
         job = jobs[due.job_id]
         if job is None:
             logger.error("batch without a readable job", job_id=due.job_id, number=due.number)

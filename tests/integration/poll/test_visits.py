@@ -144,8 +144,11 @@ def test_job_is_held_before_anything_can_fail(visited, claims, remaining, second
     assert (job.lease_until, job.due_at, job.claims) == (T + seconds, T + seconds, claims + 1)
 
 
-@pytest.mark.parametrize(("claims", "seconds"), [(0, 2), (4, 32), (QUIET_CLAIMS, 3_600)])
-def test_failed_visit_is_due_soon_and_counts_claim(visited, claims, seconds):
+@pytest.mark.parametrize(
+    ("claims", "seconds", "held"), [(0, 2, 0), (4, 32, 0), (QUIET_CLAIMS - 1, 60, 0), (QUIET_CLAIMS, 3_600, 3_600)]
+)
+def test_failed_visit_is_due_soon_and_counts_claim(visited, claims, seconds, held):
+    """Later it stays held: each part that arrives would use up another of its tries."""
     visited.hold(None, claims=claims)
 
     def fails(_key):
@@ -156,7 +159,7 @@ def test_failed_visit_is_due_soon_and_counts_claim(visited, claims, seconds):
         visited.visit()
 
     job = visited.job
-    assert (job.lease_until, job.due_at, job.claims) == (0, T + seconds, claims + 1)
+    assert (job.lease_until, job.due_at, job.claims) == (held and T + held, T + seconds, claims + 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.aws.queues import PollMessage
+from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.models import (
     CANCEL,
@@ -167,6 +167,16 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
     assert at.batch == batch
     assert at.posts == []
     assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
+
+
+@pytest.mark.parametrize(("due_in", "is_sent"), [(MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)])
+def test_batch_that_waits_is_not_sent_by_message(begin, due_in, is_sent):
+    """Its message was delivered before, and failed: it would use up the tries of days in hours."""
+    at = begin(replace(DUE, due_at=T + due_in))
+
+    at.run()
+
+    assert bool(at.posts) is is_sent
 
 
 # ── what ends unsent ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -95,8 +95,10 @@ def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("death", [DiedError, RuntimeError])
-def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death):
+@pytest.mark.parametrize(("death", "large"), [(DiedError, False), (DiedError, True), (RuntimeError, False)])
+def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death, large):
+    if large:  # Then each try is a message, delivered again and again after a death.
+        monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 2)
     real = functions.poll.batch.poll_batch.collect
 
     def broken(services, job, batch, reply):

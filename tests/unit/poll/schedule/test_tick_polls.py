@@ -9,7 +9,7 @@ from dropbatch.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
-from shared.aws.queues import PollMessage
+from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Submission
 from shared.pacing.controls import Denied
@@ -100,6 +100,18 @@ def test_polls_of_large_jobs_are_sent(parts):
     assert parts.polled == {}
     assert [len(message.batches) for message in parts.queues.sent] == [BATCHES_PER_MESSAGE, 1]
     assert {batch.due_at for batch in parts.ledger.batches.values()} == {T + DISPATCHED_SECONDS}
+
+
+@pytest.mark.parametrize(
+    ("due_in", "is_polled"), [(DISPATCHED_SECONDS, True), (MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)]
+)
+def test_message_that_comes_again_leaves_claimed(parts, due_in, is_polled):
+    """A batch that waits an hour was claimed: the message was delivered before, to a function that died."""
+    parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
+
+    asked(parts, ["00000000"])
+
+    assert bool(parts.polled) is is_polled
 
 
 def test_claimed_poll_is_not_sent(parts):
