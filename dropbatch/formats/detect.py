@@ -41,6 +41,9 @@ _BARE = (
     "Each record is the bare body of a request to OpenAI, which does not say what it is for. Write each record as "
     '{"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request of Workers AI itself.'
 )
+_NO_RECORD = (
+    "None of the first lines is a record of the format {name}, which was named for this file: each must {members}."
+)
 
 
 # What needs no other member is looked for first.
@@ -105,6 +108,30 @@ def detect_format(
     if kinds - {"broken"} == {"bare"}:
         raise UploadRefused("unknown_format", _BARE)
     return "native"
+
+
+def check_named(name: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None) -> None:
+    """Check that a format of JSON which is named, not recognized, fits at least one of a file's first records.
+
+    Args:
+        name: of the format.
+        head: the file's first unpacked bytes.
+        complete: whether these are all of them.
+        elements: the records at the beginning of an array.
+
+    Raises:
+        UploadRefused: `unknown_format`.
+    """
+    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
+    kinds = {_kind_of(record) for _, record in islice(records, LOOKED_AT_LINES)}
+    sign = FORMATS[name].sign
+    if sign is None and kinds and kinds <= _NO_OBJECT:
+        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members="be a JSON object"))
+    if sign and kinds and name not in kinds:
+        members = (
+            f"be a JSON object with {' and '.join([sign.member, *[' or '.join(sign.beside)] * bool(sign.beside)])}"
+        )
+        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members=members))
 
 
 def _look(records: Iterable[tuple[int, bytes]], word: str, *, any_json: bool) -> tuple[str, set[str]]:

@@ -15,7 +15,7 @@ from dropbatch import names as keys
 from dropbatch.cost import has_price
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
-from dropbatch.formats.detect import detect_format, first_model
+from dropbatch.formats.detect import check_named, detect_format, first_model
 from dropbatch.formats.registry import ARRAYS, DELIMITERS, Form, reader_of, target_of
 from dropbatch.formats.tables import answer_columns
 from dropbatch.model_catalog import is_model, max_records_per_reply
@@ -119,6 +119,8 @@ def _plan(services: Services, job: Job, options: Options, beginning: Beginning) 
     if format_ not in ARRAYS or (format_ != "native" and form == "object"):
         array = None
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
+    if options.format in ARRAYS and form != "object":
+        check_named(options.format, head, complete=complete, elements=array)
     if format_ in DELIMITERS:
         form = "rows"
         delimiter = options.delimiter or _delimiter(format_, head[start:])

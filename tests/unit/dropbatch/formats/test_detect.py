@@ -6,7 +6,7 @@ import pytest
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats import detect as module
-from dropbatch.formats.detect import detect_format, extension_format, first_model
+from dropbatch.formats.detect import check_named, detect_format, extension_format, first_model
 
 OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'
 BEDROCK = b'{"recordId":"a","modelInput":{}}\n'
@@ -171,3 +171,32 @@ def test_first_model_id_in_body_counts():
     assert first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
     named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
     assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE
+
+
+BROKEN = b"not JSON\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("openai", BROKEN),
+        ("openai", ANTHROPIC * 2),
+        ("openai", NATIVE * 100 + OPENAI),
+        ("anthropic", OPENAI),
+        ("bedrock", BROKEN),
+        ("gemini", BROKEN),
+        ("native", BROKEN),
+    ],
+)
+def test_named_format_needs_a_record_in_100_lines(name, head):
+    with pytest.raises(UploadRefused, match=f"format {name}, which was named") as raised:
+        check_named(name, head, complete=True)
+    assert raised.value.code == "unknown_format"
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("openai", BROKEN[9:] + OPENAI), ("native", BROKEN[9:] + NATIVE), ("openai", b""), ("openai", b'{"long":"')],
+)
+def test_named_format_with_one_record_is_read(name, head):
+    check_named(name, head, complete=head != b'{"long":"')

@@ -1,0 +1,167 @@
+"""Batches before any function has seen them: what is created, what is refused, and what a stopped server leaves."""
+
+import json
+import time
+
+import httpx
+import openai
+import pytest
+
+from dropbatch.openai_api import batches as module
+from dropbatch.openai_api import store as copies
+from dropbatch.openai_api.names import new_id
+from tests.support.aws.resources import BUCKET
+from tests.support.journeys.openai_server import serving
+
+CHAT = "/v1/chat/completions"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+LINE = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"messages":[]}}\n'
+
+
+@pytest.fixture
+def file(ai):
+    return ai.files.create(file=("july.jsonl", LINE), purpose="batch")
+
+
+def create(ai, file, **changed):
+    return ai.batches.create(**{"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed)
+
+
+def uploads(s3):
+    return [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET, Prefix="inbox/").get("Contents", [])]
+
+
+def test_batch_becomes_upload_with_its_options(ai, s3, file):
+    metadata = {"model": f"workers-ai/{LLAMA}", "team": "Größe", "note": "x" * 512}
+    batch = create(ai, file, completion_window="720h", metadata=metadata)
+
+    assert batch == ai.batches.retrieve(batch.id)
+    assert (batch.status, batch.model, batch.metadata) == ("validating", LLAMA, metadata)
+    assert batch.expires_at == batch.created_at + 720 * 3_600
+    found = s3.get_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
+    assert found["Body"].read() == LINE
+    tags = found["Metadata"].pop("tags")
+    assert tags.startswith("=?utf-8?b?")
+    assert found["Metadata"] == {"format": "openai", "endpoint": CHAT, "deadline-hours": "720", "model": LLAMA}
+
+
+def test_model_of_others_stays_a_tag(ai, s3, file):
+    batch = create(ai, file, metadata={"model": "gpt-4o-mini"})
+
+    found = s3.head_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")["Metadata"]
+    assert (json.loads(found["tags"]), "model" in found) == ({"model": "gpt-4o-mini"}, False)
+
+
+def test_large_file_is_copied_in_parts(ai, s3, monkeypatch):
+    monkeypatch.setattr(copies, "COPY_BYTES", 5 << 20)
+    content = LINE * ((11 << 20) // len(LINE))
+    batch = create(ai, ai.files.create(file=content, purpose="batch"))
+
+    found = s3.get_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
+    assert found["ETag"].endswith('-3"')
+    assert found["Body"].read() == content
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "param"),
+    [
+        ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
+        ({"endpoint": ""}, 400, "endpoint"),
+        ({"completion_window": "0h"}, 400, "completion_window"),
+        ({"completion_window": "721h"}, 400, "completion_window"),
+        ({"completion_window": "1d"}, 400, "completion_window"),
+        ({"input_file_id": "file-unknown"}, 404, "input_file_id"),
+        ({"input_file_id": "../inbox/x"}, 404, "input_file_id"),
+        ({"input_file_id": f"file-output-{'0' * 27}"}, 400, "input_file_id"),
+        ({"input_file_id": 5}, 400, None),
+        ({"metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, 400, "metadata"),
+        ({"metadata": {"x" * 65: "a"}}, 400, "metadata"),
+        ({"metadata": {str(n): "x" * 500 for n in range(5)}}, 400, "metadata"),
+        ({"metadata": {"a": 5}}, 400, None),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3_600}}, 400, "output_expires_after"),
+    ],
+)
+def test_wrong_batch_is_refused_and_nothing_begins(ai, url, s3, file, changed, status, param):
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed
+    answer = httpx.post(f"{url}/batches", json=body)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+    assert (uploads(s3), ai.batches.list().data) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"", 400), (b"[]", 400), (b"{", 400), (b"\xff", 400), (b"[" * 60_000, 400), (b" " * 70_000, 413)],
+)
+def test_body_that_is_no_request_is_refused(url, body, status):
+    answer = httpx.post(f"{url}/batches", content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request_error")
+
+
+def test_batch_of_deleted_file_is_refused_and_others_go_on(ai, s3, file):
+    before = create(ai, file)
+    ai.files.delete(file.id)
+
+    with pytest.raises(openai.NotFoundError, match="No such File"):
+        create(ai, file)
+    assert uploads(s3) == [f"inbox/openai/{before.id}.jsonl"]
+    assert ai.batches.retrieve(before.id).status == "validating"
+
+
+def test_batches_are_listed_newest_first(ai, file):
+    made = []
+    for _ in range(5):
+        made.append(create(ai, file).id)
+        time.sleep(0.002)
+
+    assert [batch.id for batch in ai.batches.list(limit=2)] == made[::-1]
+    assert [batch.id for batch in ai.batches.list(after=made[3]).data] == made[2::-1]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=%B2"])
+def test_limit_out_of_range_is_refused(url, query):
+    answer = httpx.get(f"{url}/batches?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+
+
+@pytest.mark.parametrize("its_id", [f"batch_{new_id(0)}", "batch_x", "..%2F..%2Finbox", "file-x"])
+def test_unknown_batch_is_404(url, its_id):
+    for answer in (httpx.get(f"{url}/batches/{its_id}"), httpx.post(f"{url}/batches/{its_id}/cancel")):
+        assert answer.status_code == 404
+    assert httpx.get(f"{url}/batches?after=x").status_code == 404
+
+
+def test_server_that_dies_before_upload_leaves_failed_batch(ai, s3, file, monkeypatch):
+    monkeypatch.setattr(copies.Store, "copy", lambda *_: 1 / 0)
+    with pytest.raises(openai.InternalServerError):
+        create(ai, file)
+    (batch,) = ai.batches.list().data
+    assert (batch.status, uploads(s3)) == ("validating", [])
+
+    monkeypatch.setattr(module, "NOT_STARTED_SECONDS", -1)
+
+    (batch,) = ai.batches.list().data
+    assert (batch.status, batch.errors.data[0].code) == ("failed", "not_started")
+    assert batch.failed_at == batch.created_at
+
+
+def test_batch_is_cancelled_before_its_job_exists(ai, s3, file):
+    batch = create(ai, file)
+
+    cancelled = ai.batches.cancel(batch.id)
+
+    assert (cancelled.status, cancelled.cancelling_at >= batch.created_at) == ("cancelling", True)
+    (control,) = s3.list_objects_v2(Bucket=BUCKET, Prefix="control/")["Contents"]
+    head = s3.head_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
+    assert control["Key"].startswith(f"control/jobs/{head['LastModified']:%Y%m%dT%H%M%SZ}-")
+    assert ai.batches.cancel(batch.id) == cancelled
+
+
+def test_two_servers_show_the_same(ai, stack, file):
+    batch = create(ai, file)
+    with serving(stack) as other, openai.OpenAI(base_url=other, api_key="none") as second:
+        assert second.batches.retrieve(batch.id) == ai.batches.retrieve(batch.id)
+        assert second.files.list().data == ai.files.list().data
+        second.batches.cancel(batch.id)
+        assert ai.batches.retrieve(batch.id).status == "cancelling"

@@ -1,0 +1,147 @@
+"""Files: uploaded in parts, listed, read, deleted; what is no upload leaves nothing."""
+
+import socket
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+
+from dropbatch.openai_api import files as module
+from dropbatch.openai_api.files import BLOCK_BYTES, PART_BYTES
+from tests.support.aws.resources import BUCKET
+
+LINE = b'{"custom_id":"a"}\n'
+LARGE = bytes(range(256)) * ((2 * PART_BYTES + BLOCK_BYTES // 2) // 256)
+
+
+def upload(ai, content=LINE, name="july.jsonl", **more):
+    return ai.files.create(file=(name, content), purpose="batch", **more)
+
+
+def kept(s3):
+    return [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+
+
+def under_way(s3):
+    return s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+
+
+def test_file_is_shown_as_it_was_uploaded(ai):
+    made = upload(ai, name="/home/me/Größe.jsonl")
+
+    assert made == ai.files.retrieve(made.id)
+    assert (made.bytes, made.filename, made.purpose, made.status) == (len(LINE), "Größe.jsonl", "batch", "processed")
+    assert abs(made.created_at - time.time()) < 60
+    assert made.expires_at == made.created_at + 30 * 86_400
+    assert ai.files.content(made.id).content == LINE
+
+
+def test_large_file_goes_in_parts_and_comes_back_whole(ai, s3):
+    made = upload(ai, LARGE)
+
+    assert made.bytes == len(LARGE)
+    assert s3.head_object(Bucket=BUCKET, Key=f"files/{made.id}")["ETag"].endswith('-3"')
+    assert ai.files.content(made.id).content == LARGE
+
+
+def test_lists_page_in_both_orders(ai):
+    made = []
+    for _ in range(5):
+        made.append(upload(ai).id)
+        time.sleep(0.002)
+
+    assert [file.id for file in ai.files.list(limit=2)] == made[::-1]
+    assert [file.id for file in ai.files.list(limit=2, order="asc")] == made
+    page = ai.files.list(limit=2, after=made[3])
+    assert ([file.id for file in page.data], page.has_more) == ([made[2], made[1]], True)
+    ai.files.delete(made[2])
+    assert [file.id for file in ai.files.list(limit=2, after=made[2])] == [made[1], made[0]]
+    assert ai.files.list(purpose="fine-tune").data == []
+
+
+def test_deleted_file_is_unknown(ai):
+    made = upload(ai)
+
+    assert ai.files.delete(made.id).deleted
+    for call in (ai.files.retrieve, ai.files.content, ai.files.delete):
+        with pytest.raises(openai.NotFoundError, match="No such File object"):
+            call(made.id)
+
+
+@pytest.mark.parametrize(
+    "its_id", ["file-x", "file-" + "0" * 27, "batches%2Fx.json", "..%2Finbox%2Fa.jsonl", "file-output-x"]
+)
+def test_unknown_id_reaches_no_object(url, s3, its_id):
+    s3.put_object(Bucket=BUCKET, Key="inbox/a.jsonl", Body=b"x")
+    for call in (httpx.get, httpx.delete):
+        answer = call(f"{url}/files/{its_id}")
+        assert answer.status_code == 404
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert httpx.get(f"{url}/files/{its_id}/content").status_code == 404
+
+
+def test_file_expires_when_it_was_asked_to(ai, monkeypatch):
+    made = upload(ai, expires_after={"anchor": "created_at", "seconds": 3_600})
+    assert made.expires_at == made.created_at + 3_600
+
+    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: made.expires_at + 1}))
+    with pytest.raises(openai.NotFoundError):
+        ai.files.retrieve(made.id)
+    assert ai.files.list().data == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [
+        ({"data": {"purpose": "fine-tune"}, "files": {"file": LINE}}, "purpose"),
+        ({"data": {"purpose": "assistants"}, "files": {"file": LARGE}}, "purpose"),
+        ({"files": {"file": LINE}}, "purpose"),
+        ({"data": {"purpose": "batch"}, "files": {"other": LINE}}, "file"),
+        ({"data": {"purpose": "batch"}, "files": {"file": b""}}, "file"),
+        ({"data": {"purpose": "batch"}, "files": [("file", LINE), ("file", LINE)]}, "file"),
+        ({"data": {"purpose": "batch", "x": "y" * 5_000}, "files": {"file": LINE}}, "x"),
+        ({"data": {"purpose": "batch", "expires_after[seconds]": "5"}, "files": {"file": LINE}}, "expires_after"),
+        ({"data": {f"f{n}": "" for n in range(30)}, "files": {"file": LINE}}, None),
+        ({"json": {"purpose": "batch"}}, None),
+        ({"content": b"", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
+        ({"content": b"nothing of the kind", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
+        ({"content": b"--b\r\n" + b"a" * 9_000, "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
+    ],
+)
+def test_what_is_no_upload_leaves_nothing(url, s3, sent, param):
+    answer = httpx.post(f"{url}/files", **sent)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert (kept(s3), under_way(s3)) == ([], [])
+
+
+def test_too_large_body_is_refused_before_it_is_read(url, s3):
+    host, port = urlsplit(url).netloc.split(":")
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(
+            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: 20000000000\r\n\r\n"
+        )
+        assert line.recv(1_000).startswith(b"HTTP/1.1 413 ")
+    assert kept(s3) == []
+
+
+def test_upload_that_breaks_off_leaves_no_file(url, s3):
+    host, port = urlsplit(url).netloc.split(":")
+    form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(
+            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: 30000000\r\n\r\n" + form + LARGE
+        )
+        until = time.monotonic() + 20
+        while not under_way(s3) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert under_way(s3)
+    until = time.monotonic() + 20
+    while under_way(s3) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert (kept(s3), under_way(s3)) == ([], [])
