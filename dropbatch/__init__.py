@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from dropbatch.client import Client
     from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, UploadRefused, UsageError
     from dropbatch.job import Job
+    from dropbatch.results import Record
 
-__all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "UploadRefused", "UsageError"]
+__all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "Record", "UploadRefused", "UsageError"]
 
-_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job"}
+_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job", "Record": "dropbatch.results"}
 
 
 def __getattr__(name: str) -> object:

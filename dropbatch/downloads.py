@@ -11,7 +11,7 @@ from dropbatch import aws
 from dropbatch.errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dropbatch.job import Job
@@ -61,7 +61,7 @@ def download_file(
     if "/" in name or name in {"", ".", ".."}:
         raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
-    if target.exists() and target.stat().st_size == size and _sha256(target).hexdigest() == entry["sha256"]:
+    if target.exists() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
         progress(name, size, size)
         return Downloaded(target, size, 0)
     there = partial.stat().st_size if partial.exists() else 0
@@ -71,17 +71,13 @@ def download_file(
     partial.touch()
     digest = _sha256(partial)
     held = there
-    for attempt in range(MAX_ATTEMPTS):
-        if held >= size:
-            break
-        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS), partial.open("ab") as file:
-            answer = job.stack.s3.get_object(Bucket=job.stack.bucket, Key=job.folder + name, Range=f"bytes={held}-")
-            for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
-                file.write(chunk)
-                digest.update(chunk)
-                held += len(chunk)
-                progress(name, held, size)
-    if digest.hexdigest() != entry["sha256"]:
+    with partial.open("ab") as file:
+        for block in blocks_of(job, entry, there):
+            file.write(block)
+            digest.update(block)
+            held += len(block)
+            progress(name, held, size)
+    if entry["sha256"] is not None and digest.hexdigest() != entry["sha256"]:
         partial.unlink()
         raise Error(
             f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected "
@@ -90,6 +86,27 @@ def download_file(
         )
     partial.replace(target)
     return Downloaded(target, size, size - there)
+
+
+def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
+    """The bytes of one file of a manifest; read on where a connection was cut off.
+
+    Args:
+        job: the job.
+        entry: of its manifest's `files`.
+        start: where to begin.
+    """
+    held, size = start, entry["bytes"]
+    for attempt in range(MAX_ATTEMPTS):
+        if held >= size:
+            return
+        with aws.explained(retry=attempt + 1 < MAX_ATTEMPTS):
+            answer = job.stack.s3.get_object(
+                Bucket=job.stack.bucket, Key=job.folder + entry["name"], Range=f"bytes={held}-"
+            )
+            for block in answer["Body"].iter_chunks(CHUNK_BYTES):
+                held += len(block)
+                yield block
 
 
 def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it

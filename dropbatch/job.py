@@ -10,10 +10,11 @@ from dropbatch import names as keys
 from dropbatch.errors import JobFailed, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dropbatch.downloads import Downloaded
+    from dropbatch.results import Record
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -102,6 +103,46 @@ class Job:
         from dropbatch.downloads import download
 
         return download(self, LocalPath(folder), progress)
+
+    def results(self) -> Iterator[Record]:
+        """The finished job's records, in input order; streamed.
+
+        Raises:
+            NotFound: the job is not over.
+        """
+        from dropbatch.results import read_results
+
+        return read_results(self)
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
+
+        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`, `error_message`.
+
+        Raises:
+            NotFound: the job is not over.
+            UsageError: pyarrow is not installed.
+            Error: a record has several vectors.
+        """
+        return self._batches().read_all()
+
+    def to_pandas(self) -> Any:  # noqa: ANN401
+        """The same as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:  # noqa: ANN401
+        """The same as a polars DataFrame."""
+        import polars as pl
+
+        return pl.from_arrow(self.to_arrow())
+
+    def _batches(self) -> Any:  # noqa: ANN401
+        from dropbatch.downloads import blocks_of
+        from dropbatch.exports import record_batches
+
+        manifest = self.manifest()
+        files = {file["kind"]: blocks_of(self, file) for file in manifest["files"]}
+        return record_batches(files.get("output", ()), files.get("errors", ()), manifest["format"] or "native")
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job. Answers that have arrived are kept.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from dropbatch.errors import UploadRefused
@@ -49,40 +50,42 @@ class RowWindow(NamedTuple):
     lines: list[int]
 
 
-def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0) -> Iterator[RowWindow]:
+def read_rows(blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0) -> Iterator[RowWindow]:
     """All rows, some of them at a time; the last row needs no line end.
 
     Args:
         blocks: the stream.
         delimiter: one byte.
         line: lines before the stream, for error messages.
+        limit: bytes above which a row is skipped; 0 for what a request may have.
 
     Raises:
         UploadRefused: `broken_document`: a quote is never closed.
     """
+    limit = limit or API_BODY_LIMIT
     match_row = _patterns(delimiter).row.match
     held, size, next_scan = [b""], 0, 0
     stream = iter(blocks)
     for block in stream:
         held.append(block)
         size += len(block)
-        if size < next_scan and size <= API_BODY_LIMIT:
+        if size < next_scan and size <= limit:
             continue  # an unfinished row is scanned again only when it has doubled, not for each block
         buffer, at = b"".join(held), 0
-        while (window := _window(match_row, buffer, at)).rows:
+        while (window := _window(match_row, buffer, at, limit)).rows:
             yield window
             at += sum(window.steps)
             line += sum(window.lines)
         buffer = buffer[at:]
-        if len(buffer) > API_BODY_LIMIT:
+        if len(buffer) > limit:
             window, buffer = _skip_row(buffer, stream, delimiter, line)
             yield window
             line += sum(window.lines)
         held, size, next_scan = [buffer], len(buffer), 2 * len(buffer)
-    yield from _last_rows(b"".join(held), delimiter, line)
+    yield from _last_rows(b"".join(held), delimiter, line, limit)
 
 
-def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
+def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RowWindow:
     """Whole rows from `at` on, about a window of them."""
     if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
         return RowWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
@@ -93,27 +96,27 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int) -> RowWindow:
     if section and b'"' not in section:
         rows = section.split(b"\n")
         rows.pop()
-        return RowWindow([*map(_row, rows)], [len(row) + 1 for row in rows], [1] * len(rows))
+        return RowWindow([*map(_row, rows, repeat(limit))], [len(row) + 1 for row in rows], [1] * len(rows))
     found = RowWindow([], [], [])
     while at < end and (match := match_row(buffer, at)):
         row = match.group()
-        found.rows.append(_row(row[:-1]))
+        found.rows.append(_row(row[:-1], limit))
         found.steps.append(len(row))
         found.lines.append(row.count(b"\n"))
         at = match.end()
     return found
 
 
-def _row(row: bytes) -> bytes | LongRow:
+def _row(row: bytes, limit: int) -> bytes | LongRow:
     row = row.rstrip(b"\r")  # Python on Windows writes CR CR LF where a file was opened without newline=""
-    return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > API_BODY_LIMIT else row
+    return LongRow(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
 
 
-def _last_rows(buffer: bytes, delimiter: bytes, line: int) -> Iterator[RowWindow]:
+def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterator[RowWindow]:
     """The rows left at the end of the stream."""
     at = 0
     while at < len(buffer):
-        window = _window(_patterns(delimiter).row.match, buffer, at)
+        window = _window(_patterns(delimiter).row.match, buffer, at, limit)
         if not window.rows:
             break
         yield window
@@ -125,7 +128,7 @@ def _last_rows(buffer: bytes, delimiter: bytes, line: int) -> Iterator[RowWindow
     if not _patterns(delimiter).row.match(rest + b"\n"):
         opening = _patterns(delimiter).fields.match(rest)
         raise _unclosed(line + 1 + rest.count(b"\n", 0, opening.end() if opening else 0))
-    yield RowWindow([_row(rest)], [len(rest)], [rest.count(b"\n") + 1])
+    yield RowWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
 
 
 def _unclosed(line: int) -> UploadRefused:

@@ -9,8 +9,11 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
 from dropbatch.errors import Interrupted
+from dropbatch.names import EXPORTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dropbatch.job import Job
 
 
@@ -27,13 +30,26 @@ if TYPE_CHECKING:
 @click.option(
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
 )
+@click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
 @as_json
 @pass_context
-def get(context: Context, *, job: str, folder: Path | None, merged: bool, as_json: bool) -> None:
+def get(context: Context, *, job: str, folder: Path | None, merged: bool, kinds: Sequence[str], as_json: bool) -> None:
     """Download a finished job's files. Resumes an interrupted download."""
     found = context.job(job)
     target = folder or Path(found.id)
+    from dropbatch.exports import export_folder, pyarrow
+
+    if kinds:
+        pyarrow()  # Say what is missing before anything is downloaded.
     get_files(found, target, as_json=as_json)
+    for kind in kinds:
+        exported = export_folder(target, kind)
+        if as_json:
+            emit({"path": str(exported.path), "records": exported.records, "left_out": exported.left_out})
+            continue
+        click.echo(exported.path)
+        if exported.left_out:
+            click.echo(f"{exported.left_out:,} failed records are left out of {exported.path.name}.", err=True)
     if not merged:
         return
     from dropbatch.merging import merge_retries

@@ -124,3 +124,27 @@ def test_retry_takes_other_options(command, client):
     assert head["max-cost"] == "2"
     assert head["retry-of"] == client.job("july.jsonl").id
     assert retried.wait() in {"completed", "failed"}
+
+
+def test_results_are_streamed_in_order(command, client):
+    command.world.upload("july.csv", 'id,text\na,one\nb,"5"" pipe"\n', model=M2M, defaults='{"target_lang":"fr"}')
+    command.settle()
+
+    job = client.job("july.csv")
+    found = list(job.results())
+
+    assert [(one.id, one.external_reference, one.success) for one in found] == [(0, "a", True), (1, "b", True)]
+    assert job.to_arrow().column("answer").to_pylist() == [one.result for one in found]
+    assert job.to_pandas()["success"].tolist() == [True, True]
+    assert job.to_polars()["external_reference"].to_list() == ["a", "b"]
+
+
+def test_get_writes_columns(command, tmp_path):
+    command.world.upload("july.jsonl", '{"text":"a"}\nnonsense\n', model=BGE)
+    command.settle()
+
+    done = command.run("get", "july.jsonl", "-o", tmp_path, "--as", "parquet", "--as", "vectorize")
+
+    assert done.code == 0
+    assert parquet.read_table(tmp_path / "output.parquet").column("success").to_pylist() == [True, False]
+    assert "1 failed records are left out of output.vectorize.ndjson" in done.err

@@ -1,0 +1,224 @@
+"""Reading a job's results: each record with its answer or its error, in input order, whatever the upload's format.
+
+A record's place in the output is its id, and `errors.jsonl` has the id of each failed record. So the two files, read
+side by side, tell every record's fate in every format.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from dropbatch.errors import Error
+from dropbatch.formats.csv_rows import LongRow, read_rows
+from dropbatch.formats.registry import DELIMITERS, FORMATS
+from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dropbatch.job import Job
+
+MAX_ROW_BYTES = 1 << 30
+"""Bytes of an output's row: a record and its answer."""
+
+
+class RecordError(NamedTuple):
+    """Why a record failed; docs/results.md lists the codes."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record's outcome.
+
+    Attributes:
+        id: its position in the upload, from 0.
+        external_reference: the user's own name for it (`custom_id`, `recordId`, `key`, a column); None without one.
+        success: whether it was answered.
+        result: the API's result; in a format of other vendors their body; in a table the answer's text. None if it
+            failed.
+        error: None if it was answered.
+    """
+
+    id: int
+    external_reference: Any
+    success: bool
+    result: Any
+    error: RecordError | None
+
+
+class Failure(msgspec.Struct):
+    """A line of `errors.jsonl`."""
+
+    class Detail(msgspec.Struct):
+        """Code and message."""
+
+        code: str
+        message: str = ""
+
+    id: int
+    error: Detail
+    external_reference: msgspec.Raw = msgspec.Raw(b"null")
+    request: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_ANSWER = re.compile(rf"{ADDED_COLUMNS[0]}(_\d+)?")
+_failure = msgspec.json.Decoder(Failure).decode
+_decode = msgspec.json.decode
+
+_REFERENCES = {"openai": "custom_id", "anthropic": "custom_id", "gemini": "key", "bedrock": "recordId"}
+"""The member of a line with the record's reference, by format."""
+_BODIES = {
+    "openai": ("response", "body"),
+    "anthropic": ("result", "message"),
+    "gemini": ("response",),
+    "bedrock": ("modelOutput",),
+}
+"""Where a line has the answer, by format."""
+
+
+def read_results(job: Job) -> Iterator[Record]:
+    """A finished job's records, in input order, streamed from its results.
+
+    Raises:
+        NotFound: the job is not over.
+    """
+    from dropbatch.downloads import blocks_of
+
+    manifest = job.manifest()
+    files = {file["kind"]: file for file in manifest["files"]}
+    if "output" not in files:
+        return
+    errors = blocks_of(job, files["errors"]) if "errors" in files else ()
+    yield from records_of(blocks_of(job, files["output"]), errors, manifest["format"] or "native")
+
+
+def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -> Iterator[Record]:
+    """The records of an output.
+
+    Args:
+        output: blocks of the output.
+        errors: blocks of `errors.jsonl`; none if no record failed.
+        format_: the job's format.
+    """
+    if is_native(format_):
+        yield from native_records(output)
+        return
+    failures = map(_failure, lines_of(errors))
+    failure = next(failures, None)
+    for id_, (reference, result) in enumerate(_answers(output, format_)):
+        if failure is None or failure.id != id_:
+            yield Record(id_, reference, success=True, result=result, error=None)
+            continue
+        error = RecordError(failure.error.code, failure.error.message)
+        own = reference if reference is not None else _decode(failure.external_reference)
+        yield Record(id_, own, success=False, result=None, error=error)
+        failure = next(failures, None)
+
+
+def is_native(format_: str) -> bool:
+    """Whether a format's output has the lines of the native format."""
+    return format_ not in DELIMITERS and FORMATS[format_].writer is None
+
+
+class _Line(msgspec.Struct):
+    id: int
+    success: bool
+    external_reference: Any = None
+    result: Any = None
+    error: Failure.Detail | None = None
+
+
+_line = msgspec.json.Decoder(_Line).decode
+
+
+def native_records(blocks: Iterable[bytes]) -> Iterator[Record]:
+    """The records of an output in the native format, whose lines say all."""
+    for line in map(_line, lines_of(blocks)):
+        error = RecordError(line.error.code, line.error.message) if line.error else None
+        yield Record(line.id, line.external_reference, line.success, line.result, error)
+
+
+def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
+    """Each record's reference, and what its line has as an answer."""
+    if format_ in DELIMITERS:
+        yield from _rows(output)
+        return
+    member, path = _REFERENCES[format_], _BODIES[format_]
+    for line in lines_of(output):
+        members = _decode(line)
+        value: Any = members
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        yield members.get(member), value
+
+
+def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
+    rows = table_rows(output)
+    header = next(rows, b"")
+    delimiter = delimiter_of(header)
+    columns = Columns(header, delimiter)
+    reference = columns.find(REFERENCE_COLUMNS)
+    for row in rows:
+        (fields,) = read_fields([row], delimiter)
+        if not isinstance(fields, list) or len(fields) != len(columns.names):
+            raise Error("The output was changed: a row does not fit its header.")
+        yield (fields[reference] or None) if reference is not None else None, fields[answer_column(columns)]
+
+
+def answer_column(columns: Columns) -> int:
+    """The position of the answer in an output's row: the last column whose name Dropbatch made for it."""
+    return max(at for at, name in enumerate(columns.names) if _ANSWER.fullmatch(name))
+
+
+# ── lines and rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file that is given in blocks, without line ends; the last needs none."""
+    held: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        held.append(first)
+        for line in others:
+            if whole := b"".join(held):
+                yield whole
+            held = [line]
+    if whole := b"".join(held):
+        yield whole
+
+
+def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The rows of an output that is a table, its header first, without line ends."""
+    beginning, stream = b"", iter(blocks)
+    while b"\n" not in beginning and (block := next(stream, b"")):
+        beginning += block
+    delimiter = delimiter_of(beginning)
+    for window in read_rows(_chain(beginning, stream), delimiter, limit=MAX_ROW_BYTES):
+        for row in window.rows:
+            if isinstance(row, LongRow):
+                raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")
+            yield row
+
+
+def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from others
+
+
+def delimiter_of(header: bytes) -> bytes:
+    """The delimiter of an output: the byte before its last column, which Dropbatch added."""
+    at = header.find(b"error_message")
+    while at > 0:
+        end = header.find(b"\n", at)
+        name = header[at : end if end >= 0 else None].rstrip(b"\r")
+        if name.removeprefix(b"error_message").removeprefix(b"_").isdigit() or name == b"error_message":
+            return header[at - 1 : at]
+        at = header.find(b"error_message", at + 1)
+    return b","

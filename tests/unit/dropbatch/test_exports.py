@@ -1,0 +1,181 @@
+"""Results as columns: Arrow's JSON reader and ours read the same, each file is what its readers expect."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from dropbatch import exports
+from dropbatch.errors import Error, UsageError
+from dropbatch.exports import export, record_batches
+
+NOTHING = ()
+
+
+def native(id_, vector=None, reference=None, code="inference_failed"):
+    line = {"id": id_, "external_reference": reference, "success": vector is not None}
+    if vector is None:
+        line["error"] = {"code": code, "message": "why"}
+    else:
+        line["result"] = {"shape": [1, len(vector)], "data": [vector], "pooling": "mean"}
+    return line
+
+
+def lines(*records):
+    return "".join(json.dumps(one) + "\n" for one in records).encode()
+
+
+def table_of(output, errors=b"", format_="native"):
+    return record_batches([output], [errors], format_).read_all()
+
+
+THREE = lines(native(0, [1, 0.25, 2.5], "a"), native(1, None, 7), native(2, [4, 5, 6]))
+
+
+def test_embeddings_have_fixed_length():
+    table = table_of(THREE)
+
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), 3)
+    assert [list(row.values()) for row in table.to_pylist()] == [
+        [0, "a", True, [1.0, 0.25, 2.5], None, None],
+        [1, "7", False, None, "inference_failed", "why"],
+        [2, None, True, [4.0, 5.0, 6.0], None, None],
+    ]
+
+
+VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
+
+
+@given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
+def test_both_readers_agree(vectors, size):
+    output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
+    blocks = [output[at : at + size] for at in range(0, len(output), size)]
+    expected = record_batches([output], NOTHING, "native").read_all().to_pylist()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exports, "JSON_BLOCK_BYTES", 200)
+        assert record_batches(blocks, NOTHING, "native").read_all().to_pylist() == expected
+        patch.setattr(exports, "_read_vectors", lambda *_: None)
+        assert record_batches(blocks, NOTHING, "native").read_all().to_pylist() == expected
+
+
+def test_usual_embeddings_take_fast_path(monkeypatch):
+    monkeypatch.setattr(exports, "_batch", None)
+
+    assert table_of(THREE.replace(b"7", b'"7"')).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"response": "Hi"}, "Hi"),
+        ({"translated_text": "Salut"}, "Salut"),
+        (
+            {"response": None, "tool_calls": [{"name": "f", "arguments": {"x": 1}}]},
+            '[{"name":"f","arguments":{"x":1}}]',
+        ),
+        ({"something": 1}, '{"something":1}'),
+    ],
+)
+def test_other_answers_are_text(result, answer):
+    table = table_of(lines({"id": 0, "external_reference": None, "success": True, "result": result}))
+
+    assert table.column("answer").to_pylist() == [answer]
+
+
+BODIES = {
+    "openai": {
+        "custom_id": "a",
+        "response": {"status_code": 200, "body": {"data": [{"embedding": [1, 2]}]}},
+        "error": None,
+    },
+    "bedrock": {"modelInput": {}, "modelOutput": {"embedding": [1, 2], "inputTextTokenCount": 1}, "recordId": "a"},
+    "gemini": {"key": "a", "response": {"embedding": {"values": [1, 2]}}},
+}
+
+
+@pytest.mark.parametrize("format_", BODIES)
+def test_embeddings_of_other_formats(format_):
+    table = table_of(lines(BODIES[format_]), format_=format_)
+
+    assert table.column("embedding").to_pylist() == [[1.0, 2.0]]
+    assert table.column("external_reference").to_pylist() == ["a"]
+
+
+def test_failures_come_from_errors_file():
+    output = b'id,text,answer,error_code,error_message\na,"x, ""y""",,,\nb,5" pipe,Hi,,\n'
+    errors = lines({"id": 0, "external_reference": "a", "error": {"code": "rejected", "message": "no"}})
+
+    found = table_of(output, errors, "csv").to_pylist()
+
+    assert [(one["external_reference"], one["success"], one["answer"], one["error_code"]) for one in found] == [
+        ("a", False, None, "rejected"),
+        ("b", True, "Hi", None),
+    ]
+
+
+def test_several_vectors_are_refused():
+    line = {"id": 0, "external_reference": None, "success": True, "result": {"data": [[1], [2]]}}
+
+    with pytest.raises(Error, match="Record 0 has 2 vectors"):
+        table_of(lines(line))
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exported(kind, folder, output=THREE):
+    return export(kind, record_batches([output], NOTHING, "native"), folder, "@cf/baai/bge-m3")
+
+
+def test_parquet_and_arrow_hold_columns(tmp_path):
+    exported("parquet", tmp_path)
+    exported("arrow", tmp_path)
+
+    expected = table_of(THREE)
+    assert parquet.read_table(tmp_path / "output.parquet").equals(expected)
+    with pa.OSFile(str(tmp_path / "output.arrow")) as file:
+        assert pa.ipc.open_file(file).read_all().equals(expected)
+
+
+def test_npy_is_read_by_numpy(tmp_path):
+    exported("npy", tmp_path)
+
+    rows = np.load(tmp_path / "output.npy")
+    assert rows.dtype == np.float32
+    assert rows.shape == (3, 3)
+    assert np.isnan(rows[1]).all()
+    assert rows[2].tolist() == [4, 5, 6]
+
+
+def test_vectorize_leaves_failures_out(tmp_path):
+    done = exported("vectorize", tmp_path)
+
+    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    assert (done.records, done.left_out) == (2, 1)
+    assert written[0] == {"id": "a", "values": [1.0, 0.25, 2.5], "metadata": {"model": "@cf/baai/bge-m3", "record": 0}}
+    assert written[1]["id"] == "2"
+
+
+def test_text_files_have_every_record(tmp_path):
+    exported("csv", tmp_path)
+    exported("jsonl", tmp_path)
+
+    assert pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).num_rows == 3
+    rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
+    assert rows[0]["embedding"] == [1.0, 0.25, 2.5]
+
+
+@pytest.mark.parametrize("kind", ["npy", "vectorize"])
+def test_answers_that_are_no_embeddings_are_refused(kind, tmp_path):
+    output = lines({"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}})
+
+    with pytest.raises(UsageError, match="no embeddings"):
+        exported(kind, tmp_path, output)
+    assert list(tmp_path.iterdir()) == []
