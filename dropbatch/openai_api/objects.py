@@ -11,9 +11,6 @@ from dropbatch.names import JobState
 from dropbatch.openai_api import names
 
 FINAL_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
-EXPIRED = "expired"
-"""The code of a job's error after its deadline."""
-
 _STATUSES = {
     JobState.SPLITTING: "validating",
     JobState.IN_PROGRESS: "in_progress",
@@ -98,9 +95,8 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
 
 def _state(record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None) -> str:
     if manifest:
-        if manifest["state"] == JobState.FAILED and manifest["error"]["code"] == EXPIRED:
-            return "expired"
-        return str(manifest["state"])
+        is_late = _unix(manifest["completed_at"]) >= record.expires_at and manifest["counts"]["failed"]
+        return "expired" if is_late and manifest["state"] == JobState.COMPLETED else str(manifest["state"])
     if record.cancelling_at is not None:
         return "cancelling"
     return _STATUSES.get(status["state"], "finalizing") if status else "validating"

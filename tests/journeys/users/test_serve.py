@@ -1,12 +1,18 @@
 """`dropbatch serve` on a whole Dropbatch, used through OpenAI's own client."""
 
+import asyncio
 import json
+from collections import defaultdict
 
 import openai
 import pytest
 
+from dropbatch.openai_api.files import PART_BYTES
 from dropbatch.stack import Stack
-from tests.support.aws.resources import BUCKET, client
+from local.workers_ai import Fault
+from tests.support.aws import iam
+from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, client
+from tests.support.journeys.command_line import LOGS
 from tests.support.journeys.openai_server import requests, serving
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -30,6 +36,27 @@ def url(stack):
 def ai(url):
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def as_user(world):
+    """Calls in this context are judged by the users' policy."""
+    permissions = world.permissions
+    names = defaultdict(str, {"Bucket.Arn": f"arn:aws:s3:::{BUCKET}", "AWS::AccountId": AWS_ACCOUNT})
+    policy = iam.grants("UserPolicy", names, {"UsesOwnKey": False})
+    permissions.granted = {**permissions.granted, "UserPolicy": policy}
+
+    class AsUser:
+        def __enter__(self):
+            permissions.role = "UserPolicy"
+
+        def __exit__(self, *_):
+            permissions.role = ""
+
+    yield AsUser()
+    # S3 may say 403 for a missing key, to users; then its key is listed.
+    assert set(permissions.refused) <= {f"UserPolicy: s3:ListBucket on arn:aws:s3:::{BUCKET}"}
+    permissions.refused.clear()
 
 
 def file_of(ai, lines, name="july.jsonl"):
@@ -61,3 +88,151 @@ def test_script_for_openai_runs_unchanged(ai, world):
     assert [line["custom_id"] for line in lines] == ["r0", "r1"]
     for line in lines:
         openai.types.chat.ChatCompletion.model_validate(line["response"]["body"], strict=True)
+
+
+def test_async_client_sees_the_same(url, ai, world):
+    async def script():
+        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+            lines = "".join(
+                json.dumps(line) + "\n" for line in requests("/v1/embeddings", {"model": BGE, "input": "a"})
+            )
+            file = await client.files.create(file=lines.encode(), purpose="batch")
+            return await client.batches.create(
+                input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+            )
+
+    batch = asyncio.run(script())
+    world.settle()
+
+    async def results():
+        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
+            done = await client.batches.retrieve(batch.id)
+            return [one async for one in client.batches.list()], await client.files.content(done.output_file_id)
+
+    listed, content = asyncio.run(results())
+    assert [one.status for one in listed] == ["completed"]
+    body = json.loads(content.text)["response"]["body"]
+    assert len(openai.types.CreateEmbeddingResponse.model_validate(body).data[0].embedding) > 100
+
+
+def test_failures_are_in_a_file_of_their_own(ai, world, api):
+    other = {"custom_id": "other", "method": "POST", "url": "/v1/embeddings", "body": {"model": LLAMA, "input": "a"}}
+    broken = {"custom_id": "broken", "method": "POST", "url": CHAT, "body": {"model": LLAMA}}
+    good = requests(CHAT, *[HELLO] * 3)
+    batch = batch_of(ai, [good[0], other, good[1], broken, good[2]])
+    world.settle()
+
+    batch = ai.batches.retrieve(batch.id)
+
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 3, 2)
+    answered, failed = lines_of(ai, batch.output_file_id), lines_of(ai, batch.error_file_id)
+    assert [line["custom_id"] for line in answered] == ["r0", "r1", "r2"]
+    assert [line["custom_id"] for line in failed] == ["other", "broken"]
+    assert {line["response"]["status_code"] for line in answered} == {200}
+    assert failed[0]["response"]["body"]["error"]["param"] == "url"
+    assert f"It must be {CHAT}" in failed[0]["response"]["body"]["error"]["message"]
+
+
+def test_result_file_is_a_file_until_it_is_deleted(ai, world):
+    batch = batch_of(ai, [*requests(CHAT, HELLO), {"custom_id": "x", "body": {"model": LLAMA}, "url": CHAT}])
+    with pytest.raises(openai.NotFoundError):
+        ai.files.retrieve(f"file-output-{batch.id.removeprefix('batch_')}")
+    world.settle()
+    batch = ai.batches.retrieve(batch.id)
+
+    for file_id in (batch.output_file_id, batch.error_file_id):
+        found = ai.files.retrieve(file_id)
+        assert (found.purpose, found.bytes) == ("batch_output", len(ai.files.content(file_id).content))
+        assert found.created_at == batch.completed_at
+        assert ai.files.delete(file_id).deleted
+        for call in (ai.files.retrieve, ai.files.content, ai.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                call(file_id)
+    assert ai.batches.retrieve(batch.id) == batch
+    assert len(world.lines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["not a line of a batch"] * 200, "unknown_format"),
+        ([{"custom_id": "a", "params": {"messages": []}}], "unknown_format"),
+        (requests(CHAT, {"model": "gpt-4o", "messages": HELLO["messages"]}), "no_model"),
+    ],
+    ids=["no requests", "Anthropic's", "no model"],
+)
+def test_file_that_cannot_be_read_fails_its_batch(ai, world, lines, code):
+    batch = batch_of(ai, lines)
+    world.settle()
+
+    batch = ai.batches.retrieve(batch.id)
+
+    assert (batch.status, batch.errors.data[0].code) == ("failed", code)
+    assert (batch.output_file_id, batch.error_file_id, batch.completed_at) == (None, None, None)
+    assert batch.failed_at >= batch.created_at
+
+
+def test_batch_is_cancelled_while_it_runs(ai, world, api):
+    api.inject(Fault(kind="stuck", seconds=900))
+    batch = batch_of(ai, requests(CHAT, HELLO, HELLO))
+    world.deliver_all()
+    running = ai.batches.retrieve(batch.id)
+    assert (running.status, running.request_counts.total) == ("in_progress", 2)
+
+    assert ai.batches.cancel(batch.id).status == "cancelling"
+    world.deliver_all()
+    assert ai.batches.retrieve(batch.id).status == "cancelling"
+    world.settle(minutes=60)
+
+    over = ai.batches.retrieve(batch.id)
+    assert (over.status, over.cancelled_at > over.cancelling_at) == ("cancelled", True)
+    with pytest.raises(openai.ConflictError, match="status 'cancelled'"):
+        ai.batches.cancel(batch.id)
+
+
+def test_batch_past_its_window_is_expired(ai, world, api):
+    api.inject(Fault(kind="stuck", contains="late"))
+    late = {"model": LLAMA, "messages": [{"role": "user", "content": "late"}]}
+    batch = ai.batches.create(input_file_id=file_of(ai, requests(CHAT, late)).id, endpoint=CHAT, completion_window="1h")
+    world.settle(minutes=180)
+
+    batch = ai.batches.retrieve(batch.id)
+
+    assert (batch.status, batch.errors, batch.request_counts.failed) == ("expired", None, 1)
+    assert batch.expired_at >= batch.expires_at
+    assert lines_of(ai, batch.error_file_id)[0]["error"]["code"] == "batch_expired"
+
+
+def test_users_policy_allows_what_the_server_does(ai, world, as_user):
+    good, bad = requests(CHAT, HELLO), {"custom_id": "x", "url": CHAT, "body": {"model": LLAMA}}
+    with as_user:
+        batch = batch_of(ai, [*good, bad])
+        spare = file_of(ai, good)
+        large = ai.files.create(file=b"x" * (PART_BYTES + 1), purpose="batch")
+        ai.files.delete(spare.id)
+        ai.files.content(large.id)
+        assert len(ai.files.list().data) == 2
+        cancelled = batch_of(ai, good)
+        ai.batches.cancel(cancelled.id)
+    world.settle()
+    with as_user:
+        batch = ai.batches.retrieve(batch.id)
+        assert len(lines_of(ai, batch.output_file_id)) == len(lines_of(ai, batch.error_file_id)) == 1
+        ai.files.delete(batch.output_file_id)
+        with pytest.raises(openai.NotFoundError):
+            ai.files.retrieve(spare.id)
+        assert len(ai.batches.list().data) == 2
+
+
+def test_prompts_and_keys_reach_no_log(stack, world, caplog, capfd):
+    caplog.set_level("DEBUG", "uvicorn")
+    marked = {"model": LLAMA, "messages": [{"role": "user", "content": "planted-prompt"}]}
+    with serving(stack, "planted-key") as url, openai.OpenAI(base_url=url, api_key="planted-key") as ai:
+        batch = batch_of(ai, requests(CHAT, marked), metadata={"planted": "metadata"})
+        world.settle()
+        ai.files.content(ai.batches.retrieve(batch.id).output_file_id)
+        with pytest.raises(openai.NotFoundError):
+            ai.batches.retrieve("planted-id")
+    printed = capfd.readouterr()
+    told = caplog.text + printed.out + printed.err
+    assert "planted" not in "".join(line for line in told.splitlines() if not line.startswith(LOGS))

@@ -19,7 +19,9 @@ from local.template import properties
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-S3_WRITES = frozenset({"PutObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"})
+S3_WRITES = frozenset(
+    {"PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"}
+)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def _listing(bucket: str, prefix: str | None, account: str, action: str = "s3:Li
 
 
 def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) -> tuple[Grant, ...]:
-    """The grants of one role in the template.
+    """The grants of one role, or of one managed policy, in the template.
 
     Args:
         role: its logical name.
@@ -184,7 +186,7 @@ def grants(role: str, names: Mapping[str, Any], conditions: Mapping[str, bool]) 
         conditions: the values of the template's conditions.
     """
     found = []
-    for policy in properties(role)["Policies"]:
+    for policy in properties(role).get("Policies", [properties(role)]):
         for statement in resolve(policy["PolicyDocument"]["Statement"], names, conditions):
             assert statement["Effect"] == "Allow"
             condition = tuple(
