@@ -14,9 +14,9 @@ from dropbatch.formats.registry import Form, describer_of, reader_of, target_of,
 from dropbatch.records.convert import cut_converted
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.records.reading import RANGE_BYTES
 from functions.poll.batch.join import join, sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
-from functions.submit.stream import RANGE_BYTES
 from shared.workers_ai.results import parse_answer
 
 if TYPE_CHECKING:

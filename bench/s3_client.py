@@ -12,7 +12,7 @@ from botocore.config import Config
 
 from bench.local_server import Handler, serving
 from bench.timing import take_turns
-from functions.submit.stream import RANGE_BYTES
+from dropbatch.records.reading import RANGE_BYTES
 from shared.aws.object_store import ObjectStore
 
 STAGED = 520_000

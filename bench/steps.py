@@ -26,8 +26,8 @@ from dropbatch.names import JobState
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.index import RecordIndex
 from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.records.reading import RANGE_BYTES
 from functions.poll.batch.collect import StoredReply, collect
-from functions.submit.stream import RANGE_BYTES
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics
 from shared.staged_batch import StagedInfo, encode_index

@@ -19,6 +19,7 @@ from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.base import UNDECODABLE, begins, members_of
 from dropbatch.formats.openai import BATCH_ENDPOINTS
 from dropbatch.formats.registry import FORMATS
+from dropbatch.names import upload_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -296,6 +297,17 @@ def options_keys(upload_key: str, inbox: str) -> list[str]:
     """Keys where an upload's `_options.json` may be, nearest first; only the first one that exists is used."""
     folders = upload_key.removeprefix(inbox).split("/")[:-1]
     return [f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}" for depth in range(len(folders), -1, -1)]
+
+
+def path_options(upload_key: str) -> dict[str, Any]:
+    """The model that a path begins with, valid or not."""
+    segments = upload_path(upload_key).split("/")
+    if segments[0] not in {"@cf", "@hf"}:
+        return {}
+    return {"model": "/".join(segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1])}
+
+
+_MODEL_SEGMENTS = 3
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:

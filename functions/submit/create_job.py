@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dropbatch import names as keys
 from dropbatch.cost import to_billionths
 from dropbatch.errors import UploadRefused
-from dropbatch.model_catalog import max_records_per_reply
 from dropbatch.names import FINAL_JOB_STATES, JobState
 from dropbatch.options import Options
-from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
-from dropbatch.records.plan import SplitPlan
+from dropbatch.plan import first_plan, with_default_model
 from functions.submit.job_options import find_retried, pin_options, resolve_options
+from functions.submit.plan_upload import limits_of
 from shared.claims import retry_seconds
 from shared.errors import StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status
@@ -111,6 +108,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     error: ErrorDetail | None = None
     options = Options()
     by_default = True
+    limits = limits_of(services.settings)
     retried = find_retried(services, metadata)
     try:
         options = resolve_options(services, upload.key, metadata, retried)
@@ -118,14 +116,13 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         error = ErrorDetail(fault.code, fault.message)
     else:
         by_default = options.model is None
-        options = msgspec.structs.replace(options, model=options.model or services.settings.default_model or None)
-        options = pin_options(services, upload.key, job_id, options)
+        options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
     until = now + LEASE_SECONDS
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,
         upload=upload,
-        plan=_plan(services, (options.model or services.settings.default_model).strip(), by_default=by_default),
+        plan=first_plan(options, limits, by_default=by_default),
         created_at=now,
         due_at=until,
         lease_until=until,
@@ -136,17 +133,4 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
         tags=options.tags or {},
         retry_of=retried,
-    )
-
-
-def _plan(services: Services, model: str, *, by_default: bool) -> SplitPlan:
-    settings = services.settings
-    most = min(settings.max_requests_per_batch, max_records_per_reply(model, settings.transport))
-    return SplitPlan(
-        model=model,
-        max_requests=most,
-        max_bytes=settings.max_batch_bytes,
-        account=settings.cloudflare_account_id,
-        first_requests=min(FIRST_BATCH_RECORDS, most),
-        by_default=by_default,
     )

@@ -19,6 +19,7 @@ from dropbatch.options import (
     metadata_options,
     named_options,
     options_keys,
+    path_options,
     resolve,
 )
 from shared.errors import ObjectNotFoundError, UnreadableItemError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 RETRY_OF = "retry-of"
 """Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
-_MODEL_SEGMENTS = 3
 
 
 class _JobRecord(msgspec.Struct):
@@ -60,14 +60,6 @@ def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, 
     if retried:
         return resolve([own, _parent_options(services, retried)])
     return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
-
-
-def path_options(upload_key: str) -> dict[str, Any]:
-    """The model that a path begins with, valid or not."""
-    segments = keys.upload_path(upload_key).split("/")
-    if segments[0] not in {"@cf", "@hf"}:
-        return {}
-    return {"model": "/".join(segments[:_MODEL_SEGMENTS] if len(segments) > _MODEL_SEGMENTS else segments[:-1])}
 
 
 def find_retried(services: Services, metadata: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from dropbatch.records.decompress import decompress
+from dropbatch.records.reading import RANGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from dropbatch.records.plan import SplitPlan
     from shared.aws.object_store import ObjectStore
     from shared.models import Upload
-
-RANGE_BYTES = 8 << 20
-"""Bytes of one ranged read: large enough that S3's time to the first byte does not matter."""
 
 
 def read_stored(store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
-from dropbatch.records.convert import cut_converted
-from dropbatch.records.cut import cut
+from dropbatch.plan import check_model, check_path
+from dropbatch.records import reading
 from dropbatch.records.plan import Checkpoint
+from dropbatch.records.reading import gap_error, read_batches
 from functions.submit.create_job import LEASE_SECONDS
-from functions.submit.plan_upload import check_model, plan_upload, reader_for
+from functions.submit.plan_upload import plan_upload, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.invocation import Invocation
     from shared.models import Job
-
-MAX_BYTES_WITHOUT_BATCH = 4 << 30
-"""Most unpacked bytes without the end of a batch: far more than 500 requests have, and read well within one turn."""
 
 TURN_SECONDS = 60.0
 """How long one run reads before it ends its turn; for an archive, which each turn reads again, as long as it can."""
@@ -87,11 +84,7 @@ class Turn:
         Raises:
             UploadRefused: `path_too_long`, or as `plan_upload` raises it.
         """
-        if len(keys.upload_path(self.job.upload.key).encode()) > keys.MAX_PATH_BYTES:
-            raise UploadRefused(
-                "path_too_long",
-                f"The path under inbox/ has more than {keys.MAX_PATH_BYTES} bytes. Upload it under a shorter key.",
-            )
+        check_path(self.job.upload.key)
         self.job = plan_upload(self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS))
 
     def begin(self, place: Checkpoint) -> None:
@@ -115,17 +108,15 @@ class Turn:
         """
         job, store = self.job, self.services.store
         blocks = self.blocks(read_decompressed(store, job.upload, job.plan, place.offset, self, thread))
-        if self.reader is None:
-            return self.cuts(cut(job.plan, place, number, blocks))
-        return self.cuts(cut_converted(job.plan, place, number, blocks, self.reader))
+        return self.cuts(read_batches(job.plan, place, number, blocks, self.reader))
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, as long as batches end in them now and then."""
         for block in blocks:
             self.bytes_unpacked += len(block)
             self.barren += len(block)
-            if self.barren > MAX_BYTES_WITHOUT_BATCH:
-                raise self._gap_error()
+            if self.barren > reading.MAX_BYTES_WITHOUT_BATCH:
+                raise gap_error(self.job.plan.packing)
             yield block
 
     def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
@@ -178,14 +169,6 @@ class Turn:
             f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a function would have to "
             f"unpack it for longer than it may run. Records from {place.record:,} on were not read. Upload these in "
             "their own archive, or upload everything unpacked or as several archives.",
-        )
-
-    def _gap_error(self) -> UploadRefused:
-        """One endless line, or blank lines compressed a thousandfold: each turn would read them again, forever."""
-        return UploadRefused(
-            "unknown_format" if self.job.plan.packing == "plain" else "broken_archive",
-            f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not complete a "
-            "batch. Upload JSON Lines, one request per line, without long stretches of blank or broken lines.",
         )
 
 

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-import functions.submit.turn
-
 M2M = "@cf/meta/m2m100-1.2b"
 BLANKS = b"\n" * (9 << 20)
 ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
@@ -15,7 +13,7 @@ ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch):
     """The bound of gigabytes, in megabytes."""
-    monkeypatch.setattr(functions.submit.turn, "MAX_BYTES_WITHOUT_BATCH", 5 << 20)
+    monkeypatch.setattr("dropbatch.records.reading.MAX_BYTES_WITHOUT_BATCH", 5 << 20)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ def test_it_fails_as_whole_and_says_what_to_do(world, content, code):
 
 @pytest.mark.slow
 def test_each_record_read_before_has_its_line(start, monkeypatch):
-    monkeypatch.setattr(functions.submit.turn, "MAX_BYTES_WITHOUT_BATCH", 24 << 20)
+    monkeypatch.setattr("dropbatch.records.reading.MAX_BYTES_WITHOUT_BATCH", 24 << 20)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     good = [json.dumps({"text": f"hello {number}", "target_lang": "es"}) for number in range(5)]
     blank = (b" " * 1_023 + b"\n") * (60 << 10)
