@@ -6,6 +6,7 @@ tokens, and its free daily allocation is not subtracted.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
@@ -21,7 +22,10 @@ BYTES_PER_TOKEN = 4
 """Bytes of a request that count as one token in an estimate: English text has about four letters per token."""
 DEFAULT_OUTPUT_TOKENS = 256
 """Output tokens that an estimate assumes for a record that sets no limit, as Workers AI does for its chat models."""
+MAX_NAMED_TOKENS = 1_000_000
+"""Most output tokens that an estimate accepts as the limit that a single record names."""
 
+_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
 _MILLION, _BILLION = Decimal(1_000_000), Decimal(1_000_000_000)
 _SMALLEST = Decimal("0.00000001")
 _DECIMALS = 4
@@ -88,6 +92,15 @@ def _output_tokens(model: Model, input_tokens: int, records: int, max_tokens: in
     if model.task is Task.TRANSLATION:
         return input_tokens
     return records * (model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+
+
+def output_tokens(model: str, body: bytes, records: int) -> int | None:
+    """Output tokens that requests may use; None if none of them names a limit."""
+    named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
+    if not named:
+        return None
+    rest = max(records - len(named), 0)
+    return sum(named) + rest * (find_model(model).output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
 def estimate_cost(model_id: str, body_bytes: int, records: int, max_tokens: int | None = None) -> Cost | None:

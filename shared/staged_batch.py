@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.records.index import OPENING, RecordIndex
+from dropbatch.records.index import RecordIndex
 from dropbatch.records.plan import Checkpoint
 
 if TYPE_CHECKING:
@@ -102,19 +102,6 @@ def encode_ranges(places: Sequence[int]) -> bytes:
 def decode_ranges(ranges: bytes) -> list[int]:
     """The places that `encode_ranges` wrote."""
     return _decode_ranges(ranges)
-
-
-def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record is in the body, as offset and length; (0, 0) for one that is not in the body."""
-    spans = []
-    offset = len(OPENING)
-    for length in rows.lengths:
-        if length:
-            spans.append((offset, length))
-            offset += length + 1
-        else:
-            spans.append((0, 0))
-    return spans
 
 
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:

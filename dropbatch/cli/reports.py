@@ -52,6 +52,8 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     if longest := report["longest"]:
         where = f", line {longest['line']:,}" if longest["line"] else ""
         yield f"longest   {longest['bytes']:,} bytes{where}"
+    for warning in report["warnings"]:
+        yield f"warning   {warning}"
     if report["repeated"]:
         yield f"repeated  {report['repeated']:,} references"
     yield f"bad       {report['bad']:,}"

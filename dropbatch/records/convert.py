@@ -132,7 +132,7 @@ def cut_converted(
 # ── records, several at a time ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """Consecutive records.
 
     Attributes:
@@ -146,20 +146,25 @@ class _Window(NamedTuple):
     lines: list[int]
 
 
-def _windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[_Window]:
+def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[Window]:
+    """An upload's records, several at a time, not validated yet; any form.
+
+    Raises:
+        UploadRefused: `broken_document`, after the records before the damage.
+    """
     if plan.format in DELIMITERS:
         for rows in read_rows(blocks, _delimiter(plan), start.line):
             records = [OverlongRecord(*row) if isinstance(row, LongRow) else row for row in rows.rows]
-            yield _Window(records, rows.steps, rows.lines)
+            yield Window(records, rows.steps, rows.lines)
     elif plan.is_document:
         for window in elements(plan, start, blocks):
-            yield _Window(window.records, window.steps, [0] * len(window.records))
+            yield Window(window.records, window.steps, [0] * len(window.records))
     else:
         for window in lines(blocks):
             if window.blank_bytes:
-                yield _Window([b""], [window.blank_bytes], [window.blank_lines])
+                yield Window([b""], [window.blank_bytes], [window.blank_lines])
                 continue
-            yield _Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
+            yield Window(window.records, [len(one) + 1 for one in window.records], [1] * len(window.records))
 
 
 def _delimiter(plan: SplitPlan) -> bytes:
@@ -172,7 +177,7 @@ def _records(
     """The records, and places after windows of blank lines."""
     judge = _JUDGES.get(plan.format, validate_json)
     place = start
-    for window in _windows(plan, start, blocks):
+    for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []
         line = place.line
         for raw, taken in zip(window.records, window.lines, strict=True):

@@ -139,3 +139,16 @@ def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
 def build_body(records: Sequence[bytes]) -> bytes:
     """The request body of records, as they are sent; empty if there are none."""
     return b"".join((OPENING, b",".join(records), CLOSING)) if records else b""
+
+
+def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
+    """Where each record is in the body, as offset and length; (0, 0) for one that is not in the body."""
+    spans = []
+    offset = len(OPENING)
+    for length in rows.lengths:
+        if length:
+            spans.append((offset, length))
+            offset += length + 1
+        else:
+            spans.append((0, 0))
+    return spans

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.cost import DEFAULT_OUTPUT_TOKENS, estimate_cost, to_billionths
-from dropbatch.model_catalog import find_model
+from dropbatch.cost import estimate_cost, output_tokens, to_billionths
 from functions.submit.stage_batches import settle
 from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMessage, SubmitMessage
 from shared.errors import InvariantError
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
 NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")
 SWEPT_SECONDS = 3_600.0
 """Seconds until a batch that is never submitted is due, if no sweep ended it before."""
-MAX_NAMED_TOKENS = 1_000_000
-"""Most output tokens that an estimate accepts as the limit that a single record names."""
 _MESSAGES_PER_CALL = 10
-_NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})')
 
 
 class Outbox:
@@ -155,15 +150,6 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     named = output_tokens(job.plan.model, candidate.body[: candidate.ours.body_size], staged.sendable)
     cost = estimate_cost(job.plan.model, staged.body_size, staged.sendable, named)
     return to_billionths(cost.amount) if cost else 0
-
-
-def output_tokens(model: str, body: bytes, records: int) -> int | None:
-    """Output tokens that requests may use; None if none of them names a limit."""
-    named = [min(int(tokens), MAX_NAMED_TOKENS) for tokens in _NAMED_TOKENS.findall(body)]
-    if not named:
-        return None
-    rest = max(records - len(named), 0)
-    return sum(named) + rest * (find_model(model).output_tokens or DEFAULT_OUTPUT_TOKENS)
 
 
 def _turn(services: Services, job: Job, ordinal: int) -> float:

@@ -22,6 +22,7 @@ def validation_page(report: dict[str, Any]) -> bytes:
         )
         return page(f"{path}: failed", body)
     body += [f"<p>{_sentence(report)}</p>", facts(_facts(report))]
+    body += [f'<p class="warn">{escape(warning)}</p>' for warning in report["warnings"]]
     if report["repeated"]:
         body.append(f"<p>{report['repeated']:,} records have the same reference as an earlier record.</p>")
     if report["bad"]:

@@ -13,8 +13,9 @@ from dropbatch.records import cut as module
 from dropbatch.records import framing as windows
 from dropbatch.records.batch_limits import max_records
 from dropbatch.records.cut import cut
+from dropbatch.records.index import record_spans
 from dropbatch.records.plan import Checkpoint, SplitPlan
-from shared.staged_batch import StagedInfo, decode_index, encode_index, record_spans
+from shared.staged_batch import StagedInfo, decode_index, encode_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch import names as keys
-from dropbatch.records.index import build_body
+from dropbatch.records.index import build_body, record_spans
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Isolation
 from shared.observability import batch_log_fields, count, logger
 from shared.retry import jittered
-from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans, record_spans
+from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,13 +16,13 @@ import msgspec
 
 from dropbatch import names as keys
 from dropbatch.names import JobState
-from dropbatch.records.index import build_body
+from dropbatch.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.errors import StorageError
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
-from shared.staged_batch import decode_index, decode_ranges, encode_ranges, record_spans
+from shared.staged_batch import decode_index, decode_ranges, encode_ranges
 from shared.workers_ai.results import Answer, parse_answer
 
 if TYPE_CHECKING:

@@ -117,7 +117,7 @@ def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
 )
 def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_reply, most, first):
     world = start(MAX_REQUESTS_PER_BATCH=setting)
-    monkeypatch.setattr(functions.submit.create_job, "max_records_per_reply", lambda model, transport: per_reply)
+    monkeypatch.setattr("dropbatch.plan.max_records_per_reply", lambda model, transport: per_reply)
     version = world.upload("a.jsonl", "{}\n", model=M2M)
 
     job, _ = get_or_create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))

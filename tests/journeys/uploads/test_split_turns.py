@@ -5,7 +5,6 @@ import json
 import pytest
 
 from dropbatch.records import cut
-from functions.submit import create_job as jobs
 from functions.submit import stream, turn
 from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
@@ -84,7 +83,7 @@ def test_run_without_lease_stops(slow, monkeypatch):
 
 
 def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
-    monkeypatch.setattr(jobs, "FIRST_BATCH_RECORDS", 1)
+    monkeypatch.setattr("dropbatch.plan.FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=10)
     monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)
     world.upload("a.jsonl", BODY, model=M2M)

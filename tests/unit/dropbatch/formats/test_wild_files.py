@@ -14,8 +14,8 @@ from dropbatch.formats.detect import detect_format
 from dropbatch.formats.registry import DELIMITERS, Form, reader_of, target_of, writer_of
 from dropbatch.formats.tables import TableWriter
 from dropbatch.model_catalog import find_model
+from dropbatch.plan import _delimiter, _elements, _first_row
 from dropbatch.records.detect_form import detect_form
-from functions.submit.plan_upload import _delimiter, _elements, _first_row
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 

@@ -14,10 +14,11 @@ from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import BatchFacts
 from dropbatch.formats.registry import Form, describer_of, reader_of, target_of, writer_of
 from dropbatch.records.convert import cut_converted
+from dropbatch.records.index import record_spans
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.poll.batch.join import sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
-from shared.staged_batch import decode_index, encode_index, original_spans, record_spans
+from shared.staged_batch import decode_index, encode_index, original_spans
 from shared.workers_ai.results import parse_answer
 from tests.support.examples import examples
 
