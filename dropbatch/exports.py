@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""
-JSON_BLOCK_BYTES = 8 << 20
+JSON_BLOCK_BYTES = 16 << 20
+PARSED_BYTES = 2 << 20
+"""Bytes of a block that one thread of Arrow's JSON reader parses."""
 
 VECTORS_ONLY = frozenset({"npy", "vectorize"})
 
@@ -242,7 +244,7 @@ def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:  # noq
         ]
     )
     options = arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
-    reading = arrow_json.ReadOptions(block_size=len(block) + 1)
+    reading = arrow_json.ReadOptions(block_size=PARSED_BYTES)
     try:
         table = arrow_json.read_json(pa.BufferReader(block), reading, options).combine_chunks()
     except pa.ArrowInvalid:
@@ -353,7 +355,7 @@ def _write_csv(batches: Any, path: Path, _model: str) -> tuple[int, int]:  # noq
 def _as_text(pa: Any, batch: Any, schema: Any) -> Any:  # noqa: ANN401
     if "embedding" not in batch.schema.names:
         return batch
-    texts = pa.array([one if one is None else json.dumps(one) for one in _floats(batch)], pa.string())
+    texts = _vector_texts(batch)
     at = batch.schema.names.index("embedding")
     return pa.RecordBatch.from_arrays([*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema)
 
@@ -362,21 +364,26 @@ def _write_jsonl(batches: Any, path: Path, _model: str) -> tuple[int, int]:  # n
     with path.open("wb") as file:
 
         def write(batch: Any) -> None:  # noqa: ANN401
-            rows = batch.to_pylist()
-            if "embedding" in batch.schema.names:
-                for row, vector in zip(rows, _floats(batch), strict=True):
-                    row["embedding"] = vector
-            file.writelines(encode(row) + b"\n" for row in rows)
+            if "embedding" not in batch.schema.names:
+                file.writelines(encode(row) + b"\n" for row in batch.to_pylist())
+                return
+            rows = batch.drop_columns("embedding").to_pylist()
+            for row, vector in zip(rows, _vector_texts(batch).to_pylist(), strict=True):
+                file.write(b'%b,"embedding":%b}\n' % (encode(row)[:-1], (vector or "null").encode()))
 
         return _each(batches, write), 0
 
 
-def _floats(batch: Any) -> list[list[float] | None]:  # noqa: ANN401
-    """The embeddings, each number with as few digits as a float32 needs."""
-    return [
-        one if one is None else [float(f"{number:.9g}") for number in one]
-        for one in batch.column("embedding").to_pylist()
-    ]
+def _vector_texts(batch: Any) -> Any:  # noqa: ANN401
+    """The embeddings as JSON arrays, each number with as few digits as a float32 needs; null for none."""
+    pa = pyarrow()
+    column = batch.column("embedding")
+    vectors, width = column.drop_null(), column.type.list_size
+    numbers = vectors.flatten().cast(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers)
+    joined = pa.compute.binary_join(lists, ",")
+    texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
+    return texts if not column.null_count else _with_gaps(pa, texts, column)
 
 
 def _write_npy(batches: Any, path: Path, _model: str) -> tuple[int, int]:  # noqa: ANN401
@@ -414,12 +421,13 @@ def _write_vectorize(batches: Any, path: Path, model: str) -> tuple[int, int]:  
         def write(batch: Any) -> None:  # noqa: ANN401
             nonlocal left_out
             ids, references = batch.column("id").to_pylist(), batch.column("external_reference").to_pylist()
-            for id_, reference, vector in zip(ids, references, _floats(batch), strict=True):
+            for id_, reference, vector in zip(ids, references, _vector_texts(batch).to_pylist(), strict=True):
                 if vector is None:
                     left_out += 1
                     continue
-                line = {"id": reference or str(id_), "values": vector, "metadata": {"model": model, "record": id_}}
-                file.write(encode(line) + b"\n")
+                metadata = encode({"model": model, "record": id_})
+                name = encode(reference or str(id_))
+                file.write(b'{"id":%b,"values":%b,"metadata":%b}\n' % (name, vector.encode(), metadata))
 
         records = _each(batches, write)
     return records - left_out, left_out
