@@ -75,11 +75,11 @@ THROTTLED = frozenset(
 """Error codes of busy services that have another status."""
 
 
-QUICK = Waits(connect=2, read=3, tries=3)
+QUICK_CALLS = Waits(connect=2, read=3, tries=3)
 """Calls that return within milliseconds: those to the table, the queues, the secrets and the event bus."""
-OBJECTS = Waits(connect=2, read=5, tries=3)
+OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
-COPIES = Waits(connect=2, read=60, tries=2)
+COPY_CALLS = Waits(connect=2, read=60, tries=2)
 """Copies within S3, which return only when all bytes are copied."""
 
 
@@ -151,13 +151,13 @@ def services() -> Services:
         made.meta.events.register("needs-retry", waits.after_busy)
         return made
 
-    dynamodb = client("dynamodb", QUICK)
+    dynamodb = client("dynamodb", QUICK_CALLS)
     return Services(
         settings,
         Ledger(dynamodb, settings.table_name),
-        ObjectStore(client("s3", OBJECTS), settings.bucket_name, cache(lambda: client("s3", COPIES))),
+        ObjectStore(client("s3", OBJECT_CALLS), settings.bucket_name, cache(lambda: client("s3", COPY_CALLS))),
         Queues(
-            client("sqs", QUICK),
+            client("sqs", QUICK_CALLS),
             upload_url=settings.upload_queue_url,
             split_url=settings.split_queue_url,
             submit_url=settings.submit_queue_url,
@@ -167,11 +167,11 @@ def services() -> Services:
         WorkersAI(
             http_client(),
             transport_of(settings),
-            _credentials_reader(settings, cache(lambda: client("secretsmanager", QUICK))),
+            _credentials_reader(settings, cache(lambda: client("secretsmanager", QUICK_CALLS))),
         ),
         Budget(dynamodb, settings.table_name, settings.api_calls_per_minute),
         CompletionTimes(dynamodb, settings.table_name),
-        EventBus(cache(lambda: client("events", QUICK))),
+        EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
     )
 

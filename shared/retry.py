@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RESERVE_SECONDS = 10.0
+CALLER_RESERVE_SECONDS = 10.0
 """Seconds of the invocation that are left for the caller if the step never succeeds."""
 FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
 """Seconds between two tries of a step."""
@@ -76,7 +76,8 @@ def retry_until_deadline(step: Callable[[], T], sleep: Callable[[float], None], 
         except StorageError:
             wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
             left = remaining()
-            if left < RESERVE_SECONDS + wait + (before - left):  # a call that hung is likely to hang as long again
+            # A call that hung is likely to hang as long again.
+            if left < CALLER_RESERVE_SECONDS + wait + (before - left):
                 raise
             sleep(wait)
             tries += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXCERPT_BYTES = 64 << 10
 """Bytes kept of a row that is too large."""
 
-WINDOW_BYTES = 256 << 10
+ROWS_WINDOW_BYTES = 256 << 10
 """Approximate bytes of rows that are returned together."""
 
 _LINE_END = b"\r\n"
@@ -89,7 +89,7 @@ def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RowWind
     """Whole rows from `at` on, about a window of them."""
     if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
         return RowWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
-    last, end = buffer.rfind(b"\n", at, at + WINDOW_BYTES) + 1, at + WINDOW_BYTES
+    last, end = buffer.rfind(b"\n", at, at + ROWS_WINDOW_BYTES) + 1, at + ROWS_WINDOW_BYTES
     if stretch := _LONG_STRETCH.search(buffer, at, max(last, at)):
         last = end = stretch.start() + 1
     section = buffer[at:last] if last > 0 else b""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
 """Age in seconds above which an event is refused: its job's item and manifest may be deleted, so it would run again."""
 
-LEASE_SECONDS = 150.0
+TURN_LEASE_SECONDS = 150.0
 
 
 def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bool] | None:
@@ -117,7 +117,7 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
-    until = now + LEASE_SECONDS
+    until = now + TURN_LEASE_SECONDS
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,

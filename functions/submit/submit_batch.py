@@ -31,6 +31,7 @@ from shared.models import (
 from shared.observability import batch_log_fields, count, logger
 from shared.other_account import api_of, other_account
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
+from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.rejections import classify_rejection, token_state
 from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
@@ -50,9 +51,7 @@ SUBMIT_LEASE_MARGIN_SECONDS = 30.0
 """Seconds by which clocks of two functions may differ."""
 POLLED_AFTER_SECONDS = 300.0
 """Seconds that a batch which is submitted again waits for the rate budget before its ids are polled again."""
-HELD_POLL_SECONDS = 300.0
-"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
-INTERNAL = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
+SUBMIT_FAILED = ErrorDetail("internal", "Dropbatch could not submit this batch; see the submit function's log.")
 MAX_AMBIGUOUS_SUBMITS = 2
 """Submits of one batch with an unknown outcome; the last of them ends the batch."""
 
@@ -102,7 +101,7 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     if (ending := job.ending(now)) is not None:
         return ending
     if batch.claims > MAX_CLAIMS:
-        return INTERNAL
+        return SUBMIT_FAILED
     if not job.is_held and now - batch.waiting_since > MAX_SECONDS_TO_ACCEPTANCE:
         return ErrorDetail("expired", "Workers AI did not accept this request within 7 days.")
     return None
@@ -313,8 +312,8 @@ class _Submit:
             case ErrorClass.MODEL_WAITS:
                 until = budget.delay_model(job.plan.model, now, str(code), permit)
                 ledger.refuse(batch, soon_after(until, 15))
-            case ErrorClass.HOLD:
-                until = soon_after(budget.hold(now, reply.retry_after), 10)
+            case ErrorClass.RATE_LIMIT:
+                until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
                 ledger.refuse(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA:
                 budget.pause(PauseReason.QUOTA_SPENT, now, str(code), permit, account)
@@ -367,5 +366,9 @@ class _Submit:
 def _closes_pause(pause: Pause, verdict: ErrorClass, *, reached: bool) -> bool:
     """Whether a rejected probe still shows that the pause's reason is over."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
-        return verdict not in {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}  # the last if not reached
+        return verdict not in {
+            ErrorClass.ACCOUNT,
+            ErrorClass.RATE_LIMIT,
+            ErrorClass.TRY_LATER,
+        }  # the last if not reached
     return pause.reason is PauseReason.OUTAGE and reached

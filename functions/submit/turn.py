@@ -12,7 +12,7 @@ from dropbatch.plan import check_model, check_path
 from dropbatch.records import reading
 from dropbatch.records.plan import Checkpoint
 from dropbatch.records.reading import gap_error, read_batches
-from functions.submit.create_job import LEASE_SECONDS
+from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.plan_upload import plan_upload, reader_for
 from functions.submit.stream import read_decompressed
 from shared.claims import QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 60.0
 """How long one run reads before it ends its turn; for an archive, which each turn reads again, as long as it can."""
-RESERVE_SECONDS = 30.0
+STAGE_RESERVE_SECONDS = 30.0
 """Time a run keeps to stage its last batch and to release the job."""
 DETECT_RESERVE_SECONDS = 10.0
 """Time kept while an archive's beginning is read, to release the job."""
@@ -91,7 +91,7 @@ class Turn:
         """Begin to read at a place; the turn's time runs from now on."""
         self.reader = reader_for(self.services, self.job)
         longest = TURN_SECONDS if self.job.plan.packing == "plain" else math.inf
-        self.ends = self.services.now() + min(longest, self.invocation.seconds_left - RESERVE_SECONDS)
+        self.ends = self.services.now() + min(longest, self.invocation.seconds_left - STAGE_RESERVE_SECONDS)
         self.begun = self.place = place
 
     def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut | Checkpoint]:
@@ -148,7 +148,7 @@ class Turn:
             UploadRefused: there was not enough time in several turns in a row.
         """
         if self.place == self.begun:
-            self._check_time(SKIP_RESERVE_SECONDS if skipping else RESERVE_SECONDS)
+            self._check_time(SKIP_RESERVE_SECONDS if skipping else STAGE_RESERVE_SECONDS)
         elif self.services.now() > self.ends:
             raise TurnOverError
 
@@ -201,7 +201,7 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None], *,
 
 def _lease(services: Services, job: Job) -> Job | None:
     now = services.now()
-    until = now + claim_seconds(job.claims, LEASE_SECONDS)
+    until = now + claim_seconds(job.claims, TURN_LEASE_SECONDS)
     try:
         claimed = services.ledger.lease_job(job, now, until)
     except StorageError:

@@ -14,7 +14,7 @@ from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submiss
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-HOLD_SECONDS = 86_400.0
+HELD_BATCH_SECONDS = 86_400.0
 """Seconds by which a batch is postponed while its job is paused."""
 UNSPLIT = AtMost("<=", 0)
 """As expected `pieces`: the batch is not split."""
@@ -173,7 +173,7 @@ class Batches(Table):
 
         Meanwhile the clock that measures how long the batch has waited is stopped.
         """
-        due_at = min(now + HOLD_SECONDS, math.inf if deadline_at is None else max(deadline_at, now))
+        due_at = min(now + HELD_BATCH_SECONDS, math.inf if deadline_at is None else max(deadline_at, now))
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
 
     def release(self, batch: Batch, due_at: float) -> Batch | None:

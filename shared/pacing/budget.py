@@ -37,10 +37,10 @@ STACK_LOOK_SECONDS = 60.0
 """Seconds until the next look while an operator has paused the stack: submits continue this soon after `run`."""
 NO_TOKEN_SECONDS = 5.0
 """Approximate seconds until the next look after an empty bucket."""
-HOLD_SECONDS, MAX_HOLD_SECONDS = 60.0, 900.0
-"""Seconds to hold after a 429 that does not say how long, and the maximum after one that does."""
-HELD_ON_SECONDS = 300.0
-"""A hold that begins within these seconds after the end of the last one continues it."""
+RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
+"""Seconds that calls wait after a 429 that does not say how long, and the maximum after one that does."""
+SAME_RATE_LIMIT_SECONDS = 300.0
+"""A wait that begins within these seconds after the end of the last one continues it."""
 
 CLOUDFLARE_CALLS = 1_200
 """Calls with one token that Cloudflare allows in any 5 minutes; above that it refuses every call for 5 minutes."""
@@ -228,7 +228,7 @@ class Budget(ControlItems):
         return self._held(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
-        """Whether a submit would get a permit now, as far as pause, hold, model and cap are concerned."""
+        """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""
         controls = self.controls(model, account)
         pause, wait = controls.pause, controls.model_wait
         paused = pause is not None and not pause.is_over(now) and now < pause.next_probe
@@ -281,19 +281,19 @@ class Budget(ControlItems):
                 return True
         return False
 
-    def hold(self, now: float, seconds: float | None) -> float:
+    def limit_rate(self, now: float, seconds: float | None) -> float:
         """Make every call of every function wait, because Cloudflare asks to slow down.
 
         Args:
             now: Unix seconds.
-            seconds: how long, if Cloudflare said so; at most `MAX_HOLD_SECONDS`.
+            seconds: how long, if Cloudflare said so; at most `MAX_RATE_LIMIT_SECONDS`.
 
         Returns:
             Until when calls wait, as far as this reply is concerned.
         """
-        until = now + min(seconds or HOLD_SECONDS, MAX_HOLD_SECONDS)
+        until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
         rate = self.controls().rate
-        since = rate.held_since if rate.held_since and rate.hold_until > now - HELD_ON_SECONDS else now
+        since = rate.held_since if rate.held_since and rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
         try:
             self.call(
                 "update_item",
@@ -303,7 +303,7 @@ class Budget(ControlItems):
                 ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},
             )
         except ConditionFailedError:
-            return until  # a longer hold is in force
+            return until  # a longer wait is in force
         return until
 
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:

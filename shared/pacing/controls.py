@@ -128,7 +128,7 @@ class Rate:
     Attributes:
         filled_at: milliseconds since the epoch at which it is full again.
         hold_until: Unix seconds until which Cloudflare asked every call to wait.
-        held_since: Unix seconds at which the current run of holds, one after another, began.
+        held_since: Unix seconds at which the current run of rate limit waits, one after another, began.
     """
 
     filled_at: int = 0

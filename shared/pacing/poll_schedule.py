@@ -27,6 +27,8 @@ MIN_SECONDS, MAX_SECONDS = 5.0, 900.0
 """Seconds between two polls of one batch."""
 MAX_FIRST_SECONDS = 300.0
 """Maximum seconds from acceptance to the first poll: a stall that is over must not hide a fast model."""
+HELD_POLL_SECONDS = 300.0
+"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 SHARE = 0.38
 """The share of the batches still pending that should be finished at the next poll. A larger one: fewer, later calls."""
 ASSUMED_SHARE, GROWTH = 0.4, 2.0

@@ -33,7 +33,7 @@ READ_SECONDS = 45.0
 """Maximum silence within a reply."""
 TOKEN_CHECK_SECONDS = 10.0
 """Maximum duration of the free call that checks the token: it may follow a submit in the same invocation."""
-CHUNK_BYTES = 256 << 10
+SENT_CHUNK_BYTES = 256 << 10
 """Bytes of a request body sent at a time."""
 
 
@@ -218,10 +218,10 @@ def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], Non
 
 
 def _in_pieces(body: bytes, deadline: float) -> Generator[bytes, None, None]:
-    for start in range(0, len(body), CHUNK_BYTES):
+    for start in range(0, len(body), SENT_CHUNK_BYTES):
         if time.monotonic() > deadline:
             raise TimeoutError
-        yield body[start : start + CHUNK_BYTES]
+        yield body[start : start + SENT_CHUNK_BYTES]
 
 
 def _is_token_refused(reply: Reply) -> bool:

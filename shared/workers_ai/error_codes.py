@@ -23,7 +23,7 @@ class ErrorClass(StrEnum):
 
     MODEL_WAITS = "model_waits"
     """No capacity, or the model's limit per minute: the model waits, and one of its batches is tried at a time."""
-    HOLD = "hold"
+    RATE_LIMIT = "rate_limit"
     """Too many calls: every function waits."""
     QUOTA = "quota"
     """The day's allocation is used up: submits pause until 00:00 UTC."""
@@ -48,7 +48,7 @@ _CODES: dict[int, ErrorClass] = {
     3040: ErrorClass.MODEL_WAITS,
     3021: ErrorClass.MODEL_WAITS,  # observed
     3050: ErrorClass.MODEL_WAITS,  # observed
-    971: ErrorClass.HOLD,  # observed
+    971: ErrorClass.RATE_LIMIT,  # observed
     3036: ErrorClass.QUOTA,
     4006: ErrorClass.QUOTA,  # observed
     10000: ErrorClass.ACCOUNT,
@@ -59,7 +59,7 @@ _CODES: dict[int, ErrorClass] = {
     7003: ErrorClass.ACCOUNT,  # observed
     2001: ErrorClass.ACCOUNT,  # AI Gateway, observed: no gateway of this name
     2009: ErrorClass.ACCOUNT,  # AI Gateway, observed: its token is missing or wrong
-    2003: ErrorClass.HOLD,  # AI Gateway, observed: its own rate limit
+    2003: ErrorClass.RATE_LIMIT,  # AI Gateway, observed: its own rate limit
     5007: ErrorClass.MODEL,
     3042: ErrorClass.MODEL,
     5016: ErrorClass.MODEL,
@@ -85,7 +85,7 @@ _STATUSES: dict[int, ErrorClass] = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorClass.REQUEST,
     HTTPStatus.BAD_REQUEST: ErrorClass.REQUEST,
     HTTPStatus.UNPROCESSABLE_ENTITY: ErrorClass.REQUEST,
-    HTTPStatus.TOO_MANY_REQUESTS: ErrorClass.HOLD,
+    HTTPStatus.TOO_MANY_REQUESTS: ErrorClass.RATE_LIMIT,
 }
 
 _BARE: dict[int, ErrorClass] = {
@@ -97,13 +97,13 @@ _BARE: dict[int, ErrorClass] = {
 _PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
     ErrorClass.ACCOUNT: ErrorClass.CHECK_TOKEN,  # a redirect
     ErrorClass.CHECK_TOKEN: ErrorClass.CHECK_TOKEN,
-    ErrorClass.HOLD: ErrorClass.HOLD,
+    ErrorClass.RATE_LIMIT: ErrorClass.RATE_LIMIT,
 }
 """For a page of a proxy or firewall that answers a poll, by what its HTTP status means; any other is no answer."""
 
 METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.MODEL_WAITS: "ApiThrottles",
-    ErrorClass.HOLD: "ApiThrottles",
+    ErrorClass.RATE_LIMIT: "ApiThrottles",
     ErrorClass.TRY_LATER: "ApiErrors",
 }
 """The metric that counts an error, by its class."""

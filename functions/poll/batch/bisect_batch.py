@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MAX_PIECES = 16
 """Pieces of one batch: one hexadecimal digit."""
-MAX_SUBMITS = 2_000
+MAX_ISOLATION_SUBMITS = 2_000
 """Submits that isolation may cause in one job. Finding one bad record among 5,000 takes about 50."""
 
 PROVEN, MIXED, UNIFORM = "", "some", "all"
@@ -53,7 +53,7 @@ MIN_SCOUT = 8
 SCOUT_SECONDS = 3_600.0
 """How long other batches wait for the pieces of a scout."""
 
-TRIES = 5
+RACE_TRIES = 5
 """Times a lost race for the job item is tried again immediately."""
 LOOK_SECONDS, LOOK_LATER_SECONDS = 5.0, 60.0
 """Seconds until a batch that waits for a scout looks again: for a piece of the same batch, and for any other."""
@@ -107,7 +107,7 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
     the batch is still in the job's list. So a split is never granted twice.
     """
     wanted = min(MAX_PIECES, batch.sendable)
-    for _ in range(TRIES):
+    for _ in range(RACE_TRIES):
         now = services.now()
         job = services.ledger.job(batch.job_id)
         if job is None:
@@ -155,8 +155,8 @@ def _why_untried(job: Job, known: Isolation, batch: Batch, wanted: int, now: flo
         return "because it failed more than 7 days after it was to be submitted"
     if known.causes.get(batch.cause) == UNIFORM:
         return "because every request of this job that was tried alone failed for the same cause"
-    if known.submits + wanted > MAX_SUBMITS:
-        return f"because this job has used up its {MAX_SUBMITS:,} submits for isolating bad requests"
+    if known.submits + wanted > MAX_ISOLATION_SUBMITS:
+        return f"because this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for isolating bad requests"
     return ""
 
 

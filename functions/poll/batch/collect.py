@@ -48,7 +48,7 @@ METRIC_OF_CODE = {
 VISIT_SECONDS = 60.0
 """Seconds within which a job with a new part is visited even if the invocation that wrote the part dies."""
 
-MAX_BYTES_IN_MEMORY = 1 << 20
+MAX_LINES_IN_MEMORY = 1 << 20
 
 WRITE_BYTES = 256 << 10
 """Bytes of lines that are written together, as many as a processor's cache holds."""
@@ -304,4 +304,4 @@ def _write_part(
 
 
 def _spool() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)
+    return tempfile.SpooledTemporaryFile(MAX_LINES_IN_MEMORY)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dropbatch.records.index import RecordEntry, RecordIndex
     from shared.workers_ai.results import Answer
 
-MAX_MESSAGE_CHARACTERS = 1_000
+MAX_ERROR_CHARACTERS = 1_000
 """Characters of the API's message in an error line."""
 MAX_TOKENS = 2**53 - 1
 """A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
@@ -187,7 +187,7 @@ def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -
 
 def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
     """The native output line of a failed record."""
-    error = _encode({"code": code, "message": message[:MAX_MESSAGE_CHARACTERS]})
+    error = _encode({"code": code, "message": message[:MAX_ERROR_CHARACTERS]})
     return b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (id_, row.reference, error)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dropbatch.formats.base import UNREADABLE_CODES, Outcome
 from dropbatch.records.index import NO_REFERENCE
 from functions.poll.batch.join import (
-    MAX_MESSAGE_CHARACTERS,
+    MAX_ERROR_CHARACTERS,
     Failure,
     answered_line,
     error_line,
@@ -82,7 +82,7 @@ def join_originals(
                     yield answered_line(id_, row.reference, item, result)
                 continue
             code, message = why_failed(answers, place, ending)
-        message = message[:MAX_MESSAGE_CHARACTERS]
+        message = message[:MAX_ERROR_CHARACTERS]
         native = failed_line(id_, row, code, message)
         output = writer.line(facts, Outcome(id_, row.reference, record, None, code, message)) if writer else native
         retry = record + b"\n" if record and code not in NOT_RETRIED else b""

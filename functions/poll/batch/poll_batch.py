@@ -36,11 +36,11 @@ POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""
 COLLECT_SECONDS = 25.0
 """Seconds kept after the poll to store and join the answer."""
-MIN_POLL_SECONDS = 15.0
+POLL_BEGUN_SECONDS = 15.0
 """Seconds that a poll needs at least: a reply that is cut off may be the only one that holds the results."""
-SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.HOLD, ErrorClass.TRY_LATER}
+SAYS_NOTHING_OF_TOKEN = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
-INTERNAL = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
+POLL_FAILED = ErrorDetail("internal", "Dropbatch could not finish this batch; see the poll function's log.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit) -
     """
     services = invocation.services
     now = services.now()
-    if needs_call(job, batch, now) and not invocation.allows(MIN_POLL_SECONDS + COLLECT_SECONDS):
+    if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
         return PollOutcome(job.job_id, done=False)  # it stays due
     until = now + claim_seconds(batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10)
     claim = services.ledger.claim_poll if batch.halving is None else services.ledger.claim_isolation
@@ -130,7 +130,7 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
         give_up(services, batch)
         return False
     if batch.ending is None:
-        return end(services, job, batch, batch.last_word or batch.halving or INTERNAL)
+        return end(services, job, batch, batch.last_word or batch.halving or POLL_FAILED)
     return services.ledger.abandon(batch, services.now()) is not None
 
 

@@ -14,7 +14,7 @@ from shared.other_account import other_account
 if TYPE_CHECKING:
     from shared.bootstrap import Services
 
-MAX_SUBMITS = 3
+MAX_ROUND_SUBMITS = 3
 """Submits of a batch or one of its rounds, those with an unknown outcome included."""
 LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
@@ -41,7 +41,12 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
     if job.is_past_deadline(now):
         return end(services, job, batch, PAST_DEADLINE)
     submits = len(batch.of_round) + batch.unknowable
-    if batch.last_word or job.ending(now) or services.settings.ambiguous_submit == "fail" or submits >= MAX_SUBMITS:
+    if (
+        batch.last_word
+        or job.ending(now)
+        or services.settings.ambiguous_submit == "fail"
+        or submits >= MAX_ROUND_SUBMITS
+    ):
         return end(services, job, batch, batch.last_word or error)
     if job.is_held or not services.budget.can_submit(job.plan.model, now, other_account(services, job)):
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
@@ -54,7 +59,9 @@ def submit_again(services: Services, job: Job, batch: Batch, error: ErrorDetail,
 def end_missing(services: Services, job: Job, batch: Batch) -> bool:
     """Submit again the records that a reply lacked, or end them; return whether the batch is done."""
     submits = len(batch.submissions) + batch.unknowable
-    allowed = services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_SUBMITS
+    allowed = (
+        services.settings.ambiguous_submit == "resubmit" and batch.last_word is None and submits < MAX_ROUND_SUBMITS
+    )
     if allowed and not job.ending(services.now()) and try_missing_again(services, batch):
         return False
     return end(services, job, batch, batch.last_word or MISSING)

@@ -95,8 +95,8 @@ class UnfinishedPoll:
                 account = other_account(services, job)
                 services.budget.pause(PauseReason.TOKEN_REFUSED, now, str(code), self.permit, account)
                 services.ledger.schedule_poll(batch, now + 60, paused=batch.paused + 60)
-            case ErrorClass.HOLD:
-                until = soon_after(services.budget.hold(now, reply.retry_after), 10)
+            case ErrorClass.RATE_LIMIT:
+                until = soon_after(services.budget.limit_rate(now, reply.retry_after), 10)
                 services.ledger.schedule_poll(batch, until, paused=batch.paused + until - now)
             case ErrorClass.UNKNOWN_ID:
                 return self._missed(LOST)

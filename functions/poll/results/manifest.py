@@ -9,7 +9,7 @@ import msgspec
 from dropbatch import names as keys
 from dropbatch.cost import Cost, Tokens, cost_of, estimate_cost
 from dropbatch.formats.bedrock import manifest_out
-from functions.poll.batch.bisect_batch import MAX_SUBMITS, UNIFORM
+from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS, UNIFORM
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation
 
@@ -65,7 +65,7 @@ def build_manifest(job: Job, batches: Iterable[Batch], files: Sequence[FileEntry
         "batches": [batch_entry(batch) for batch in batches if batch.state is not BatchState.HALVED],
         "isolation": {
             "submits": isolation.submits,
-            "at_most": MAX_SUBMITS,
+            "at_most": MAX_ISOLATION_SUBMITS,
             "not_tried_alone": sorted(cause for cause, known in isolation.causes.items() if known == UNIFORM),
         },
         "files": [file._asdict() for file in files],

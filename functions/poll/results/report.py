@@ -25,7 +25,7 @@ MAX_BATCHES = 20_000
 """Batches whose times are read."""
 MAX_AMBIGUOUS = 200
 """Batches with submits of unknown outcome that are listed."""
-RESERVE_SECONDS = 20.0
+MANIFEST_RESERVE_SECONDS = 20.0
 """Seconds left to the invocation below which no more batches are read."""
 
 
@@ -59,7 +59,7 @@ def _batches(invocation: Invocation, job: Job) -> tuple[Timeline, list[dict[str,
     ambiguous: list[dict[str, Any]] = []
     read = 0
     for batch in islice(readable(invocation.services.ledger.batches(job.job_id)), MAX_BATCHES + 1):
-        if read == MAX_BATCHES or not invocation.allows(RESERVE_SECONDS):
+        if read == MAX_BATCHES or not invocation.allows(MANIFEST_RESERVE_SECONDS):
             timeline.complete = False
             break
         read += 1

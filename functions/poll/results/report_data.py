@@ -12,14 +12,14 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-STEPS = 120
+CURVE_STEPS = 120
 """Columns of the chart of batches over time."""
 MAX_GROUPS = 50
 """Groups of failures; further ones are counted together."""
 MAX_EXAMPLES, MAX_LINES = 3, 8
 """Examples and line numbers of one group."""
 MAX_EXAMPLE_CHARACTERS = 300
-MAX_MESSAGE_CHARACTERS = 500
+MAX_GROUP_CHARACTERS = 500
 BINS_A_DECADE = 3
 """Bars of the histogram between 1 and 10 seconds, between 10 and 100, and so on."""
 
@@ -41,8 +41,8 @@ class Timeline:
 
     begin: float
     end: float
-    submitted: list[int] = field(default_factory=lambda: [0] * STEPS)
-    collected: list[int] = field(default_factory=lambda: [0] * STEPS)
+    submitted: list[int] = field(default_factory=lambda: [0] * CURVE_STEPS)
+    collected: list[int] = field(default_factory=lambda: [0] * CURVE_STEPS)
     seconds_to_answer: Counter[int] = field(default_factory=Counter)
     complete: bool = True
 
@@ -56,7 +56,7 @@ class Timeline:
 
     def _column(self, at: float) -> int:
         length = max(self.end - self.begin, 1e-9)
-        return min(max(int((at - self.begin) / length * STEPS), 0), STEPS - 1)
+        return min(max(int((at - self.begin) / length * CURVE_STEPS), 0), CURVE_STEPS - 1)
 
 
 def bin_of(seconds: float) -> int:
@@ -118,7 +118,7 @@ def general_message(message: str) -> str:
     """A message without the line number, which differs from record to record."""
     head, separator, rest = message.partition(": ")
     general = rest if separator and head.startswith("Line ") and head[5:].isdigit() else message
-    return general[:MAX_MESSAGE_CHARACTERS]
+    return general[:MAX_GROUP_CHARACTERS]
 
 
 def _example(request: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from functions.poll.results.report_data import STEPS, upper_edge
+from functions.poll.results.report_data import CURVE_STEPS, upper_edge
 from shared.html_page import facts, page, table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def timeline_picture(timeline: Timeline, begin: str, end: str) -> str:
         so_far, points = 0, [f"{LEFT},{_y(0, most)}"]
         for step, added in enumerate(columns, 1):
             so_far += added
-            points.append(f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},{_y(so_far, most)}")
+            points.append(f"{LEFT + (WIDTH - LEFT) * step / CURVE_STEPS:.1f},{_y(so_far, most)}")
         paths.append(f'<polyline class="l{index}" points="{" ".join(points)}"/>')
         x = LEFT + 12 + 220 * index
         legend.append(

@@ -22,18 +22,18 @@ import hashlib
 import sys
 from functools import cache
 
-BLOCK_BYTES = 64
+SHA_BLOCK_BYTES = 64
 """Bytes that are hashed at a time."""
 _WORDS, _LENGTH = 32, 8
 """Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
-_REST = bytes(BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
+_REST = bytes(SHA_BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
 """What follows between two blocks: no data, the count of its bytes, and the digest's size."""
 
 
 @cache
 def is_possible() -> bool:
     """Whether a digest can be stored here; tested once against a known one."""
-    first, second = bytes(range(100)), bytes(3 * BLOCK_BYTES)
+    first, second = bytes(range(100)), bytes(3 * SHA_BLOCK_BYTES)
     try:
         digest = RunningSha256()
         digest.update(first)
@@ -95,4 +95,4 @@ class RunningSha256:
 
 def unfinished_bytes(length: int) -> int:
     """How many of `length` bytes are in the last, unfinished block."""
-    return length % BLOCK_BYTES
+    return length % SHA_BLOCK_BYTES

@@ -49,7 +49,7 @@ QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
-LEASE_SECONDS = 140.0
+VISIT_LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
 STATUS_SECONDS = 10.0
@@ -92,7 +92,7 @@ def advance_job(invocation: Invocation, job_id: str) -> bool:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             return True
-    until = now + claim_seconds(job.claims, min(LEASE_SECONDS, invocation.seconds_left + 10))
+    until = now + claim_seconds(job.claims, min(VISIT_LEASE_SECONDS, invocation.seconds_left + 10))
     try:
         return _visit(invocation, job, until)
     except LeaseLostError:

@@ -30,7 +30,7 @@ MAX_COMMAND_BYTES = 1_024
 """Most bytes of an object that are read; a longer one is not a command."""
 MAX_HELD_SECONDS = 30 * 86_400
 """Seconds after which a job that is still paused is cancelled."""
-TRIES = 5
+COMMAND_TRIES = 5
 """Times an object is read that changes while its command is carried out."""
 
 
@@ -83,7 +83,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
     """
-    for _ in range(TRIES):
+    for _ in range(COMMAND_TRIES):
         job = services.ledger.job(job_id)
         if job is None or job.state not in {JobState.SPLITTING, JobState.IN_PROGRESS}:
             return job
@@ -98,7 +98,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
                 logger.info("job controlled", job_id=job_id, command=command.word)
             else:
                 logger.warning("unknown command", job_id=job_id, command=command.word[:20])
-    raise StorageError(f"{keys.job_control(job_id)} changed {TRIES} times while it was read")
+    raise StorageError(f"{keys.job_control(job_id)} changed {COMMAND_TRIES} times while it was read")
 
 
 def controlled(control: JobControl, command: Command, now: float) -> JobControl:
@@ -139,7 +139,7 @@ def follow_stack_control(services: Services) -> None:
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
     """
-    for _ in range(TRIES):
+    for _ in range(COMMAND_TRIES):
         controls = services.budget.controls()
         stack = controls.stack
         command = read_command(services, keys.STACK_CONTROL, stack.version)
@@ -156,7 +156,7 @@ def follow_stack_control(services: Services) -> None:
             logger.warning("unknown command for the stack", command=command.word[:20])
         services.budget.note_stack(StackControl(command.version, held_since))
         logger.info("stack controlled", command=command.word[:20])
-    raise StorageError(f"{keys.STACK_CONTROL} changed {TRIES} times while it was read")
+    raise StorageError(f"{keys.STACK_CONTROL} changed {COMMAND_TRIES} times while it was read")
 
 
 def watch_stack_control(services: Services) -> None:

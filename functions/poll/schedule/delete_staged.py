@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
 
-MAX_JOBS = 200
+MAX_JOBS_DELETED = 200
 """Jobs whose staged objects one tick deletes."""
 FIRST_SECONDS = 3_600.0
 """Seconds from a job's end until parts and segments are deleted: no function that still reads them runs so long."""
@@ -40,7 +40,7 @@ def delete_staged(services: Services, ends: float) -> None:
     Raises:
         StorageError: the table's index could not be read.
     """
-    due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS)
+    due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS_DELETED)
     in_parallel(lambda one: _delete_isolated(services, one, ends), due)
 
 

@@ -16,6 +16,7 @@ from functions.poll.schedule.due_items import DueItem, in_parallel, isolated, lo
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
 from shared.other_account import other_account
+from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
 MAX_EXAMINED = 50
 """Most due batches that one round reads."""
 MAX_EXAMINED_IN_A_PAUSE = 2
-MAX_WAITING = 50
+MAX_SUBMITS_WAITING = 50
 """Messages that wait in the submit queue, up to which more are sent."""
 DISPATCHED_SECONDS = 90.0
 """Seconds that a message has to be processed before the batch is due again."""
-HELD_POLL_SECONDS = 300.0
-"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 MAX_POSTPONED_SECONDS = 1_800.0
 """Most seconds that a batch is postponed whose model has as many outstanding as it may; a new batch waits less."""
 
@@ -94,7 +93,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
     if not dues or calls.are_used_up:
         return 0
     services, sent = calls.services, 0
-    room = MAX_WAITING - services.queues.waiting(services.queues.submit_url)
+    room = MAX_SUBMITS_WAITING - services.queues.waiting(services.queues.submit_url)
     while dues and sent < room and not calls.are_used_up:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]

@@ -27,7 +27,7 @@ METRIC_OF_REASON = {
 
 SOON_SECONDS = 2 * PAUSED_LOOK_SECONDS
 """Seconds within which a batch is due that may be submitted; those of a paused job are due a day later."""
-MAX_EXAMINED = 20
+MAX_PROBES_EXAMINED = 20
 """Batches of which one has to be of the stack's account; if none is, the free call probes instead."""
 
 
@@ -75,6 +75,6 @@ def _may_submit(services: Services, now: float) -> bool:
 
 def _waits_soon(services: Services, now: float, work: DueKind) -> bool:
     """Whether one of the next batches is of the stack's account: those of another account never probe this pause."""
-    found = services.ledger.due(work, now + SOON_SECONDS, MAX_EXAMINED)[0]
+    found = services.ledger.due(work, now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
     jobs = (readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in found))
     return any(job is not None and not other_account(services, job) for job in jobs)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
 """Most batches of a page, and bytes of bodies that it may read after which it ends: a page takes seconds."""
-MAX_SWEEP_SECONDS, RESERVE_SECONDS = 115.0, 25.0
+MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
 """Seconds that one visit sweeps, and seconds of its invocation that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
 """Seconds after which the second pass begins: longer than an invocation that read the job before can run."""
@@ -63,7 +63,7 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     """
     services = invocation.services
     now = services.now()
-    ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - RESERVE_SECONDS)
+    ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - VISIT_RESERVE_SECONDS)
     while (at := next_sweep(job, now)) is not None and at <= now < ends and (progress := current_sweep(job, now)):
         if progress is not job.sweep and job.error:
             # The sweep may take minutes; the user reads at once why the job ends.

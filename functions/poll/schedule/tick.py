@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.names import JobState
-from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, needs_call, poll_batch
+from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import watch_stack_control
 from functions.poll.schedule.delete_staged import delete_staged
@@ -53,7 +53,7 @@ MAX_OWN_POLLS = 16
 """Batches that one round polls itself, of small jobs only; more are sent to other invocations."""
 OWN_POLLS_SECONDS = 25.0
 """Seconds that they have, so that other work begins within half a minute even if the API does not answer."""
-RESERVE_SECONDS = 8.0
+ANSWERS_RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """Records or bytes above which a job's answers are collected and joined outside of ticks."""
@@ -69,7 +69,7 @@ NO_ROOM_SECONDS = 20.0
 """Seconds until the next look at a job for which there was no room, so that it hides no other."""
 BATCHES_PER_MESSAGE = 8
 """Batches in one message of the poll queue."""
-MAX_WAITING = 20
+MAX_POLLS_WAITING = 20
 """Messages that wait in the poll queue, up to which more are sent."""
 FULL_SECONDS = 10.0
 """Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
@@ -245,17 +245,17 @@ def _polls(invocation: Invocation, dues: list[DueEntry], left: _Allowance, over:
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    time = over - RESERVE_SECONDS - services.now()
-    if min(time, invocation.seconds_left - COLLECT_SECONDS) > MIN_POLL_SECONDS:
+    time = over - ANSWERS_RESERVE_SECONDS - services.now()
+    if min(time, invocation.seconds_left - COLLECT_SECONDS) > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     held = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
     others = [one for one in polls if one.due not in held]
-    room = max(MAX_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
+    room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
     handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
     if len(others) > room * BATCHES_PER_MESSAGE:
         left.look_at = services.now() + FULL_SECONDS
-    until = min(over - RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
+    until = min(over - ANSWERS_RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.polls -= handed + polled
     return recovered + handed + polled

@@ -56,7 +56,7 @@ class Waiting:
 
 
 def waiting_for(services: Services, job: Job) -> Waiting | None:
-    """What a job waits for: its user, an operator, a pause, a hold, its model, or calls that fail.
+    """What a job waits for: its user, an operator, a pause, a rate limit, its model, or calls that fail.
 
     Raises:
         StorageError: DynamoDB failed.

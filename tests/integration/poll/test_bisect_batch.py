@@ -11,13 +11,13 @@ from functions.poll.batch.bisect_batch import (
     LOOK_LATER_SECONDS,
     LOOK_SECONDS,
     MAX_CAUSES,
+    MAX_ISOLATION_SUBMITS,
     MAX_PIECES,
-    MAX_SUBMITS,
     MIN_SCOUT,
     MIXED,
     PROVEN,
+    RACE_TRIES,
     SCOUT_SECONDS,
-    TRIES,
     UNIFORM,
     isolate,
 )
@@ -106,8 +106,8 @@ def test_batch_is_split_into_at_most_16_pieces(services, sendable, pieces):
 
 
 def test_granted_pieces_are_not_counted_again(services):
-    assert services.decided(SMALL, submits=MAX_SUBMITS, granted=(NUMBER,)).pieces == 3
-    assert services.isolation == Isolation(submits=MAX_SUBMITS, granted=(NUMBER,))
+    assert services.decided(SMALL, submits=MAX_ISOLATION_SUBMITS, granted=(NUMBER,)).pieces == 3
+    assert services.isolation == Isolation(submits=MAX_ISOLATION_SUBMITS, granted=(NUMBER,))
 
 
 def test_batch_without_job_breaks_law(services):
@@ -253,7 +253,7 @@ def test_list_with_room_is_kept_unread(services, three_grants):
     assert services.isolation.granted == (*GRANTED[:-1], NUMBER)
 
 
-@pytest.mark.parametrize("lost", [TRIES - 1, TRIES])
+@pytest.mark.parametrize("lost", [RACE_TRIES - 1, RACE_TRIES])
 def test_lost_race_for_job_is_retried_five_times(services, lost):
     real, races = services.ledger.note_isolation, []
 
@@ -265,8 +265,8 @@ def test_lost_race_for_job_is_retried_five_times(services, lost):
 
     found = services.decided(SMALL)
 
-    assert len(races) == TRIES
-    assert (found.pieces, found.due_at) == ((3, T + 90) if lost < TRIES else (0, T + LOOK_SECONDS))
+    assert len(races) == RACE_TRIES
+    assert (found.pieces, found.due_at) == ((3, T + 90) if lost < RACE_TRIES else (0, T + LOOK_SECONDS))
 
 
 # ── when the records end untried ─────────────────────────────────────────────────────────────────────────────────────
@@ -296,9 +296,9 @@ WEEK = MAX_SECONDS_TO_ACCEPTANCE
             "because every request of this job that was tried alone failed for the same cause",
         ),
         ({"isolation": Isolation(causes={"5004": UNIFORM})}, {}, ""),
-        ({"isolation": Isolation(submits=MAX_SUBMITS - 3)}, {}, ""),
+        ({"isolation": Isolation(submits=MAX_ISOLATION_SUBMITS - 3)}, {}, ""),
         (
-            {"isolation": Isolation(submits=MAX_SUBMITS - 2)},
+            {"isolation": Isolation(submits=MAX_ISOLATION_SUBMITS - 2)},
             {},
             "because this job has used up its 2,000 submits for isolating bad requests",
         ),

@@ -7,7 +7,7 @@ import pytest
 import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
 from dropbatch import names as keys
-from functions.poll.batch.poll_batch import INTERNAL, needs_call
+from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
@@ -159,7 +159,7 @@ def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
 @pytest.mark.parametrize(
     ("batch", "ending"),
     [
-        ({}, INTERNAL),
+        ({}, POLL_FAILED),
         ({"halving": REASON}, REASON),
         ({"last_word": OTHER}, OTHER),
         ({"halving": REASON, "last_word": OTHER}, OTHER),

@@ -218,7 +218,7 @@ def test_id_unknown_five_times_in_a_minute_is_lost(polled, before, since, lost):
 
 def test_lost_batch_that_cannot_be_sent_keeps_count(polled):
     one = polled(misses=4, missed_at=T - 60, failures=2)
-    one.services.budget.hold(T, 60)
+    one.services.budget.limit_rate(T, 60)
 
     assert not one.polled(UNKNOWN_ID)
     assert (one.now.state, one.now.misses, one.now.missed_at, one.now.failures) == (BatchState.QUEUED, 5, T - 60, 0)

@@ -124,7 +124,7 @@ def test_batch_ends_if_stack_submits_none_twice(polled):
 def test_ids_are_polled_while_nothing_can_be_sent(polled, why):
     one = polled({"control": JobControl(held_since=T - 9)} if why == "the job is paused" else {})
     if why == "no call is permitted":
-        one.services.budget.hold(T, 60)
+        one.services.budget.limit_rate(T, 60)
 
     assert not submit_again(one.services, one.job, one.seen, LATE, COUNTED)
     now = one.now

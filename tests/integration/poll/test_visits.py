@@ -9,7 +9,7 @@ from dropbatch import names as keys
 from dropbatch.names import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
-from functions.poll.schedule.advance_job import LEASE_SECONDS, MIN_ANSWERED_RECORDS, STATUS_SECONDS
+from functions.poll.schedule.advance_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS, VISIT_LEASE_SECONDS
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, Sweep, SweepGoal
@@ -127,7 +127,7 @@ def test_job_with_possible_step_is_visited(visited, short_steps, records, is_vis
 
 @pytest.mark.parametrize(
     ("claims", "remaining", "seconds"),
-    [(0, 60, 70), (0, LEASE_SECONDS, LEASE_SECONDS), (QUIET_CLAIMS, 60, 3_600)],
+    [(0, 60, 70), (0, VISIT_LEASE_SECONDS, VISIT_LEASE_SECONDS), (QUIET_CLAIMS, 60, 3_600)],
     ids=["until its function's end", "a whole invocation", "after many claims"],
 )
 def test_job_is_held_before_anything_can_fail(visited, claims, remaining, seconds):

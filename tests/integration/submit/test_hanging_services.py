@@ -98,8 +98,8 @@ def begin(black_hole, monkeypatch):
         "STAGING_RETENTION_DAYS": "3",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(composition, "QUICK", Waits(0.5, 0.2, TRIES))
-    monkeypatch.setattr(composition, "OBJECTS", Waits(0.5, 0.2, TRIES))
+    monkeypatch.setattr(composition, "QUICK_CALLS", Waits(0.5, 0.2, TRIES))
+    monkeypatch.setattr(composition, "OBJECT_CALLS", Waits(0.5, 0.2, TRIES))
     monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))
     composition.services.cache_clear()
     yield composition.services

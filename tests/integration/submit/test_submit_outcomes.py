@@ -162,7 +162,7 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
     ("reply", "batch", "budget_call", "changes"),
     [
         (told(429, 3040), DUE, ("delay_model", M2M, T, "3040"), {"due_at": T + 27.5}),
-        (Rejected(429, None, "", 33.0), DUE, ("hold", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
+        (Rejected(429, None, "", 33.0), DUE, ("limit_rate", T, 33.0), {"due_at": T + 45, "paused": 47.0}),
         (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 300, "paused": 302.0}),
         (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 60, "paused": 62.0}),
         (Rejected(500, None, ""), DUE, None, {"due_at": T + 10, "refusals": 1, "vain_since": T}),
@@ -172,7 +172,7 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 )
 def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
     at = begin(batch, reply)
-    expected = budget_call and (*budget_call, *(() if budget_call[0] == "hold" else (at.permit,)))
+    expected = budget_call and (*budget_call, *(() if budget_call[0] == "limit_rate" else (at.permit,)))
 
     at.run()
 

@@ -173,7 +173,7 @@ def test_many_bad_records_are_all_found(start, api):
 
 
 def test_isolation_keeps_to_its_bound(start, api, monkeypatch):
-    monkeypatch.setattr(bisect_batch, "MAX_SUBMITS", 20)
+    monkeypatch.setattr(bisect_batch, "MAX_ISOLATION_SUBMITS", 20)
     world = start(MAX_REQUESTS_PER_BATCH=8)
     world.upload_records("a.jsonl", greetings(40, *range(0, 40, 8)), model=M2M)
 

@@ -49,7 +49,7 @@ def stop_the_job(services, job):
 
 
 def use_up_the_bound(services, job):
-    used = bisect_batch.Isolation(bisect_batch.MAX_SUBMITS)
+    used = bisect_batch.Isolation(bisect_batch.MAX_ISOLATION_SUBMITS)
     while services.ledger.note_isolation(job, used) is None:
         job = services.ledger.job(job.job_id)
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 import functions.poll.handler
-from functions.poll.batch.bisect_batch import MAX_SUBMITS
+from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import Isolation, Job
@@ -195,7 +195,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(data=st.data())
     def other_batches_use_up_the_submits_for_isolation(self, data):
         job = data.draw(st.sampled_from(self.jobs()))
-        functions.poll.handler.services().ledger.note_isolation(job, Isolation(MAX_SUBMITS))
+        functions.poll.handler.services().ledger.note_isolation(job, Isolation(MAX_ISOLATION_SUBMITS))
         self.struck["isolation's bound used up"] += 1
 
     @precondition(lambda self: self.jobs())

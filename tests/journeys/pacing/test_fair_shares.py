@@ -15,7 +15,7 @@ import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
 from dropbatch.names import JobState, result
-from functions.poll.schedule.dispatch_submits import MAX_WAITING
+from functions.poll.schedule.dispatch_submits import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import BatchState, DueKind, ErrorDetail
@@ -241,7 +241,7 @@ def test_no_messages_pile_up_while_nobody_takes_them(start):
         world.tick()
         world.pass_time(60)
 
-    assert waiting(world, "SubmitQueue") <= MAX_WAITING
+    assert waiting(world, "SubmitQueue") <= MAX_SUBMITS_WAITING
 
 
 # ── turns, and when the time to be accepted begins ───────────────────────────────────────────────────────────────────

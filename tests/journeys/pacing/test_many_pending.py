@@ -118,7 +118,7 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
 
 def test_tick_looks_every_10_s_while_queue_is_full(pending, monkeypatch):
     monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 0)
-    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_WAITING", 2)
+    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_POLLS_WAITING", 2)
     _, services = pending(150, 60)  # More are due than one look reads.
     queues, looks = type(services.queues), []
     waiting = queues.waiting
@@ -150,7 +150,7 @@ def test_tick_hands_over_what_it_cannot_reach(pending):
 
 def test_tick_without_token_looks_at_no_batch(pending):
     world, services = pending(30, 200)
-    services.budget.hold(services.now(), 300)
+    services.budget.limit_rate(services.now(), 300)
     before = items_of(world)
 
     tick(Invocation(services, services.now() + TIMEOUT))

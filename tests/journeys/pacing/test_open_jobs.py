@@ -11,7 +11,7 @@ import functions.poll.handler
 import functions.poll.schedule.tick
 from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
-from functions.poll.schedule.tick import MAX_TURNS_WAITING, MAX_VISITS_WAITING, MAX_WAITING
+from functions.poll.schedule.tick import MAX_POLLS_WAITING, MAX_TURNS_WAITING, MAX_VISITS_WAITING
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws.resources import BUCKET, REGION, TABLE
@@ -61,7 +61,7 @@ def test_each_kind_of_message_has_own_room(start):
         world.tick()
         world.pass_time(max(60 - time.time() + began, 0))
 
-    assert 0 < messages(world, "PollQueue") <= MAX_WAITING
+    assert 0 < messages(world, "PollQueue") <= MAX_POLLS_WAITING
     assert 0 < messages(world, "VisitQueue") <= MAX_VISITS_WAITING
     assert 0 < messages(world, "SplitQueue") <= MAX_TURNS_WAITING
 

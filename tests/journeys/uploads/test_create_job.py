@@ -8,7 +8,7 @@ import functions.submit.create_job
 import functions.submit.handler
 from dropbatch import names as keys
 from dropbatch.names import JobState
-from functions.submit.create_job import LEASE_SECONDS, MAX_EVENT_AGE_SECONDS, get_or_create_job
+from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, get_or_create_job
 from shared.aws.object_events import ObjectCreated
 from tests.support.aws.resources import BUCKET, TABLE
 
@@ -41,7 +41,7 @@ def test_event_makes_job_that_its_function_holds(services, put, age):
 
     assert created
     assert (job.state, job.claims) == (JobState.SPLITTING, 1)
-    assert job.due_at == job.lease_until == services.now() + LEASE_SECONDS
+    assert job.due_at == job.lease_until == services.now() + TURN_LEASE_SECONDS
     assert services.ledger.job(job.job_id) == job
 
 

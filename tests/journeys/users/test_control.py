@@ -8,7 +8,7 @@ import functions.poll.handler
 import functions.poll.schedule.sweep
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from local.workers_ai import Fault
-from shared.ledger.batches import HOLD_SECONDS
+from shared.ledger.batches import HELD_BATCH_SECONDS
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
 from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
@@ -33,7 +33,7 @@ def test_paused_job_resumes_where_it_was(small, api):
     assert api.accepted == []
     assert small.status()["state"] == "in_progress"
     assert small.status()["waiting_for"]["code"] == "paused"
-    assert all(float(item["due_at"]["N"]) > small.now() + HOLD_SECONDS - 600 for item in batches(small))
+    assert all(float(item["due_at"]["N"]) > small.now() + HELD_BATCH_SECONDS - 600 for item in batches(small))
 
     command(small, job_id, "run")
     small.settle(minutes=20)
@@ -94,7 +94,7 @@ def test_second_pass_finds_late_batch(small):
     ledger = functions.poll.handler.services().ledger
     late = ledger.hold(ledger.batch(job_id, "00000001"), small.now())
 
-    assert late.due_at > small.now() + HOLD_SECONDS - 10
+    assert late.due_at > small.now() + HELD_BATCH_SECONDS - 10
     small.settle(minutes=20)
     assert codes(small) == [None] * 6
 

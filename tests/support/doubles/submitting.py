@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BODY = b'{"requests":[]}'
 FIRST_ASK = 30.0
 """Seconds from each acceptance to the first poll, according to the completion times."""
-MODEL_WAITS_SECONDS, HOLD_SECONDS = 20.0, 40.0
+MODEL_WAITS_SECONDS, RATE_LIMIT_SECONDS = 20.0, 40.0
 """How long the budget makes a model, or every call, wait."""
 
 
@@ -57,7 +57,7 @@ class Submitting:
                 pause=lambda *words: self.budget_calls.append(("pause", *words[:4])),
                 lift=lambda *words: self.budget_calls.append(("lift", *words)),
                 delay_model=self._delay_model,
-                hold=self._hold,
+                limit_rate=self._limit_rate,
             ),
             times=SimpleNamespace(first_poll=lambda model, number, now: FIRST_ASK),
             now=lambda: self.clock,
@@ -130,6 +130,6 @@ class Submitting:
         self.budget_calls.append(("delay_model", *words))
         return self.clock + MODEL_WAITS_SECONDS
 
-    def _hold(self, *words: object) -> float:
-        self.budget_calls.append(("hold", *words))
-        return self.clock + HOLD_SECONDS
+    def _limit_rate(self, *words: object) -> float:
+        self.budget_calls.append(("limit_rate", *words))
+        return self.clock + RATE_LIMIT_SECONDS

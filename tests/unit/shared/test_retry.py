@@ -4,7 +4,7 @@ import pytest
 
 from shared.errors import StorageError
 from shared.retry import (
-    RESERVE_SECONDS,
+    CALLER_RESERVE_SECONDS,
     exponential,
     jittered,
     poll_back_off,
@@ -80,12 +80,12 @@ def test_step_that_hangs_leaves_caller_its_reserve():
     clock = Clock(100)
     with pytest.raises(StorageError):
         retry_until_deadline(fails(100, clock, seconds=30), clock.sleep, clock.remaining)
-    assert clock.left >= RESERVE_SECONDS
+    assert clock.left >= CALLER_RESERVE_SECONDS
 
 
 @pytest.mark.parametrize(("spare", "is_tried_again"), [(0.2, True), (0.19, False)])
 def test_step_is_retried_within_wait_and_reserve(spare, is_tried_again):
-    clock = Clock(RESERVE_SECONDS + spare)
+    clock = Clock(CALLER_RESERVE_SECONDS + spare)
     step = fails(1, clock)
     if is_tried_again:
         assert retry_until_deadline(step, clock.sleep, clock.remaining) == 2

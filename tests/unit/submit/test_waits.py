@@ -5,35 +5,35 @@ import pytest
 from functions.poll.batch import poll_batch as ask
 from functions.submit import submit_batch as send
 from local.template import template
-from shared.bootstrap import OBJECTS, QUICK
+from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
 from shared.errors import StorageError
-from shared.retry import RESERVE_SECONDS, retry_until_deadline
+from shared.retry import CALLER_RESERVE_SECONDS, retry_until_deadline
 from shared.workers_ai import client as workers_ai
 
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 
 
 def test_hanging_table_leaves_time_for_receipt():
-    assert QUICK.longest + OBJECTS.longest < send.SETTLE_SECONDS
+    assert QUICK_CALLS.longest + OBJECT_CALLS.longest < send.SETTLE_SECONDS
 
 
 def test_rejection_is_recorded_after_token_check():
-    assert workers_ai.TOKEN_CHECK_SECONDS + QUICK.longest < send.SETTLE_SECONDS
+    assert workers_ai.TOKEN_CHECK_SECONDS + QUICK_CALLS.longest < send.SETTLE_SECONDS
 
 
 def test_post_begins_early_despite_hanging_table():
-    assert QUICK.longest + send.POST_SECONDS + send.SETTLE_SECONDS < LAMBDA_SECONDS
+    assert QUICK_CALLS.longest + send.POST_SECONDS + send.SETTLE_SECONDS < LAMBDA_SECONDS
 
 
 def test_finished_reply_is_stored_in_time():
     """By one call that hangs up to its last try."""
-    assert OBJECTS.longest < ask.COLLECT_SECONDS
+    assert OBJECT_CALLS.longest < ask.COLLECT_SECONDS
 
 
 def test_longest_wait_counts_tries_and_pauses():
     """Three tries of (2 + 3) seconds, pauses of up to 1 and 2, and after a busy answer up to 0.12, 0.24 and 0.48."""
-    assert (QUICK.connect, QUICK.read, QUICK.tries) == (2, 3, 3)
-    assert QUICK.longest == pytest.approx(18.84)
+    assert (QUICK_CALLS.connect, QUICK_CALLS.read, QUICK_CALLS.tries) == (2, 3, 3)
+    assert QUICK_CALLS.longest == pytest.approx(18.84)
 
 
 class Clock:
@@ -54,14 +54,14 @@ def test_hanging_step_is_not_restarted_without_time(takes):
     clock = Clock(60.0)
 
     def hang():
-        assert clock.left >= RESERVE_SECONDS
+        assert clock.left >= CALLER_RESERVE_SECONDS
         clock.left -= takes
         raise StorageError("no answer")
 
     with pytest.raises(StorageError):
         retry_until_deadline(hang, clock.sleep, clock.remaining)
 
-    assert clock.left >= RESERVE_SECONDS
+    assert clock.left >= CALLER_RESERVE_SECONDS
 
 
 def test_step_is_done_again_until_it_succeeds():

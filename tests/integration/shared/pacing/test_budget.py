@@ -226,7 +226,7 @@ def test_what_is_free_knows_tokens_holds_and_pauses(budget):
     assert free_of(budget, NOW + 1_801) == (1, 1, 90)
     lift_by_hand(budget)
     assert free_of(budget) == (100, 50, 90)
-    budget.hold(NOW, 30)
+    budget.limit_rate(NOW, 30)
     assert free_of(budget, NOW + 29) == (0, 0, 0)
 
 

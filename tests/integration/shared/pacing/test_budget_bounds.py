@@ -61,14 +61,14 @@ def test_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
     ("first", "second", "until"), [(100, 17, NOW + 100), (17, 100, NOW + 100)], ids=["shorter", "longer"]
 )
 def test_longer_hold_stays(budget, first, second, until):
-    budget.hold(NOW, first)
-    budget.hold(NOW, second)
+    budget.limit_rate(NOW, first)
+    budget.limit_rate(NOW, second)
     assert held(budget).hold_until == until
 
 
 def test_hold_leaves_tokens_as_they_are(budget):
     put(budget, "RATE", taken(7))
-    budget.hold(NOW, 17)
+    budget.limit_rate(NOW, 17)
     assert held(budget) == taken(7, NOW + 17, NOW)
 
 

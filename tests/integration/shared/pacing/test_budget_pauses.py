@@ -108,7 +108,7 @@ def test_used_up_quota_pauses_submits_until_midnight(budget):
 
 
 def test_429_holds_everything_for_as_long_as_it_says(budget):
-    budget.hold(NOW, 17)
+    budget.limit_rate(NOW, 17)
     assert isinstance(budget.permit_submit(MODEL, NOW + 16), Denied)
     assert budget.permit_polls(1, NOW + 16)[0] == 0
     assert is_free(budget.permit_submit(MODEL, NOW + 17))
@@ -116,14 +116,14 @@ def test_429_holds_everything_for_as_long_as_it_says(budget):
 
 
 def test_429_without_retry_after_holds_a_minute(budget):
-    budget.hold(NOW, None)
+    budget.limit_rate(NOW, None)
     assert isinstance(budget.permit_submit(MODEL, NOW + 59), Denied)
     assert is_free(budget.permit_submit(MODEL, NOW + 60))
 
 
 def test_shorter_hold_does_not_shorten_longer_one(budget):
-    budget.hold(NOW, 100)
-    budget.hold(NOW + 1, 5)
+    budget.limit_rate(NOW, 100)
+    budget.limit_rate(NOW + 1, 5)
     assert isinstance(budget.permit_submit(MODEL, NOW + 99), Denied)
 
 
@@ -170,7 +170,7 @@ def test_outage_does_not_replace_used_up_quota(budget):
 
 def test_hold_during_used_up_quota_holds_polls_too(budget):
     budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
-    budget.hold(NOW + 1, 30)
+    budget.limit_rate(NOW + 1, 30)
     assert budget.permit_polls(1, NOW + 2)[0] == 0
     assert budget.permit_polls(1, NOW + 31)[0] == 1
 

@@ -19,7 +19,7 @@ def _small_limits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_rows, "API_BODY_LIMIT", LIMIT)
         patch.setattr(csv_rows, "EXCERPT_BYTES", 8)
-        patch.setattr(csv_rows, "WINDOW_BYTES", 20)
+        patch.setattr(csv_rows, "ROWS_WINDOW_BYTES", 20)
         yield
 
 

@@ -9,9 +9,9 @@ import pytest
 import functions.poll.schedule.control
 from dropbatch.names import JobState
 from functions.poll.schedule.control import (
+    COMMAND_TRIES,
     MAX_COMMAND_BYTES,
     MAX_HELD_SECONDS,
-    TRIES,
     Command,
     end_long_hold,
     follow_job_control,
@@ -209,7 +209,7 @@ def test_command_whose_job_keeps_changing_is_error():
     with pytest.raises(StorageError, match=f"{KEY} changed 5 times"):
         follow_job_control(services_of(Commands(b"pause"), ledger=ledger), JOB.job_id)
 
-    assert len(ledger.writes) == TRIES
+    assert len(ledger.writes) == COMMAND_TRIES
 
 
 @pytest.mark.parametrize(("seconds", "is_ended"), [(-1, False), (0, True), (1, True)])
@@ -295,7 +295,7 @@ def test_run_ends_pause_of_dropbatch(word, since, is_lifted):
 
 def test_stack_whose_command_keeps_changing_is_error():
     with pytest.raises(StorageError, match="control/stack changed 5 times"):
-        stack_followed(*[b"run", b"pause"] * TRIES)
+        stack_followed(*[b"run", b"pause"] * COMMAND_TRIES)
 
 
 def test_tick_survives_unreadable_command(monkeypatch):

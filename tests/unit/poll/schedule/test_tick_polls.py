@@ -6,7 +6,7 @@ import pytest
 
 import functions.poll.schedule.tick
 from dropbatch.names import JobState
-from functions.poll.batch.poll_batch import COLLECT_SECONDS, MIN_POLL_SECONDS, POLL_SECONDS, PollOutcome
+from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
@@ -70,7 +70,7 @@ def test_silent_api_delays_work_30_s(parts, monkeypatch):
     waited = replace(SMALL, job_id="waited", due_at=T + 1)
 
     def silent(invocation, job, batch, _permit):
-        if invocation.allows(MIN_POLL_SECONDS + COLLECT_SECONDS):
+        if invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
             parts.clock.at += min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
             parts.ledger.over(batch)
         return PollOutcome(job.job_id, done=False)

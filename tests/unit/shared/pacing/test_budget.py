@@ -141,13 +141,13 @@ def test_hold_ends_at_its_time_for_every_call(until, held):
 )
 def test_hold_lasts_at_most_15_minutes(said, seconds):
     budget = GivenBudget()
-    assert budget.hold(NOW, said) == NOW + seconds
+    assert budget.limit_rate(NOW, said) == NOW + seconds
     (written,) = budget.written
     assert plain(written["ExpressionAttributeValues"][":until"]) == NOW + seconds
 
 
 def test_hold_says_its_own_time():
-    assert GivenBudget(loses=1).hold(NOW, 17) == NOW + 17
+    assert GivenBudget(loses=1).limit_rate(NOW, 17) == NOW + 17
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_hold_says_its_own_time():
 )
 def test_hold_soon_after_another_continues_it(until, held_since, since):
     budget = GivenBudget(rate=module.Rate(0, until, held_since))
-    budget.hold(NOW, 17)
+    budget.limit_rate(NOW, 17)
     (written,) = budget.written
     assert plain(written["ExpressionAttributeValues"][":since"]) == since
 

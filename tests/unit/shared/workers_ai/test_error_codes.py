@@ -19,7 +19,7 @@ from shared.workers_ai.replies import Rejected
 # Of the design's table, row by row; a code added there or here without the other is noticed below.
 CODES = {
     ErrorClass.MODEL_WAITS: {3040, 3021},
-    ErrorClass.HOLD: {971},
+    ErrorClass.RATE_LIMIT: {971},
     ErrorClass.QUOTA: {3036, 4006},
     ErrorClass.ACCOUNT: {10000, 9106, 9109, 6003, 3023, 7003},
     ErrorClass.MODEL: {5007, 3042, 5016, 5018, 3041, 5035, 5005},
@@ -32,7 +32,7 @@ OBSERVED_ONLY = {
     3050: ErrorClass.MODEL_WAITS,
     2001: ErrorClass.ACCOUNT,  # 2001, 2009 and 2003 are AI Gateway's own.
     2009: ErrorClass.ACCOUNT,
-    2003: ErrorClass.HOLD,
+    2003: ErrorClass.RATE_LIMIT,
 }
 """Seen in the field, and not in the design's table."""
 
@@ -82,7 +82,7 @@ STATUSES = {
     410: ("model model", "model model", "model try_later"),
     413: ("request request", "request request", "request try_later"),
     422: ("request request", "request request", "request try_later"),
-    429: ("hold hold", "hold hold", "hold hold"),
+    429: ("rate_limit rate_limit", "rate_limit rate_limit", "rate_limit rate_limit"),
     500: ("try_later try_later", "try_later try_later", "try_later try_later"),
     503: ("try_later try_later", "try_later try_later", "try_later try_later"),
 }
