@@ -363,6 +363,9 @@ def main() -> int:
   export AWS_ENDPOINT_URL={stack["endpoint_url"]} AWS_DEFAULT_REGION={stack["region"]}
   export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
   aws s3 cp requests.jsonl s3://{stack["bucket"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
+To use it as OpenAI's Batch API:
+  .venv/bin/python -m dropbatch --local serve &
+  export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none
 Logs are in {MAIN.logs.relative_to(ROOT)}/; `make down` stops it.""")
     return 0
 
