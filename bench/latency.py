@@ -165,7 +165,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
         now=time.time,
     )
     began, computed = time.monotonic(), time.process_time()
-    take_turn(Invocation(services, time.time() + SECONDS + 30.0), job, split, leased=True)
+    take_turn(Invocation(services, time.time() + SECONDS + 30.0), job, split)
     seconds = time.monotonic() - began
     return {"batches": ledger.created, "seconds": seconds, "cpu": time.process_time() - computed}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dropbatch import names as keys
 from dropbatch.cost import to_billionths
 from dropbatch.errors import UploadRefused
-from dropbatch.names import FINAL_JOB_STATES, JobState
+from dropbatch.names import JobState
 from dropbatch.options import Options
 from dropbatch.plan import first_plan, with_default_model
 from functions.submit.job_options import find_retried, pin_options, resolve_options
@@ -31,8 +31,10 @@ MAX_EVENT_AGE_SECONDS = 60 * 86_400
 TURN_LEASE_SECONDS = 150.0
 
 
-def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bool] | None:
-    """The job for an upload and whether this call created it; None if there is nothing to do.
+def create_job(services: Services, event: ObjectCreated) -> Job | None:
+    """Create the job of an upload, leased by its creator; None if there is nothing to do, or it has one already.
+
+    One that exists is due at its time, whatever became of its creator.
 
     Raises:
         StorageError: an AWS service failed; the message is delivered again.
@@ -61,10 +63,10 @@ def get_or_create_job(services: Services, event: ObjectCreated) -> tuple[Job, bo
                 return None
             job = _new_job(services, job_id, upload, stored.metadata, now)
             if _create(services, job):
-                return job, True
+                return job
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
-            return None if known.state in FINAL_JOB_STATES else (known, False)
+            return None
     logger.error("no job id left for an upload", version=upload.version)
     return None
 

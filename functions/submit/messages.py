@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dropbatch.names import is_validation
-from functions.submit.create_job import get_or_create_job
+from functions.submit.create_job import create_job
 from functions.submit.split import split
 from functions.submit.submit_batch import submit_batch
-from functions.submit.turn import take_turn
+from functions.submit.turn import lease_turn, take_turn
 from functions.submit.validate_upload import validate
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
@@ -55,11 +55,8 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
         with _retry_soon_after_death(invocation, receipt):
             for upload in parse_notification(body):
                 with invocation.called_by_message(0) as own:
-                    if found := own.retry(partial(get_or_create_job, own.services, upload)):
-                        job, created = found
-                        # A job that waits for its next try is left to it: each try of this message would put it off.
-                        if created or job.due_at is None or job.due_at <= own.services.now():
-                            _read_upload(own, job, leased=created)
+                    if job := own.retry(partial(create_job, own.services, upload)):
+                        _read_upload(own, job)
         return
     with invocation.called_by_message(message.hops) as own:
         match message:
@@ -68,15 +65,17 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
                     submit_batch(own, job_id, number)
             case SplitMessage(job_id):
                 with _count_failures(own.services, job_id):
-                    if known := own.services.ledger.job(job_id):
-                        _read_upload(own, known, leased=False)
+                    known = own.services.ledger.job(job_id)
+                    job = known and lease_turn(own.services, known)
+                if job:
+                    _read_upload(own, job)
             case _:
                 raise msgspec.ValidationError("a message for another function")
 
 
-def _read_upload(invocation: Invocation, job: Job, *, leased: bool) -> None:
-    """Split an upload, or only validate it, for one turn."""
-    take_turn(invocation, job, validate if is_validation(job.upload.key) else split, leased=leased)
+def _read_upload(invocation: Invocation, job: Job) -> None:
+    """Split the upload of a leased job, or only validate it, for one turn."""
+    take_turn(invocation, job, validate if is_validation(job.upload.key) else split)
 
 
 @contextmanager

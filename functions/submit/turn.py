@@ -172,24 +172,18 @@ class Turn:
         )
 
 
-def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None], *, leased: bool) -> None:
-    """Have an upload read for one turn, from where the last one ended, unless another run reads it.
+def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
+    """Have an upload read for one turn, from where the last one ended.
 
     Args:
         invocation: this one.
-        job: as just read or created.
+        job: as this invocation has leased it.
         read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
-        leased: whether this invocation created the job, and so holds its lease.
 
     Raises:
         StorageError: an AWS service failed; the job is due again at its `due_at`.
     """
-    if job.state is not JobState.SPLITTING:
-        return
-    held = job if leased else _lease(invocation.services, job)
-    if held is None:
-        return
-    turn = Turn(invocation, held)
+    turn = Turn(invocation, job)
     try:
         read(turn)
     except LeaseLostError:
@@ -199,7 +193,14 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None], *,
         raise
 
 
-def _lease(services: Services, job: Job) -> Job | None:
+def lease_turn(services: Services, job: Job) -> Job | None:
+    """Lease a job for a turn; None if another run reads its upload, or it need not be read on.
+
+    Raises:
+        StorageError: an AWS service failed; the caller counts the claim.
+    """
+    if job.state is not JobState.SPLITTING:
+        return None
     now = services.now()
     until = now + claim_seconds(job.claims, TURN_LEASE_SECONDS)
     try:

@@ -115,7 +115,7 @@ def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue
     for _ in range(2):
         world.tick()
         world.deliver_all()
-        world.pass_time(100)
+        world.pass_time(160)
 
     wanted = "BATCH#00000000" if queue == "SubmitQueue" else "META"
     (item,) = [item for item in world.items() if item["sk"]["S"] == wanted]
@@ -153,9 +153,27 @@ def test_upload_of_dead_function_begins_in_3_minutes(api):
         assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
 
 
+def test_new_job_of_dead_function_is_read_in_3_minutes(api):
+    """The function died before its first turn; S3's notification comes again, and the tick takes the job."""
+    boundaries = Boundaries()
+    with mortal_world(api, boundaries) as world:
+        world.upload_records("a.jsonl", texts(1), model=BGE)
+        boundaries.strike_first("PutItem", "after")
+        world.deliver("UploadQueue")
+        assert boundaries.struck
+        died = time.time()
+
+        minutes_until(world, world.all_over, most=5)
+
+        (batch,) = world.manifest()["batches"]
+        (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+        assert float(item["created_at"]["N"]) - died <= 3 * MINUTE + 10
+        assert batch["attempts"] == 1
+
+
 def test_failed_upload_is_tried_for_an_hour(start, monkeypatch):
     world = start()
-    monkeypatch.setattr(functions.submit.messages, "get_or_create_job", lambda *_: 1 / 0)
+    monkeypatch.setattr(functions.submit.messages, "create_job", lambda *_: 1 / 0)
     world.upload_records("a.jsonl", texts(1), model=BGE)
     world.deliver("UploadQueue")
     world.pass_time(850)

@@ -8,7 +8,7 @@ import functions.submit.create_job
 import functions.submit.handler
 from dropbatch import names as keys
 from dropbatch.names import JobState
-from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, get_or_create_job
+from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
 from tests.support.aws.resources import BUCKET, TABLE
 
@@ -37,68 +37,67 @@ def put(world):
 
 @pytest.mark.parametrize("age", [0, MAX_EVENT_AGE_SECONDS, None], ids=["new", "old", "without a time"])
 def test_event_makes_job_that_its_function_holds(services, put, age):
-    job, created = get_or_create_job(services, put(age))
+    job = create_job(services, put(age))
 
-    assert created
     assert (job.state, job.claims) == (JobState.SPLITTING, 1)
     assert job.due_at == job.lease_until == services.now() + TURN_LEASE_SECONDS
     assert services.ledger.job(job.job_id) == job
 
 
 def test_too_old_event_is_refused(services, put):
-    assert get_or_create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
+    assert create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
 
 
 @pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
 def test_other_object_makes_no_job(services, world, key):
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
 
-    assert get_or_create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
+    assert create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
 
 
 def test_deleted_upload_makes_no_job(services, put):
-    assert get_or_create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
+    assert create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
 
 
-def test_event_that_comes_again_finds_its_job(services, put):
+def test_event_that_comes_again_leaves_its_job(services, put):
     event = put()
-    job, _ = get_or_create_job(services, event)
+    job = create_job(services, event)
 
-    assert get_or_create_job(services, event) == (job, False)
+    assert create_job(services, event) is None
+    assert services.ledger.job(job.job_id) == job
 
 
 def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
     event = put()
-    job, _ = get_or_create_job(services, event)
+    job = create_job(services, event)
     over = services.ledger.end_split(job, 0, None, services.now())
     finalizing = services.ledger.release_job(over, services.now(), state=JobState.FINALIZING)
     services.ledger.end_job(finalizing, JobState.COMPLETED, services.now())
 
-    assert get_or_create_job(services, event) is None
+    assert create_job(services, event) is None
 
 
 @pytest.mark.parametrize(("key", "last"), [(KEY, "manifest.json"), ("validate/a.jsonl", "report.json")])
 def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
     event = put(key=key)
-    job, _ = get_or_create_job(services, event)
+    job = create_job(services, event)
     world.dynamodb.delete_item(TableName=TABLE, Key={"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}})
     services.store.put(keys.result(job.upload.key, job.job_id, last), b"{}")
 
-    assert get_or_create_job(services, event) is None
+    assert create_job(services, event) is None
 
 
 def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
     event = put()
-    job, _ = get_or_create_job(services, event)
+    job = create_job(services, event)
     real = type(services.ledger).job
     other = replace(job, upload=replace(job.upload, etag="another"))
     monkeypatch.setattr(
         type(services.ledger), "job", lambda at, job_id: other if job_id == job.job_id else real(at, job_id)
     )
 
-    second, created = get_or_create_job(services, event)
+    second = create_job(services, event)
 
-    assert created
     assert second.job_id != job.job_id
     assert second.upload == job.upload
 
@@ -106,7 +105,7 @@ def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
 def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
     monkeypatch.setattr(type(services.ledger), "create_job", lambda at, job: None)  # Each is gone when it is read.
 
-    assert get_or_create_job(services, put()) is None
+    assert create_job(services, put()) is None
     assert "no job id left for an upload" in caplog.text
 
 
@@ -120,7 +119,7 @@ def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_re
     monkeypatch.setattr("dropbatch.plan.max_records_per_reply", lambda model, transport: per_reply)
     version = world.upload("a.jsonl", "{}\n", model=M2M)
 
-    job, _ = get_or_create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
+    job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
 
     assert (job.plan.max_requests, job.plan.first_requests) == (most, first)
 
@@ -130,7 +129,7 @@ def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_re
     [({}, None, {}), ({"deadline-hours": "5", "tags": '{"team": "a"}'}, 5 * 3_600, {"team": "a"})],
 )
 def test_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, tags):
-    job, _ = get_or_create_job(services, put(**metadata))
+    job = create_job(services, put(**metadata))
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
     assert job.tags == tags
@@ -141,6 +140,6 @@ def test_job_has_model_of_its_upload_or_default(start, chosen, model):
     world = start(DEFAULT_MODEL=BGE)
     version = world.upload("a.jsonl", "{}\n", **chosen)
 
-    job, _ = get_or_create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
+    job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
 
     assert job.plan.model == model

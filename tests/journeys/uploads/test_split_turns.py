@@ -62,6 +62,29 @@ def test_dead_run_is_continued_within_a_minute(slow):
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
+def test_failed_turn_counts_once(start, monkeypatch):
+    """Its lease counts it. S3's notification, delivered again, takes none: the item is due at its time."""
+    turns = []
+
+    def fails(*_):
+        turns.append(world.ticks)
+        raise StorageError("S3 broke off")
+
+    world = start()
+    monkeypatch.setattr(turn, "cut", fails)
+    world.upload("a.jsonl", BODY, model=M2M)
+    world.deliver("UploadQueue", times=3)
+    assert len(turns) == 1
+
+    for _ in range(4):
+        world.pass_time(61)
+        world.tick(41)
+        world.deliver("SplitQueue", most=1)
+
+    assert len(turns) == 5
+    assert job_item(world)["claims"]["N"] == "5"
+
+
 def test_run_without_lease_stops(slow, monkeypatch):
     said = []
     monkeypatch.setattr(turn.logger, "info", lambda words, **_: said.append(words))

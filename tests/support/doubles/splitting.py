@@ -12,7 +12,7 @@ from dropbatch.names import JobState
 from dropbatch.records.index import build_body
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from functions.submit.split import split
-from functions.submit.turn import take_turn
+from functions.submit.turn import lease_turn, take_turn
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
@@ -66,7 +66,9 @@ class Fake:
     def run(self, *, leased: bool = False, remaining: float = 150.0) -> bool:
         """Run one turn; return whether the process survived."""
         try:
-            take_turn(Invocation(self.services, self.clock + remaining), self.job, split, leased=leased)
+            job = self.job if leased else lease_turn(self.services, self.job)
+            if job:
+                take_turn(Invocation(self.services, self.clock + remaining), job, split)
         except (DiedError, StorageError):
             self.strikes_at = 0
             return False

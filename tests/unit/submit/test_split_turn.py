@@ -41,7 +41,7 @@ def test_upload_that_has_been_read_is_not_read_again(state):
     fake = Fake()
     fake.job = replace(fake.job, state=state)
 
-    assert fake.run(leased=True)
+    assert fake.run()
 
     assert fake.calls == []
 
