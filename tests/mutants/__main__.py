@@ -30,6 +30,7 @@ import pytest
 
 from tests.mutants.mutations import Mutation, mutations
 from tests.support.everyday_runs import DATA, SECONDS
+from tests.support.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,8 +191,8 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
 
 
 def all_mutants() -> list[Mutant]:
-    """Every defect of every module."""
-    paths = sorted([*(ROOT / "shared").rglob("*.py"), *(ROOT / "functions").rglob("*.py")])
+    """Every defect of every module that is shipped in the functions."""
+    paths = [path for path in SHIPPED if path.suffix == ".py"]
     deciding = [ROOT / name for name in DECIDING]
     if missing := set(deciding) - set(paths):
         raise SystemExit(f"Modules have moved: {', '.join(str(one.relative_to(ROOT)) for one in sorted(missing))}")
