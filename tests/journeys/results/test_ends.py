@@ -195,15 +195,15 @@ def test_batch_without_requests_ends_alone(start, api):
 
 def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    real = functions.submit.turn.cut
+    real = functions.submit.turn.read_batches
 
-    def breaks_off(plan, place, number, blocks):
-        for piece in real(plan, place, number, blocks):
+    def breaks_off(*given):
+        for piece in real(*given):
             if piece.first_id >= 2:
                 raise StorageError("S3 breaks off")
             yield piece
 
-    monkeypatch.setattr(functions.submit.turn, "cut", breaks_off)
+    monkeypatch.setattr(functions.submit.turn, "read_batches", breaks_off)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
 
     assert 72 <= hours_to_end(world, most=90) <= 80

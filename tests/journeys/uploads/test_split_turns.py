@@ -71,7 +71,7 @@ def test_failed_turn_counts_once(start, monkeypatch):
         raise StorageError("S3 broke off")
 
     world = start()
-    monkeypatch.setattr(turn, "cut", fails)
+    monkeypatch.setattr(turn, "read_batches", fails)
     world.upload("a.jsonl", BODY, model=M2M)
     world.deliver("UploadQueue", times=3)
     assert len(turns) == 1
