@@ -106,7 +106,9 @@ def check_path(key: str) -> None:
         )
 
 
-def plan_upload(first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits) -> Planned:
+def plan_upload(
+    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool = False
+) -> Planned:
     """Decide how an upload is cut.
 
     Args:
@@ -115,11 +117,12 @@ def plan_upload(first: SplitPlan, options: Options, key: str, beginning: Beginni
         key: the upload's.
         beginning: its first bytes.
         limits: the stack's.
+        is_retry: whether it retries a job, whose format it has even if no record by itself shows it.
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
     """
-    plan, header = _plan(first, options, key, beginning, limits)
+    plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     if options.template and plan.format in ARRAYS:
         takers = ", ".join(name for name in FORMATS if name not in ARRAYS)
         message = f"template: The upload's format is {plan.format}; only {takers} take a template. Leave it out."
@@ -152,7 +155,7 @@ def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | No
 
 
 def _plan(
-    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits
+    first: SplitPlan, options: Options, key: str, beginning: Beginning, limits: StackLimits, *, is_retry: bool
 ) -> tuple[SplitPlan, bytes]:
     """The plan, and a table's header, which is empty for other formats."""
     head, complete = beginning.head, beginning.complete
@@ -163,7 +166,7 @@ def _plan(
     if format_ not in ARRAYS or (format_ != "native" and form == "object"):
         array = None
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
-    if options.format in ARRAYS and form != "object":
+    if options.format in ARRAYS and form != "object" and not is_retry:
         check_named(options.format, head, complete=complete, elements=array)
     if format_ in DELIMITERS:
         form = "rows"

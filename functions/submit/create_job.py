@@ -134,5 +134,5 @@ def _new_job(services: Services, job_id: str, upload: Upload, metadata: Mapping[
         max_failed_fraction=options.max_failed_fraction,
         max_cost=None if options.max_cost is None else to_billionths(options.max_cost),
         tags=options.tags or {},
-        retry_of=retried,
+        retry_of=retried.manifest if retried else "",
     )

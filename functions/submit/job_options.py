@@ -37,14 +37,30 @@ RETRY_OF = "retry-of"
 """Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
 
 
+class Retried(msgspec.Struct, frozen=True):
+    """The job that an upload retries.
+
+    Attributes:
+        manifest: key of its manifest.
+        format: of its upload; None if that was never known.
+    """
+
+    manifest: str
+    format: str | None
+
+
 class _JobRecord(msgspec.Struct):
     path: str
+    format: str | None = None
 
 
-def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, str], retried: str) -> Options:
+def resolve_options(
+    services: Services, upload_key: str, metadata: Mapping[str, str], retried: Retried | None
+) -> Options:
     """The options of an upload: from its metadata, then its path and the nearest `_options.json`.
 
-    Those of a retry come from its metadata, then from the job that it retries, wherever it was put.
+    Those of a retry come from its metadata, then from the job that it retries, wherever it was put. So does its format,
+    which the few records of a retry may not show.
 
     Args:
         services: the process's clients and settings.
@@ -58,35 +74,36 @@ def resolve_options(services: Services, upload_key: str, metadata: Mapping[str, 
     """
     own = metadata_options(metadata)
     if retried:
-        return resolve([own, _parent_options(services, retried)])
+        return resolve([own, _parent_options(services, retried.manifest), {"format": retried.format}])
     return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
 
 
-def find_retried(services: Services, metadata: Mapping[str, str]) -> str:
-    """The key of the manifest of the job that an upload retries; empty if its metadata names no job.
+def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | None:
+    """The job that an upload retries; None if its metadata names none.
 
     Raises:
         StorageError: an AWS service failed.
     """
     job_id = keys.named_job(unquote(metadata.get(RETRY_OF, "").strip()))
-    upload_key = _upload_of(services, job_id) if job_id else None
-    if job_id is None or upload_key is None or keys.is_validation(upload_key):
-        return ""
-    return keys.result(upload_key, job_id, "manifest.json")
+    found = _upload_of(services, job_id) if job_id else None
+    if job_id is None or found is None or keys.is_validation(found[0]):
+        return None
+    upload_key, format_ = found
+    return Retried(keys.result(upload_key, job_id, "manifest.json"), format_ or None)
 
 
-def _upload_of(services: Services, job_id: str) -> str | None:
-    """The key of a job's upload: from its item or, once that has expired, from its record; None without such a job."""
+def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None:
+    """Key and format of a job's upload: from its item or, once that has expired, from its record; None without it."""
     try:
         if job := services.ledger.job(job_id):
-            return job.upload.key
+            return job.upload.key, job.plan.format
     except UnreadableItemError:
         logger.exception("job not readable", job_id=job_id)
     try:
         record = msgspec.json.decode(services.store.get(keys.job_record(job_id)), type=_JobRecord)
     except ObjectNotFoundError:
         return None
-    return f"{keys.INBOX}{record.path}"
+    return f"{keys.INBOX}{record.path}", record.format
 
 
 def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def plan_upload(services: Services, job: Job, check: Callable[[], None]) -> Job:
         return job
     options = pinned_options(services, job)
     beginning = read_beginning(read_stored(services.store, job.upload), check)
-    planned = planning.plan_upload(job.plan, options, job.upload.key, beginning, limits_of(services.settings))
+    planned = planning.plan_upload(
+        job.plan, options, job.upload.key, beginning, limits_of(services.settings), is_retry=bool(job.retry_of)
+    )
     if planned.plan.format in DELIMITERS:
         services.store.put_if_absent(keys.header(job.job_id), planned.header)
     if planned.plan.answers:

@@ -47,7 +47,7 @@ def test_options_are_own_then_those_of_first_job(world, parent, path):
     again = try_again(world, parent, path, **{"retry-of": parent.rpartition("/")[2], "max-cost": "1"})
 
     assert world.manifest(again)["error"] is None
-    assert options_of(world, again) == {"model": M2M, "max_cost": 1, "tags": {"of": "parent"}}
+    assert options_of(world, again) == {"model": M2M, "format": "native", "max_cost": 1, "tags": {"of": "parent"}}
     assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
     assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
 
@@ -107,3 +107,58 @@ def test_validated_upload_is_no_job_to_retry(world, parent):
 
     assert options_of(world, again) == {"model": M2M}
     assert records(world) == []
+
+
+CHAT = {"url": "/v1/embeddings", "body": {"model": BGE, "input": "hello"}}
+UNNAMED = json.dumps({"body": CHAT["body"]})
+"""A record that an OpenAI batch file may not have, and that by itself looks like a native one."""
+
+
+@pytest.fixture
+def openai_parent(world):
+    """The folder of a job that is over, whose first record had no `custom_id`."""
+    world.upload("a.jsonl", f"{UNNAMED}\n{json.dumps({'custom_id': 'b', **CHAT})}\n", tags='{"of":"parent"}')
+    world.settle()
+    return world.only_folder()
+
+
+def drop_retry_file(world, parent, path="a.retry.jsonl", **changed):
+    """Copy the parent's retry file into the inbox, as a user does; its metadata goes with it."""
+    source = {"Bucket": BUCKET, "Key": f"{parent}/retry.jsonl"}
+    metadata = world.s3.head_object(**source)["Metadata"] | changed
+    body = world.s3.get_object(**source)["Body"].read()
+    known = set(world.manifests())
+    world.s3.put_object(Bucket=BUCKET, Key=f"inbox/{path}", Body=body, Metadata=metadata)
+    world.settle()
+    (folder,) = set(world.manifests()) - known
+    return folder
+
+
+def test_retry_is_not_recognized_anew(world, api, openai_parent):
+    submits = len(api.accepted)
+    again = drop_retry_file(world, openai_parent)
+
+    manifest = world.manifest(again)
+    assert (manifest["format"], manifest["model"], manifest["error"]) == ("openai", BGE, None)
+    assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
+    assert json.loads(world.read(f"{again}/errors.jsonl"))["error"]["code"] == "bad_record"
+    assert len(api.accepted) == submits
+
+
+def test_format_is_found_after_jobs_item_has_expired(world, openai_parent):
+    world.dynamodb.delete_item(TableName=TABLE, Key=job_key(openai_parent))
+
+    assert world.manifest(drop_retry_file(world, openai_parent))["format"] == "openai"
+
+
+def test_retry_of_retry_has_its_format(world, openai_parent):
+    again = drop_retry_file(world, drop_retry_file(world, openai_parent), "b.jsonl")
+
+    assert world.manifest(again)["format"] == "openai"
+
+
+def test_options_of_retry_precede_those_of_its_job(world, openai_parent):
+    again = drop_retry_file(world, openai_parent, format="native", tags='{"of":"retry"}')
+
+    assert options_of(world, again) == {"model": BGE, "format": "native", "tags": {"of": "retry"}}
+    assert world.manifest(again)["format"] == "native"

@@ -5,10 +5,12 @@ import json
 import boto3
 import pytest
 
+import dropbatch
 from local.template import properties
 from local.workers_ai import expected_result
 from tests.support.aws.iam import resolve
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
+from tests.support.journeys.command_line import CommandLine
 
 M2M = "@cf/meta/m2m100-1.2b"
 SOURCE = "team-exports"
@@ -122,3 +124,22 @@ def test_event_that_comes_twice_is_one_job(sourced, api):
     world.settle()
 
     assert len(world.manifests()) == len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, "_exports/"])
+def test_retry_of_source_job_is_upload_below_inbox(sourced, monkeypatch, capsys, prefix):
+    """Its path is the job's, not the object's key, which may not even be allowed below inbox/."""
+    world = sourced(prefix=prefix)
+    world.s3.put_object(Bucket=SOURCE, Key=f"{prefix}a/b.jsonl", Body=b'{"text":"x"}\n', Metadata={"model": M2M})
+    world.settle()
+    CommandLine(world, monkeypatch, capsys)
+
+    dropbatch.Client("dropbatch").job("a/b.jsonl").retry(tags={"of": "retry"})
+    world.settle()
+
+    manifests = {one["source"]["key"]: one for one in world.manifests().values()}
+    assert set(manifests) == {f"{prefix}a/b.jsonl", "inbox/a/b.retry.jsonl"}
+    again = manifests["inbox/a/b.retry.jsonl"]
+    assert (again["format"], again["model"], again["tags"]) == ("native", M2M, {"of": "retry"})
+    assert again["counts"]["total"] == 1
+    assert [key for key in world.objects() if "/a/b.jsonl/" in key and "/retries/" in key]
