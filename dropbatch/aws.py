@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.errors import Error, NotFound, NotPermitted, UsageError
+from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DENIED = {"AccessDenied", "AccessDeniedException", "403", "AccessDeniedFault", "UnauthorizedOperation", "Forbidden"}
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
-_UNKNOWN_KEY = {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+_UNKNOWN_KEY = {
+    *("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
+    *("InvalidToken", "AuthFailure", "InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken"),
+}
+_SIGN_IN = {"AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "GetRoleCredentials", "GetSessionToken"}
+"""Operations by which credentials are obtained."""
+_SKEWED = {"RequestTimeTooSkewed", "RequestInTheFuture"}
+_BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "Throttling", "ThrottlingException", "500", "503"}
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
+
+HOW_TO_SIGN_IN = (
+    "Sign in as for the AWS CLI: `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or `aws configure` "
+    "for access keys. `aws sts get-caller-identity` shows whether it worked."
+)
 
 
 def session(endpoint_url: str = "", *, region: str | None = None, profile: str | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
@@ -21,12 +34,13 @@ def session(endpoint_url: str = "", *, region: str | None = None, profile: str |
 
     Args:
         endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
-        region: None for the configured one.
+        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes first.
         profile: None for the configured one.
     """
     import boto3
 
     if not endpoint_url:
+        region = region or os.environ.get("AWS_REGION") or None
         made = boto3.session.Session(region_name=region, profile_name=profile)
         return made.client
     made = boto3.session.Session("test", "test", region_name=region)
@@ -43,43 +57,78 @@ def explained(*, retry: bool = False) -> Iterator[None]:
     Raises:
         Error: for every other botocore error.
     """
-    from boto3.exceptions import Boto3Error
-    from botocore import exceptions as botocore
-
     try:
         yield
-    except botocore.NoCredentialsError as error:
-        raise NotPermitted("No AWS credentials were found. Configure them as for the AWS CLI.") from error
-    except botocore.NoRegionError as error:
-        raise UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.") from error
-    except botocore.ProfileNotFound as error:
-        raise UsageError(f"{error}.") from error
-    except botocore.ClientError as error:
-        raise _of_client(error) from error
-    except Boto3Error as error:  # File uploads wrap the error that AWS returned.
-        if isinstance(error.__context__, botocore.ClientError):
-            raise _of_client(error.__context__) from error
-        raise Error(str(error)) from error
-    except (botocore.ResponseStreamingError, botocore.IncompleteReadError, botocore.ReadTimeoutError) as error:
-        if not retry:
-            raise Error(f"The connection to AWS was cut off: {error}") from error
-    except botocore.BotoCoreError as error:
-        raise Error(f"AWS could not be reached: {error}") from error
+    except Exception as error:
+        explanation = _explanation(error)
+        if explanation is None:
+            raise
+        if not (retry and isinstance(explanation, ConnectionLost)):
+            raise explanation from error
+
+
+def _explanation(error: Exception) -> Error | None:
+    """What an error of boto3 or botocore means; None for any other error. Loads them only if one of them is raised."""
+    if not {"boto3", "botocore"} & {one.__module__.partition(".")[0] for one in type(error).__mro__}:
+        # botocore raises ValueError for an endpoint that is no URL.
+        return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if str(error).startswith(_BAD_ENDPOINT) else None
+    from boto3.exceptions import Boto3Error
+    from botocore import exceptions as botocore
+    from botocore.parsers import ResponseParserError
+
+    match error:
+        case botocore.ClientError():
+            return _of_client(error)
+        case Boto3Error() if isinstance(error.__context__, botocore.ClientError):  # Copies wrap the error of AWS.
+            return _of_client(error.__context__)
+        case botocore.NoCredentialsError():
+            return NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}")
+        case botocore.PartialCredentialsError():
+            return NotPermitted(f"The AWS credentials are not complete: {_sentence(error)} {HOW_TO_SIGN_IN}")
+        case (
+            botocore.SSOError()
+            | botocore.LoginError()
+            | botocore.TokenRetrievalError()
+            | botocore.CredentialRetrievalError()
+            | botocore.RefreshWithMFAUnsupportedError()
+            | botocore.NoAuthTokenError()
+            | botocore.MetadataRetrievalError()
+        ):
+            return NotPermitted(f"There are no valid AWS credentials: {_sentence(error)} {HOW_TO_SIGN_IN}")
+        case botocore.NoRegionError():
+            return UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.")
+        case botocore.ConnectionError() | botocore.HTTPClientError() | botocore.IncompleteReadError():
+            return ConnectionLost(f"AWS could not be reached, or the connection was cut off: {_sentence(error)}")
+        case ResponseParserError():
+            return Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {str(error)[:300]}")
+        case botocore.BotoCoreError():  # What is left is wrong before any call: a profile, a setting, a parameter.
+            return UsageError(f"AWS's configuration or a name is wrong: {_sentence(error)}")
+    return Error(str(error))
+
+
+_BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
+
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error).strip().rstrip('.')}."
 
 
 def _of_client(error: Any) -> Error:  # noqa: ANN401
     code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
     operation = error.operation_name
+    if code in _EXPIRED:
+        return NotPermitted(f"The AWS credentials have expired. {HOW_TO_SIGN_IN}")
+    if code in _UNKNOWN_KEY or operation in _SIGN_IN:
+        return NotPermitted(f"AWS does not accept these credentials ({code}: {_sentence(message)}) {HOW_TO_SIGN_IN}")
     if code in _DENIED:
         advice = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
-        return NotPermitted(f"AWS denied {operation}: {message.rstrip('.')}. {advice}")
-    if code in _EXPIRED:
-        return NotPermitted("The AWS credentials have expired. Sign in again.")
-    if code in _UNKNOWN_KEY:
-        return NotPermitted(f"AWS does not recognise these credentials ({code}).")
+        return NotPermitted(f"AWS denied {operation}: {_sentence(message)} {advice}")
+    if code in _SKEWED:
+        return NotPermitted(f"AWS denied {operation} because this machine's clock is wrong. Set it.")
     if code in _NOT_FOUND:
         return NotFound(f"{operation}: {message or code}")
-    return Error(f"AWS refused {operation}: {code}: {message}")
+    refused = f"AWS refused {operation}: {code}: {message}"
+    return ConnectionLost(refused) if code in _BUSY else Error(refused)
 
 
 def is_not_found(error: Exception) -> bool:

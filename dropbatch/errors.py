@@ -5,7 +5,8 @@ Error:
 ├── UploadRefused   the upload is wrong; has the code that the manifest shows, and the line if it is known
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials
-└── NotFound        there is no such stack, job, upload or file
+├── NotFound        there is no such stack, job, upload or file
+└── ConnectionLost  AWS could not be reached, or was busy; the same call may work later
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class NotPermitted(Error):  # noqa: N818
 
 class NotFound(Error):  # noqa: N818
     """There is no such stack, job, upload or file."""
+
+
+class ConnectionLost(Error):  # noqa: N818
+    """AWS could not be reached, the connection was cut off, or the service was busy."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
+from dropbatch import aws
 from dropbatch.cli.context import Context
 from dropbatch.cli.exits import Exit, exit_of
 from dropbatch.cli.verbs import control, look, operate, put, results, serve
@@ -56,13 +58,20 @@ for verb in (
 def main() -> None:
     """Run a subcommand. An error becomes a message on standard error and an exit code."""
     try:
-        sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
+        with aws.explained():
+            sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(Exit.USAGE)
     except Error as error:
         click.echo(str(error), err=True)
         sys.exit(exit_of(error))
+    except BrokenPipeError:  # The reader, such as `head`, has what it wants. Python writes the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.JOB_FAILED)
+    except OSError as error:
+        click.echo(str(error), err=True)
+        sys.exit(Exit.JOB_FAILED)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         click.echo(str(interrupt.__cause__ or "") or "\nInterrupted.", err=True)
         sys.exit(Exit.INTERRUPTED)
