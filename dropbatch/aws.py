@@ -76,53 +76,48 @@ def _explanation(error: Exception) -> Error | None:
     from botocore import exceptions as botocore
     from botocore.parsers import ResponseParserError
 
-    match error:
-        case botocore.ClientError():
-            return _of_client(error)
-        case Boto3Error() if isinstance(error.__context__, botocore.ClientError):  # Copies wrap the error of AWS.
-            return _of_client(error.__context__)
-        case botocore.NoCredentialsError():
-            return NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}")
-        case botocore.PartialCredentialsError():
-            return NotPermitted(f"The AWS credentials are not complete: {_sentence(error)} {HOW_TO_SIGN_IN}")
-        case (
-            botocore.SSOError()
-            | botocore.LoginError()
-            | botocore.TokenRetrievalError()
-            | botocore.CredentialRetrievalError()
-            | botocore.RefreshWithMFAUnsupportedError()
-            | botocore.NoAuthTokenError()
-            | botocore.MetadataRetrievalError()
-        ):
-            return NotPermitted(f"There are no valid AWS credentials: {_sentence(error)} {HOW_TO_SIGN_IN}")
-        case botocore.NoRegionError():
-            return UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.")
-        case botocore.ConnectionError() | botocore.HTTPClientError() | botocore.IncompleteReadError():
-            return ConnectionLost(f"AWS could not be reached, or the connection was cut off: {_sentence(error)}")
-        case ResponseParserError():
-            return Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {str(error)[:300]}")
-        case botocore.BotoCoreError():  # What is left is wrong before any call: a profile, a setting, a parameter.
-            return UsageError(f"AWS's configuration or a name is wrong: {_sentence(error)}")
-    return Error(str(error))
+    if isinstance(error, Boto3Error) and isinstance(error.__context__, botocore.ClientError):
+        error = error.__context__  # Copies wrap the error of AWS.
+    if isinstance(error, botocore.ClientError):
+        return _of_client(error)
+    no_login = (botocore.SSOError, botocore.LoginError, botocore.TokenRetrievalError, botocore.CredentialRetrievalError)
+    no_token = (botocore.RefreshWithMFAUnsupportedError, botocore.NoAuthTokenError, botocore.MetadataRetrievalError)
+    lost = (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)
+    says = f"{str(error).strip().rstrip('.')[:500]}."
+    for kinds, made in (
+        (botocore.NoCredentialsError, NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}")),
+        (
+            botocore.PartialCredentialsError,
+            NotPermitted(f"The AWS credentials are not complete: {says} {HOW_TO_SIGN_IN}"),
+        ),
+        (no_login + no_token, NotPermitted(f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}")),
+        (
+            botocore.NoRegionError,
+            UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config."),
+        ),
+        (lost, ConnectionLost(f"AWS could not be reached, or the connection was cut off: {says}")),
+        (ResponseParserError, Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}")),
+        # What is left is wrong before any call: a profile, a setting, a parameter.
+        (botocore.BotoCoreError, UsageError(f"AWS's configuration or a name is wrong: {says}")),
+    ):
+        if isinstance(error, kinds):
+            return made
+    return Error(says)
 
 
 _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
 
 
-def _sentence(error: Exception) -> str:
-    return f"{str(error).strip().rstrip('.')}."
-
-
 def _of_client(error: Any) -> Error:  # noqa: ANN401
     code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
-    operation = error.operation_name
+    operation, says = error.operation_name, f"{message.rstrip('.')}."
     if code in _EXPIRED:
         return NotPermitted(f"The AWS credentials have expired. {HOW_TO_SIGN_IN}")
     if code in _UNKNOWN_KEY or operation in _SIGN_IN:
-        return NotPermitted(f"AWS does not accept these credentials ({code}: {_sentence(message)}) {HOW_TO_SIGN_IN}")
+        return NotPermitted(f"AWS does not accept these credentials ({code}: {says}) {HOW_TO_SIGN_IN}")
     if code in _DENIED:
         advice = "Attach the policy in the stack's output UserPolicyArn; operator commands need OperatorPolicyArn."
-        return NotPermitted(f"AWS denied {operation}: {_sentence(message)} {advice}")
+        return NotPermitted(f"AWS denied {operation}: {says} {advice}")
     if code in _SKEWED:
         return NotPermitted(f"AWS denied {operation} because this machine's clock is wrong. Set it.")
     if code in _NOT_FOUND:

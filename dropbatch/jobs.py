@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from dropbatch import aws
 from dropbatch import names as keys
 from dropbatch.errors import NotFound
 from dropbatch.job import Job, job_at
+from dropbatch.uploads import uploaded_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,26 +22,42 @@ MAX_PARALLEL_READS = 16
 
 
 def find_job(stack: Stack, name: str) -> Job:
-    """Find a job by its id, by the path of its upload (its newest job), or by the path of one of its results.
+    """Find the job that a name means.
+
+    A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the path of a result.
+    Anything else is the path of an upload under `inbox/`. An upload's job is that of its newest version, whether the
+    stack has created it yet or not.
 
     Raises:
-        Error: there is no such job.
+        NotFound: there is no such job.
     """
-    if keys.JOB_ID.fullmatch(name):
-        record = stack.read_json(keys.job_record(name))
-        if record is None:
-            raise NotFound(f"There is no job {name} in {stack.bucket}.")
-        return job_at(stack, record["path"], name)
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
-    segments = path.split("/")
-    for index, segment in enumerate(segments):
-        if keys.JOB_ID.fullmatch(segment):
-            return Job(stack, segment, "results/" + "/".join(segments[: index + 1]).removeprefix("results/") + "/")
-    path = path.removeprefix("inbox/").removeprefix("results/").rstrip("/")
-    ids = job_ids(stack, path) if path else []
-    if not ids:
+    ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
+    for job_id in reversed(ids):  # The path of a result may have the id of another job in its upload's path.
+        if record := stack.read_json(keys.job_record(job_id)):
+            return job_at(stack, record["path"], job_id)
+    if ids:
+        raise NotFound(f"There is no job {name} in {stack.bucket}.")
+    path = path.removeprefix(keys.INBOX).rstrip("/")
+    newest = next(reversed(job_ids(stack, path)), "") if path else ""
+    upload = _uploaded(stack, path) if path else None
+    if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
+        return upload
+    if not newest:
         raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `dropbatch ls` lists jobs.")
-    return job_at(stack, path, ids[-1])
+    return job_at(stack, path, newest)
+
+
+_ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){keys.JOB_ID.pattern}(?![0-9A-Za-z])")
+_TIME = len("20261121T093000Z")
+
+
+def _uploaded(stack: Stack, path: str) -> Job | None:
+    """The job of what lies at a path now, or will be; None if nothing lies there."""
+    try:
+        return uploaded_as(stack, keys.INBOX + path, {}).job(stack)
+    except NotFound:
+        return None
 
 
 def job_ids(stack: Stack, path: str) -> list[str]:
@@ -51,7 +69,11 @@ def job_ids(stack: Stack, path: str) -> list[str]:
         )
         prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
     names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
-    return sorted(name for name in names if keys.JOB_ID.fullmatch(name))
+    ids = sorted(name for name in names if keys.JOB_ID.fullmatch(name))
+    if folder.endswith(path):
+        return ids
+    # Jobs of paths that are too long for a folder share one.
+    return [one for one in ids if (stack.read_json(keys.job_record(one)) or {}).get("path") == path]
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:

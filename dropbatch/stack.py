@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dropbatch import aws
-from dropbatch.errors import NotFound
+from dropbatch.errors import NotFound, UsageError
 
 DEFAULT_NAME = "dropbatch"
 LOCAL_FILE = Path(".local/stack.json")
@@ -96,9 +96,14 @@ def _local_client() -> tuple[Any, str]:
         path /= LOCAL_FILE
     try:
         described = json.loads(path.read_text())
+        place = described["endpoint_url"], described["region"]
     except OSError as error:
         raise NotFound(
             f"{path} does not exist: no local stack is running. Start one with `make up`, or name its folder in "
             f"{ENVIRONMENT}.",
         ) from error
-    return aws.session(described["endpoint_url"], region=described["region"]), described.get("stack", DEFAULT_NAME)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} does not describe a local stack. Write it again with `make down` and `make up`."
+        ) from error
+    return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)

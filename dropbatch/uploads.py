@@ -107,22 +107,23 @@ def upload(
 
 
 def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
-    """The version that S3's answer to a write names.
+    """The version that S3's answer to a write names; the newest one if it names none.
 
     Raises:
-        NotFound: it was deleted at once.
+        NotFound: there is none, or it was deleted at once.
     """
     from botocore.exceptions import ClientError
 
     version = answer.get("VersionId", "null")
     known = {"VersionId": version} if version != "null" else {}
-    try:
-        found = stack.s3.head_object(Bucket=stack.bucket, Key=key, **known)
-    except ClientError as error:
-        if aws.is_missing(stack.s3, stack.bucket, key, error):
-            raise NotFound(f"{key} was deleted while it was uploaded.") from error
-        raise
-    return Uploaded(key, version, found["ETag"].strip('"'), found["LastModified"])
+    with aws.explained():
+        try:
+            found = stack.s3.head_object(Bucket=stack.bucket, Key=key, **known)
+        except ClientError as error:
+            if aws.is_missing(stack.s3, stack.bucket, key, error):
+                raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.") from error
+            raise
+    return Uploaded(key, found.get("VersionId", "null"), found["ETag"].strip('"'), found["LastModified"])
 
 
 def _in_parts(

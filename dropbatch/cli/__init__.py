@@ -8,30 +8,20 @@ import sys
 import click
 
 from dropbatch import aws
-from dropbatch.cli.context import Context
+from dropbatch.cli.context import stack_options
 from dropbatch.cli.exits import Exit, exit_of
 from dropbatch.cli.verbs import control, look, operate, put, results, serve
 from dropbatch.errors import Error
 
 
+@stack_options
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--stack",
-    "name",
-    envvar="DROPBATCH_STACK",
-    default="dropbatch",
-    show_default=True,
-    help="The CloudFormation stack.",
-)
-@click.option("--local", is_flag=True, help="Use the stack that `make up` started on this machine.")
 @click.version_option(package_name="dropbatch")
-@click.pass_context
-def cli(context: click.Context, name: str, local: bool) -> None:  # noqa: FBT001 - as click calls it
+def cli() -> None:
     """Run files of requests through Cloudflare Workers AI's batch API, from S3 to S3.
 
     JOB is a job id, the path of an upload (its newest job), or the path of a result.
     """
-    context.obj = Context(name, local=local)
 
 
 for verb in (
@@ -52,7 +42,7 @@ for verb in (
     operate.tail,
     serve.serve,
 ):
-    cli.add_command(verb)
+    cli.add_command(stack_options(verb))
 
 
 def main() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,17 +18,18 @@ if TYPE_CHECKING:
     from dropbatch.job import Job
     from dropbatch.stack import Stack
 
+Command = TypeVar("Command", bound=click.Command)
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
+@dataclass
 class Context:
-    """The options of the group, and the stack they name."""
+    """The stack that the options name, before or after the verb."""
 
-    def __init__(self, name: str, *, local: bool) -> None:
-        self.name, self.local = name, local
-        self._client: Client | None = None
+    stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK") or "dropbatch")
+    local: bool = False
 
-    @property
+    @cached_property
     def client(self) -> Client:
         """The client of the stack, made when it is first needed.
 
@@ -34,9 +38,7 @@ class Context:
         """
         from dropbatch.client import Client
 
-        if self._client is None:
-            self._client = Client(self.name, local=self.local)
-        return self._client
+        return Client(self.stack_name, local=self.local)
 
     @property
     def stack(self) -> Stack:
@@ -71,7 +73,33 @@ def parse_since(_context: click.Context, _option: click.Parameter, value: str) -
         raise click.BadParameter(f"{value!r}: write 30m, 12h, 7d, 2w, or a date such as 2026-11-21.") from None
 
 
-pass_context = click.make_pass_decorator(Context)
+def stack_options(command: Command) -> Command:
+    """Add the options that choose the stack; the group has them, and each verb."""
+
+    def choose(context: click.Context, option: click.Parameter, value: object) -> None:
+        if value and option.name:
+            setattr(context.ensure_object(Context), option.name, value)
+
+    command.params += [
+        click.Option(
+            ["--stack", "stack_name"],
+            metavar="NAME",
+            help="The CloudFormation stack; DROPBATCH_STACK or dropbatch if not given.",
+            expose_value=False,
+            callback=choose,
+        ),
+        click.Option(
+            ["--local"],
+            is_flag=True,
+            help="Use the stack that `make up` started on this machine.",
+            expose_value=False,
+            callback=choose,
+        ),
+    ]
+    return command
+
+
+pass_context = click.make_pass_decorator(Context, ensure=True)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
 

@@ -35,11 +35,11 @@ def run(folder, *arguments, **environment):
 def server():
     """A web server that is not AWS; keeps the requests' signatures."""
 
-    class Handler(BaseHTTPRequestHandler):
-        signatures: list[str] = []
+    signatures = []
 
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            self.signatures.append(self.headers["Authorization"])
+            signatures.append(self.headers["Authorization"])
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"<html>welcome</html")
@@ -49,7 +49,7 @@ def server():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}", Handler.signatures
+        yield f"http://127.0.0.1:{listening.server_port}", signatures
         listening.shutdown()
 
 
