@@ -64,6 +64,11 @@ def job_id(bucket: str, key: str, version: str, etag: str, last_modified: dateti
     return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"
 
 
+def job_time(job: str) -> datetime:
+    """When a job's upload was written: the time in its id."""
+    return datetime.strptime(job[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+
+
 def upload_path(key: str) -> str:
     """The path of an upload's key, under `inbox/` or `validate/`."""
     return key.removeprefix(VALIDATE if is_validation(key) else INBOX)

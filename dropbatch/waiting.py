@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import names as keys
-from dropbatch.errors import Error, Interrupted, NotFound
+from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound
+from dropbatch.jobs import find_job
 from dropbatch.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
@@ -14,30 +16,50 @@ if TYPE_CHECKING:
 
     from dropbatch.cli.progress import Progress
     from dropbatch.job import Job
+    from dropbatch.stack import Stack
 
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two reads of a job's status, at first and later."""
 REDRAW_SECONDS = 1.0
 REPORT_SECONDS = 3_600.0
 JOB_SECONDS = 300.0
-"""Seconds to wait for an upload's job: S3's events may take a minute, and the queue may be long."""
+"""Seconds to wait for the job of what was just uploaded: S3's events may take a minute, and the queue may be long."""
+NAMED_SECONDS = 60.0
+"""Seconds to wait for a job that is only named: for that of an upload, or for one whose id is this young."""
 
 
-def created(job: Job) -> Job:
+def named(stack: Stack, name: str) -> Job:
+    """The job with a name, once the stack has created it.
+
+    Raises:
+        NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
+    """
+    while True:
+        try:
+            return created(find_job(stack, name), NAMED_SECONDS)
+        except NotFound:
+            times = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
+            if not times or time.time() > keys.job_time(times[-1]).timestamp() + NAMED_SECONDS:
+                raise
+        time.sleep(MIN_READ_SECONDS)
+
+
+def created(job: Job, seconds: float = JOB_SECONDS) -> Job:
     """An uploaded job, once the stack has created it: with another id if another upload had this one.
 
     Raises:
-        NotFound: there is no job after five minutes.
+        NotFound: there is no job after these seconds.
         Interrupted: the user interrupted it.
     """
     if job.uploaded is None:
         return job
-    deadline = time.monotonic() + JOB_SECONDS
+    deadline = time.monotonic() + seconds
     pause = MIN_READ_SECONDS / 2
     try:
         while time.monotonic() < deadline:
-            if found := find_created(job):
-                return found
+            with suppress(ConnectionLost):
+                if found := find_created(job):
+                    return found
             time.sleep(pause)
             pause = min(pause * 1.3, MAX_READ_SECONDS)
     except KeyboardInterrupt:
@@ -45,7 +67,7 @@ def created(job: Job) -> Job:
             f"\nInterrupted. The file is uploaded and its job will run. Watch it with `dropbatch wait {job.id}`."
         ) from None
     raise NotFound(
-        f"{job.path} has no job after {JOB_SECONDS / 60:.0f} minutes. `dropbatch doctor` looks for the cause.",
+        f"{job.path} has no job after {seconds:.0f} seconds. `dropbatch doctor` looks for the cause.",
     )
 
 
@@ -74,20 +96,14 @@ def wait_until_over(jobs: Sequence[Job], progress: Progress | None = None) -> di
         for job in jobs:
             if job.id in manifests:
                 continue
-            current = job.stack.read_json(f"{job.folder}status.json") or statuses[job.id]
-            statuses[job.id] = current
-            # The last status.json is written moments after the manifest.
-            if current["state"] in FINAL_JOB_STATES | {"finalizing"} or current.get("fraction_done") == 1:
-                manifest = job.stack.read_json(f"{job.folder}manifest.json")
-                if manifest:
-                    manifests[job.id] = manifest
-                    statuses[job.id] = current | {
-                        "state": manifest["state"],
-                        "counts": manifest["counts"],
-                        "fraction_done": 1.0,
-                        "waiting_for": None,
-                        "pending": None,
-                    }
+            try:
+                statuses[job.id], manifest = _read(job, statuses[job.id])
+            except ConnectionLost as error:
+                lost = {"code": "connection_lost", "message": f"{error} It is tried again."}
+                statuses[job.id] = statuses[job.id] | {"waiting_for": lost}
+                continue
+            if manifest:
+                manifests[job.id] = manifest
         if progress:
             progress.show(statuses)
         if len(manifests) == len(jobs):
@@ -100,6 +116,19 @@ def wait_until_over(jobs: Sequence[Job], progress: Progress | None = None) -> di
         pause = min(pause * 1.1, MAX_READ_SECONDS)
 
 
+def _read(job: Job, last: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """A job's status, or the last one, and its manifest once it is over."""
+    current = job.stack.read_json(f"{job.folder}status.json") or last
+    # The last status.json is written moments after the manifest.
+    if current["state"] not in FINAL_JOB_STATES | {"finalizing"} and current.get("fraction_done") != 1:
+        return current, None
+    manifest = job.stack.read_json(f"{job.folder}manifest.json")
+    if not manifest:
+        return current, None
+    over = {"state": manifest["state"], "counts": manifest["counts"], "fraction_done": 1.0}
+    return current | over | {"waiting_for": None, "pending": None}, manifest
+
+
 def wait_for_report(job: Job) -> dict[str, Any]:
     """Wait for the report of a validation and return it.
 
@@ -108,7 +137,8 @@ def wait_for_report(job: Job) -> dict[str, Any]:
     """
     deadline = time.monotonic() + REPORT_SECONDS
     while time.monotonic() < deadline:
-        if report := job.stack.read_json(f"{job.folder}report.json"):
-            return report
+        with suppress(ConnectionLost):
+            if report := job.stack.read_json(f"{job.folder}report.json"):
+                return report
         time.sleep(MIN_READ_SECONDS)
     raise Error(f"There is no report of {job.path} yet. `dropbatch doctor` looks for the cause.")

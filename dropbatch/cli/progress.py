@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -74,20 +75,37 @@ class Progress:
         """Draw the lines again with the current time; do nothing where lines cannot be rewritten."""
         if not self.on_terminal:
             return
-        width = self._columns() - 1
-        lines = [line for name in self._statuses for line in self._describe(name, width)]
+        size = self._size()
+        width = size.columns - 1
+        lines = self._fitting(width, size.lines - 1)
         if self._lines:
             self.out.write(f"\x1b[{self._lines}F")
         self.out.write("".join(f"{line[:width]}\x1b[K\n" for line in lines) + "\x1b[J")
         self.out.flush()
         self._lines = len(lines)
 
-    def _columns(self) -> int:
-        """Return the width of the terminal that is written to; standard output may be another one, or a pipe."""
+    def _fitting(self, width: int, height: int) -> list[str]:
+        """The lines of all jobs; if they do not fit, of those that are not over, and what became of the others."""
+        described = {name: self._describe(name, width) for name in self._statuses}
+        lines = [line for one in described.values() for line in one]
+        if len(lines) <= height:
+            return lines
+        lines = []
+        left = Counter(str(status.get("state")) for status in self._statuses.values())
+        for name in sorted(described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES):
+            if len(lines) + len(described[name]) < height:
+                lines += described[name]
+                left[str(self._statuses[name].get("state"))] -= 1
+        rest = ", ".join(f"{count:,} {state}" for state, count in left.items() if count)
+        return [*lines, f"and {left.total():,} more: {rest}"]
+
+    def _size(self) -> os.terminal_size:
+        """Return the size of the terminal that is written to; standard output may be another one, or a pipe."""
         try:
-            return os.get_terminal_size(self.out.fileno()).columns or shutil.get_terminal_size().columns
+            size = os.get_terminal_size(self.out.fileno())
         except OSError:
-            return shutil.get_terminal_size().columns
+            return shutil.get_terminal_size()
+        return size if size.columns and size.lines else shutil.get_terminal_size()
 
     def _print_changes(self, now: float) -> None:
         """Print jobs whose state or reason to wait has changed, and the others every `plain_seconds`."""

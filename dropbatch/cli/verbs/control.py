@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
+from dropbatch.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from dropbatch.job import Job
 
 
 @click.command()
@@ -22,11 +25,25 @@ if TYPE_CHECKING:
 def cancel(context: Context, *, jobs: Sequence[str], now: bool, as_json: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
     for job in context.jobs(jobs):
+        if _is_over(job, as_json=as_json):
+            continue
         job.cancel(now=now)
         if as_json:
             emit({"job_id": job.id, "control": "cancel now" if now else "cancel"})
         else:
             click.echo(f"{job.id}  is being cancelled")
+
+
+def _is_over(job: Job, *, as_json: bool) -> bool:
+    """Whether a job is over; says so if it is."""
+    state = job.status()["state"]
+    if state not in FINAL_JOB_STATES:
+        return False
+    if as_json:
+        emit({"job_id": job.id, "control": None, "state": state})
+    else:
+        click.echo(f"{job.id}  is over already: {state}")
+    return True
 
 
 @click.command()
@@ -51,6 +68,8 @@ def resume(context: Context, *, job: str | None, as_json: bool) -> None:
 
 def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str, *, as_json: bool) -> None:
     found = context.job(job) if job else None
+    if found and _is_over(found, as_json=as_json):
+        return
     target = found or context.client
     target.resume() if word == "run" else target.pause()
     job_id = found.id if found else None

@@ -74,7 +74,10 @@ def status(context: Context, *, job: str, as_json: bool) -> None:
 @pass_context
 def wait(context: Context, *, jobs: Sequence[str], strict: bool, as_json: bool) -> None:
     """Wait until jobs are over."""
-    raise SystemExit(wait_and_report(context.jobs(jobs), strict=strict, as_json=as_json))
+    from dropbatch.waiting import named
+
+    found = [named(context.stack, job) for job in jobs]
+    raise SystemExit(wait_and_report(found, strict=strict, as_json=as_json))
 
 
 def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:

@@ -218,12 +218,23 @@ def test_running_job_has_no_files_yet(command):
         (("resume",), "control/stack", b"run"),
     ],
 )
-def test_control_verbs_write_one_word_in_one_object(command, finished, arguments, key, word):
-    done = command.run(*(one.format(id=finished) for one in arguments))
+def test_control_verbs_write_one_word_in_one_object(command, tmp_path, arguments, key, word):
+    (put,) = command.run("put", file(tmp_path), "--model", M2M, "--json").json()
+
+    done = command.run(*(one.format(id="july.jsonl") for one in arguments))  # The job does not exist yet.
 
     assert done.code == 0
-    assert command.world.objects("control/") == [key.format(id=finished)]
-    assert command.world.read(key.format(id=finished)) == word
+    assert command.world.objects("control/") == [key.format(id=put["job_id"])]
+    assert command.world.read(key.format(id=put["job_id"])) == word
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
+def test_commands_for_finished_job_say_it_is_over(command, finished, verb):
+    done = command.run(verb, finished)
+
+    assert (done.code, done.out) == (0, f"{finished}  is over already: completed\n")
+    assert command.run(verb, finished, "--json").json() == [{"job_id": finished, "control": None, "state": "completed"}]
+    assert command.world.objects("control/") == []
 
 
 def test_cancelled_job_exits_with_1(command, tmp_path):

@@ -1,6 +1,7 @@
 """How progress is shown: what fits on a terminal of any width, what a pipe gets, rates that are true."""
 
 import io
+import os
 
 import pytest
 
@@ -24,8 +25,8 @@ def clock(monkeypatch):
     return now
 
 
-def on_terminal(monkeypatch, columns):
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: type("Size", (), {"columns": columns}))
+def on_terminal(monkeypatch, columns, lines=24):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, lines)))
     return Progress(io.StringIO(), on_terminal=True)
 
 
@@ -124,3 +125,25 @@ def test_pipe_gets_line_for_each_change(clock):
 )
 def test_durations_are_written_as_people_say_them(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("lines", [3, 10, 24])
+def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
+    shown = on_terminal(monkeypatch, 100, lines)
+    over = {"state": "completed", "counts": {"total": 1, "succeeded": 1, "failed": 0}, "fraction_done": 1.0}
+    waiting = RUNNING | {"waiting_for": {"code": "paused", "message": "By a user."}}
+
+    shown.show({f"20261121T093000Z-{number:08x}": (over, RUNNING, waiting)[number % 3] for number in range(30)})
+
+    drawn = shown.out.getvalue().splitlines()
+    assert len(drawn) <= lines
+    assert "10 completed" in drawn[-2]
+    assert all("completed" not in line for line in drawn[:-2])
+
+
+def test_few_jobs_are_shown_in_their_order(monkeypatch):
+    shown = on_terminal(monkeypatch, 100)
+
+    shown.show({"b": RUNNING | {"state": "completed"}, "a": RUNNING})
+
+    assert [line.split()[0] for line in shown.out.getvalue().splitlines()[:2]] == ["b", "a"]

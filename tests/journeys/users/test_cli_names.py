@@ -1,0 +1,160 @@
+"""Which job a name on the command line means, which stack, and how long `wait` waits for one that does not exist."""
+
+import json
+from datetime import UTC, datetime
+
+import botocore.client
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from dropbatch.names import MAX_PATH_BYTES
+from tests.support.aws.resources import client
+
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+ID = "20261121T093000Z-00000000"
+
+
+def dropped(command, path):
+    """Upload to a path, run the job, and return its id."""
+    before = set(command.world.manifests())
+    command.world.upload(path, GOOD, model=M2M)
+    command.settle()
+    (folder,) = set(command.world.manifests()) - before
+    return folder.rpartition("/")[2]
+
+
+def meant(command, name):
+    return command.run("status", name, "--json").json()[0]["job_id"]
+
+
+def test_name_means_one_job(command):
+    mine = dropped(command, "results/a.jsonl")
+    command.world.pass_time(60)
+    other = dropped(command, "a.jsonl")
+
+    assert meant(command, "results/a.jsonl") == mine
+    assert meant(command, "inbox/results/a.jsonl") == mine
+    assert meant(command, f"results/results/a.jsonl/{mine}/output.jsonl") == mine
+    assert meant(command, f"results/a.jsonl/{other}/") == other
+    assert meant(command, f"downloads/{mine}/output.jsonl") == mine
+    assert meant(command, "a.jsonl") == other
+    assert command.run("cancel", "results/a.jsonl", "--json").json()[0]["job_id"] == mine
+
+
+def test_path_with_another_jobs_id_means_its_own(command):
+    other = dropped(command, "a.jsonl")
+    mine = dropped(command, f"again/{other}/b.jsonl")
+
+    assert meant(command, f"inbox/again/{other}/b.jsonl") == mine
+    assert meant(command, f"results/again/{other}/b.jsonl/{mine}/output.jsonl") == mine
+
+
+def test_long_paths_do_not_mix_their_jobs(command):
+    long = "x" * MAX_PATH_BYTES + "/"
+    first, second = dropped(command, f"{long}a.jsonl"), dropped(command, f"{long}b.jsonl")
+
+    assert (meant(command, f"{long}a.jsonl"), meant(command, f"{long}b.jsonl")) == (first, second)
+
+
+def test_name_means_newest_upload_before_it_has_a_job(command, tmp_path):
+    old = dropped(command, "a.jsonl")
+    command.world.pass_time(60)
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    (put,) = command.run("put", tmp_path / "a.jsonl", "--model", M2M, "--json").json()
+
+    assert put["job_id"] != old
+    assert command.run("status", "a.jsonl", "--json").json() == [{"state": "uploaded"}]
+    assert command.run("cancel", "a.jsonl", "--json").json() == [{"job_id": put["job_id"], "control": "cancel"}]
+    command.settle()
+    assert command.run("status", "a.jsonl", "--json").json()[0]["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["results/nothing/" + ID, ID, "no/such.jsonl", "inbox/no/such.jsonl"])
+def test_commands_for_what_does_not_exist_exit_with_5(command, name):
+    began = command.world.now()
+    for verb in ("wait", "cancel", "pause", "resume"):
+        assert (command.run(verb, name).code, verb) == (5, verb)
+    assert command.world.now() - began <= 60
+    assert command.world.objects("control/") == []
+
+
+def test_wait_ends_after_a_minute_without_job(command, monkeypatch):
+    command.world.upload("a.jsonl", GOOD, model=M2M)
+    monkeypatch.setattr("dropbatch.waiting.time.sleep", command.world.pass_time)
+    monkeypatch.setattr("dropbatch.waiting.time.monotonic", command.world.now)
+    began = command.world.now()
+
+    done = command.run("wait", "a.jsonl")
+
+    assert (done.code, "no job after 60 seconds" in done.err) == (5, True)
+    assert 60 <= command.world.now() - began < 75
+
+
+def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
+    monkeypatch.setattr("dropbatch.waiting.time.sleep", command.world.pass_time)
+    began = command.world.now()
+    command.world.pass_time(20)
+    name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-00000000"
+
+    assert command.run("wait", name).code == 5
+    assert 58 <= command.world.now() - began < 65
+
+
+def test_wait_finds_job_that_is_created_late(command):
+    command.world.upload("a.jsonl", GOOD, model=M2M)
+
+    assert command.run("wait", "a.jsonl", "--json").json()[0]["state"] == "completed"
+
+
+def test_wait_outlives_lost_connections(command, monkeypatch):
+    command.world.upload("a.jsonl", GOOD, model=M2M)
+    command.world.deliver_all()
+    real, reads = botocore.client.BaseClient._make_api_call, []
+
+    def call(client, operation, arguments):
+        if operation == "GetObject" and arguments["Key"].endswith(("status.json", "manifest.json")):
+            reads.append(arguments["Key"])
+            if len(reads) in (2, 3, 5):
+                raise EndpointConnectionError(endpoint_url="https://s3.eu-west-1.amazonaws.com")
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+
+    done = command.run("wait", "a.jsonl")
+
+    assert done.code == 0
+    assert "connection_lost" in done.err
+    assert len(reads) > 5
+
+
+# ── which stack ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("arguments", [("--stack", "other", "ls"), ("ls", "--stack", "other")])
+def test_stack_is_named_before_or_after_verb(command, arguments):
+    client("cloudformation").create_stack(
+        StackName="other", TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    )
+
+    done = command.run(*arguments)
+
+    assert (done.code, '"other" is not a Dropbatch stack' in done.err) == (5, True)
+
+
+@pytest.mark.parametrize("arguments", [("--local", "ls"), ("ls", "--local")])
+@pytest.mark.parametrize("content", ["{", "[]", '{"region":"eu-west-1"}', "\x00"])
+def test_broken_description_of_local_stack_is_said(command, tmp_path, monkeypatch, arguments, content):
+    (tmp_path / "stack.json").write_text(content)
+    monkeypatch.setenv("DROPBATCH_LOCAL", str(tmp_path / "stack.json"))
+
+    done = command.run(*arguments)
+
+    assert (done.code, "does not describe a local stack" in done.err) == (2, True)
+
+
+def test_stack_of_environment_is_default(command, monkeypatch):
+    monkeypatch.setenv("DROPBATCH_STACK", "dropbach")
+
+    assert 'There is no stack "dropbach"' in command.run("ls").err
+    assert command.run("ls", "--stack", "dropbatch").code == 0
