@@ -222,10 +222,10 @@ class ControlItems(Table):
         old = self.controls(account=account).pause
         in_force = old if old and not old.is_over(now) else None
         same = in_force if in_force and in_force.reason is reason else None
-        is_longer_outage = same and reason is PauseReason.OUTAGE and permit.pause
-        if in_force and in_force.reason not in REPLACED[reason] and not is_longer_outage:
+        longer_outage = same if reason is PauseReason.OUTAGE and permit.pause else None
+        if in_force and in_force.reason not in REPLACED[reason] and not longer_outage:
             return
-        step = min(2 * same.step, MAX_OUTAGE_WAIT_SECONDS) if same and is_longer_outage else FIRST_PROBE_SECONDS[reason]
+        step = min(2 * longer_outage.step, MAX_OUTAGE_WAIT_SECONDS) if longer_outage else FIRST_PROBE_SECONDS[reason]
         until = _next_midnight(now) if reason is PauseReason.QUOTA_SPENT else None
         since = same.since if same else now
         new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code, account)
