@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from local.workers_ai import Fault
 from tests.simulation.awkward import Awkward
 from tests.simulation.users import MODELS
@@ -84,9 +86,10 @@ class Plan:
         for one in fields(self.awkward):
             if (value := getattr(self.awkward, one.name)) != one.default:
                 yield f"AWS: {one.name} {value:g}"
-        yield from (f"API: {_short(fault)}" for fault in self.faults)
+        yield from (f"API: {_written('Fault', msgspec.to_builtins(fault))}" for fault in self.faults)
         for act in self.acts:
-            yield f"{act.at:7.1f} s  {_short(act)}"
+            given = {one.name: getattr(act, one.name) for one in fields(act) if one.name != "at"}
+            yield f"{act.at:7.1f} s  {_written(type(act).__name__, given)}"
 
 
 def draw(seed: int) -> Plan:
@@ -151,11 +154,6 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, settings=plan.settings[:place] + plan.settings[place + 1 :])
 
 
-def _short(thing: Any) -> str:
-    """A data class without what is at its default."""
-    given = {
-        one.name: value
-        for one in fields(thing)
-        if (value := getattr(thing, one.name)) != one.default and one.name != "at"
-    }
-    return f"{type(thing).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+def _written(name: str, given: dict[str, Any]) -> str:
+    """A call as one writes it."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"

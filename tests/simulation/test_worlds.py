@@ -9,8 +9,9 @@ import pytest
 
 from local.workers_ai import Fault
 from shared.ledger.batches import Batches
+from tests.simulation.awkward import Awkward
 from tests.simulation.explore import SMALL_WORLDS, explore
-from tests.simulation.plans import Drop, Plan, draw
+from tests.simulation.plans import Command, Drop, Plan, draw
 from tests.simulation.runs import random_world, run, smallest
 from tests.simulation.world import Reader
 
@@ -77,6 +78,18 @@ def test_that_items_are_read_once_changes_nothing(monkeypatch):
     monkeypatch.setattr(Reader, "MOST", 0)
 
     assert run(plan).trace == trace
+
+
+def test_plan_is_printed_as_it_would_be_written():
+    faults = (Fault(kind="971", retry_after=30),)
+    plan = Plan(3, Awkward(death=0.02), faults=faults, acts=(Drop(5.0, "a.jsonl", 1), Command(6.0, "", "pause")))
+
+    assert list(plan.lines())[1:] == [
+        "AWS: death 0.02",
+        "API: Fault(kind='971', retry_after=30)",
+        "    5.0 s  Drop(name='a.jsonl', size=1, model='@cf/meta/m2m100-1.2b', bad=0)",
+        "    6.0 s  Command(name='', word='pause')",
+    ]
 
 
 @pytest.fixture
