@@ -28,6 +28,8 @@ Key = tuple[str, str]
 MAX_ITEM_BYTES = 400 << 10
 MAX_KEYS = 100
 """Keys of one batch read."""
+_NO_ITEMS = SortedDict()
+_NO_ENTRIES = SortedList()
 
 
 def key_of(item: Wire) -> Key:
@@ -95,10 +97,11 @@ class Index:
                 self.entries[old[0]].remove((old[1], *key))
             if entry is not None:
                 self._shown[key] = entry
-                self.entries.setdefault(entry[0], SortedList()).add((entry[1], *key))
-        found = self.entries.get(work, SortedList())
-        entries: Iterator[tuple[float, str, str]] = found.irange(after, inclusive=(False, True))
-        return entries
+                if (entries := self.entries.get(entry[0])) is None:
+                    entries = self.entries[entry[0]] = SortedList()
+                entries.add((entry[1], *key))
+        found = self.entries.get(work, _NO_ENTRIES)
+        return found.irange(after, inclusive=(False, True))  # type: ignore[no-any-return]
 
 
 class DynamoDB:
@@ -307,7 +310,7 @@ class DynamoDB:
         forward: bool,
     ) -> Wire:
         text, names, values = asked
-        partition: SortedDict = self._partitions.get(values[":pk"]["S"], SortedDict())
+        partition: SortedDict = self._partitions.get(values[":pk"]["S"], _NO_ITEMS)
         first: Wire = values.get(":start") or values.get(":prefix") or {"S": ""}
         last: Wire = values.get(":stop") or {"S": first["S"] + "\U0010ffff"}
         low, high = first["S"], last["S"]
@@ -343,9 +346,13 @@ class DynamoDB:
                 return
             del self.items[key]
             del self._partitions[key[0]][key[1]]
+            if not self._partitions[key[0]]:
+                del self._partitions[key[0]]
         else:
             self.items[key] = item
-            self._partitions.setdefault(key[0], SortedDict())[key[1]] = item
+            if (partition := self._partitions.get(key[0])) is None:
+                partition = self._partitions[key[0]] = SortedDict()
+            partition[key[1]] = item
         lag = self.calls.awkward.index_lag_seconds
         shown_at = self.calls.now() + (self.calls.random.uniform(0, lag) if lag else 0.0)
         self.index.note(key, item, shown_at)

@@ -126,7 +126,7 @@ class Samples:
                 "messages": sum(depths.values()),
                 "items": self.items.total(),
                 "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                **{f"{prefix}/": count for prefix, count in world.s3.stored().items() if self.every >= DAY},
+                **({f"{prefix}/": count for prefix, count in world.s3.stored().items()} if self.every >= DAY else {}),
             }
         )
         world.kernel.at(world.kernel.now + self.every, self._sample)
