@@ -149,9 +149,16 @@ def run(small: SmallWorld, schedule: Schedule) -> tuple[str, int, list[Violation
         dropped = small.act(world)
         world.settle(SETTLE_SECONDS)
         places = world.calls.places
-        world.run(AFTERWARDS_SECONDS)
+        world.wait_for_late_things(AFTERWARDS_SECONDS)
         Ending(laws).judge(dropped)
         return digest.hexdigest(), places, laws.violations
+
+
+def single(calls: int) -> Iterator[Schedule]:
+    """Every schedule with one switch, then every one with a death, of a world of so many calls."""
+    places = range(1, calls + 1)
+    yield from (Schedule((one,)) for one in product(places, HOLD_UPS))
+    yield from (Schedule(dies_at=number) for number in places)
 
 
 def explore(small: SmallWorld, depth: int) -> Explored:
@@ -164,7 +171,6 @@ def explore(small: SmallWorld, depth: int) -> Explored:
     base, calls, violations = run(small, Schedule())
     explored = Explored(small.name, calls, 1, 1, [(Schedule(), one) for one in violations])
     seen = {base}
-    telling: list[tuple[int, float]] = []
 
     def attempt(schedule: Schedule) -> bool:
         """Run a schedule; return whether it wrote what no other has written."""
@@ -176,12 +182,9 @@ def explore(small: SmallWorld, depth: int) -> Explored:
         explored.distinct += is_new
         return is_new
 
-    places = range(1, calls + 1)
-    telling.extend(one for one in product(places, HOLD_UPS) if attempt(Schedule((one,))))
-    for number in places:
-        attempt(Schedule(dies_at=number))
+    telling = [held for one in single(calls) if attempt(one) for held in one.held_up]
     if depth > 1:
-        for first, number in product(telling, places):
+        for first, number in product(telling, range(1, calls + 1)):
             attempt(Schedule((first,), number))
     if depth > 2:
         for pair in _pairs(telling, calls):

@@ -66,7 +66,7 @@ def run(plan: Plan, events: list[str] | None = None) -> Outcome:
             if target := jobs.get(f"inbox/{act.name}") if act.name else "stack":
                 world.command(target, act.word)
         world.settle(SETTLE_SECONDS)
-        world.run(AFTERWARDS_SECONDS)
+        world.wait_for_late_things(AFTERWARDS_SECONDS)
         Ending(laws).judge(dropped)
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
@@ -81,9 +81,17 @@ def random_world(seed: int, events: list[str] | None = None) -> Outcome:
 
 
 def smallest(plan: Plan, law: str) -> Plan:
-    """A plan without anything that is not needed to break a law: taking one more thing away would keep it."""
-    while found := next((one for one in smaller(plan) if _breaks(one, law)), None):
-        plan = found
+    """A plan without anything that is not needed to break a law: taking one more thing away would keep it.
+
+    What was kept once is tried again only after everything behind it, since little of it can go later.
+    """
+    place = kept = 0
+    while kept < len(lacking := list(smaller(plan))):
+        place %= len(lacking)
+        if _breaks(lacking[place], law):
+            plan, kept = lacking[place], 0
+        else:
+            place, kept = place + 1, kept + 1
     return plan
 
 

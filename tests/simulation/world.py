@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
 TICK_SECONDS = 60.0
+LATE_TICK_SECONDS = 600.0
+"""Seconds between ticks when everything is over; each is as long as a small job for the simulation."""
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
@@ -160,6 +162,11 @@ class World:
         """Let time pass until every upload's job is over; return whether they are."""
         self.run(seconds, self.all_over)
         return self.all_over()
+
+    def wait_for_late_things(self, seconds: float) -> None:
+        """Let time pass when everything is over: messages may come again, and rare ticks find nothing to do."""
+        self.tick_seconds = LATE_TICK_SECONDS
+        self.run(seconds)
 
     # ── what a judge reads ───────────────────────────────────────────────────────────────────────────────────────
 
