@@ -92,7 +92,13 @@ class Batches(Table):
         """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
         return self._change_batch(
             batch,
-            {"state": BatchState.READY, "attempt": batch.attempt, "ending": ABSENT, "halving": ABSENT},
+            {
+                "state": BatchState.READY,
+                "attempt": batch.attempt,
+                "round": batch.round,  # Its body is of this round.
+                "ending": ABSENT,
+                "halving": ABSENT,
+            },
             {
                 "state": BatchState.SUBMITTING,
                 "attempt": batch.attempt + 1,

@@ -24,6 +24,7 @@ KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
 CHANGED: dict[str, object] = {
     "state": "done",
     "attempt": 7,
+    "round": 1,
     "due_at": T + 1,
     "fence": T + 91,
     "ending": REASON,
@@ -41,7 +42,11 @@ CHANGED: dict[str, object] = {
 """What somebody else may have written meanwhile."""
 
 TRANSITIONS = {
-    "begin_submit": (READY, lambda at, seen: at.begin_submit(seen, T + 90), ("state", "attempt", "ending", "halving")),
+    "begin_submit": (
+        READY,
+        lambda at, seen: at.begin_submit(seen, T + 90),
+        ("state", "attempt", "round", "ending", "halving"),
+    ),
     "undo_submit": (
         replace(SUBMITTING, fence=T + 90),
         lambda at, seen: at.undo_submit(replace(seen, attempt=0), T + 90, T),
