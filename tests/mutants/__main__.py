@@ -34,6 +34,7 @@ from tests.support.shipped import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.machinery import ModuleSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = ROOT / "tests/mutants/survivors.toml"
@@ -169,24 +170,27 @@ class Reach:
         return chosen
 
 
-class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):  # type: ignore[misc] # typeshed: its bases differ
     """Imports one module with a defect in it."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant = mutant
 
-    def find_spec(self, fullname, path, target=None):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        del path, target
         if fullname != self.mutant.module:
             return None
         return importlib.util.spec_from_file_location(fullname, self.mutant.path, loader=self)
 
-    def get_filename(self, fullname):
+    def get_filename(self, fullname: str) -> str:
+        del fullname
         return str(self.mutant.path)
 
-    def get_data(self, path):
+    def get_data(self, path: object) -> bytes:
+        del path
         return self.mutant.mutation.applied_to(self.mutant.path.read_text()).encode()
 
-    def path_stats(self, path):
+    def path_stats(self, path: object) -> dict[str, object]:
         raise OSError(path)  # no byte code of it is read or kept
 
 
