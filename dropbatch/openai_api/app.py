@@ -249,7 +249,7 @@ def _answer(value: object, status: int = 200) -> Response:
 
 def _answer_page(entries: list[dict[str, Any]], *, more: bool) -> Response:
     ids = [entry["id"] for entry in entries]
-    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    first, last = (ids[0], ids[-1]) if ids else ("", "")
     return _answer({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
 
 

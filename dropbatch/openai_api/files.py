@@ -231,7 +231,6 @@ def file_object(file_id: str, size: int, filename: str, expires_at: int | None, 
         "filename": filename,
         "purpose": "batch",
         "status": "processed",
-        "status_details": None,
         **more,
     }
 

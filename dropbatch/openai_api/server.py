@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ def make_server(stack: Stack, key: str = "") -> uvicorn.Server:
         stack: whose bucket holds everything.
         key: that each request must have; empty for none.
     """
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # It quotes what is wrong in a form.
     return uvicorn.Server(
         uvicorn.Config(
             make_app(stack, key),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-def run(environment: str, script: str, *arguments: Path) -> dict[str, int]:
+def run(environment: str, script: str, *arguments: Path | str) -> dict[str, int]:
     """What a script counted."""
     python = ROOT / ".local" / environment / "bin/python"
     command: list[str | Path] = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]

@@ -1,0 +1,129 @@
+"""`dropbatch serve` as a process on the local stack: LiteLLM, curl, large uploads in flat memory, a killed server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+import pytest
+
+from local import aws
+from tests.support import vendors
+from tests.support.aws.stack import running_stack
+from tests.support.journeys.openai_server import requests
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOME = aws.Home(aws.ROOT / ".local/test-serve")
+BGE = "@cf/baai/bge-m3"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+EMBEDDINGS = "/v1/embeddings"
+MAX_MEGABYTES = 250
+"""Of memory at the peak, whatever is uploaded: ten parts of 8 MB in hand and ten on their way are 160."""
+
+
+@pytest.fixture(scope="module")
+def stack():
+    with running_stack(HOME, "") as made:
+        yield made
+
+
+@contextmanager
+def served():
+    """A server's process and its URL."""
+    environment = os.environ | {"DROPBATCH_LOCAL": str(HOME.stack_file)}
+    command = [sys.executable, "-m", "dropbatch", "--local", "serve", "--port", "0"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) in {130, -signal.SIGKILL}
+
+
+def client(url):
+    return openai.OpenAI(base_url=url, api_key="none")
+
+
+def wait(ai, batch):
+    until = time.monotonic() + 120
+    while batch.completed_at is None and time.monotonic() < until:
+        time.sleep(0.5)
+        batch = ai.batches.retrieve(batch.id)
+    assert batch.status == "completed"
+    return batch
+
+
+def test_litellm_runs_its_batches(stack):
+    with served() as (_, url):
+        assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {"completed": 3, "listed": 1, "tokens": True}
+
+
+def test_curl_of_openais_guide_runs(stack, tmp_path):
+    file = tmp_path / "requests.jsonl"
+    (line,) = requests(EMBEDDINGS, {"model": BGE, "input": "hello"})
+    file.write_text(json.dumps(line) + "\n")
+
+    def curl(*arguments):
+        return subprocess.run(["curl", "-sS", *arguments], capture_output=True, text=True, check=True).stdout
+
+    with served() as (_, url):
+        made = json.loads(curl(f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{file}"))
+        asked = {"input_file_id": made["id"], "endpoint": EMBEDDINGS, "completion_window": "24h"}
+        batch = json.loads(curl(f"{url}/batches", "-H", "Content-Type: application/json", "-d", json.dumps(asked)))
+        with client(url) as ai:
+            wait(ai, ai.batches.retrieve(batch["id"]))
+        batch = json.loads(curl(f"{url}/batches/{batch['id']}"))
+        answered = curl(f"{url}/files/{batch['output_file_id']}/content")
+    assert json.loads(answered)["custom_id"] == "r0"
+
+
+def peak_megabytes(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory as Linux shows it")
+def test_large_uploads_take_little_memory(stack, tmp_path):
+    """Four files of 300 MB at the same time, sent by curl; one is read again."""
+    large = tmp_path / "large.jsonl"
+    line = json.dumps(requests(EMBEDDINGS, {"model": BGE, "input": "x" * 900})[0]).encode() + b"\n"
+    with large.open("wb") as file:
+        while file.tell() < 300 << 20:
+            file.write(line * 1_000)
+    with served() as (process, url), client(url) as ai:
+        command = ["curl", "-sS", f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{large}"]
+        uploads = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        slowest = 0.0
+        while any(upload.poll() is None for upload in uploads):
+            began = time.monotonic()
+            ai.models.list()
+            slowest = max(slowest, time.monotonic() - began)
+            time.sleep(0.1)
+        made = [json.loads(upload.communicate()[0]) for upload in uploads]
+        assert {one["bytes"] for one in made} == {large.stat().st_size}
+        with ai.files.with_streaming_response.content(made[0]["id"]) as content:
+            assert sum(len(chunk) for chunk in content.iter_bytes()) == large.stat().st_size
+        assert peak_megabytes(process) < MAX_MEGABYTES
+        assert slowest < 30, "a short request waited for uploads"
+        for one in made:
+            ai.files.delete(one["id"])
+
+
+def test_killed_server_loses_nothing_that_it_answered(stack):
+    lines = "".join(json.dumps(one) + "\n" for one in requests(EMBEDDINGS, *[{"model": BGE, "input": "a"}] * 3))
+    with served() as (process, url), client(url) as ai:
+        file = ai.files.create(file=lines.encode(), purpose="batch")
+        batch = ai.batches.create(input_file_id=file.id, endpoint=EMBEDDINGS, completion_window="24h")
+        process.kill()
+    with served() as (_, url), client(url) as ai:
+        assert ai.files.retrieve(file.id) == file
+        assert ai.files.content(file.id).text == lines
+        over = wait(ai, ai.batches.retrieve(batch.id))
+        assert over.request_counts.completed == 3
