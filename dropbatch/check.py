@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from dropbatch import names as keys
 from dropbatch.errors import UploadRefused, UsageError
-from dropbatch.options import Options, file_options, metadata_options, path_options, resolve
+from dropbatch.options import Options, file_options, metadata_of, metadata_options, path_options, resolve
 from dropbatch.plan import (
     StackLimits,
     check_model,
@@ -27,7 +31,6 @@ from dropbatch.validation import Progress, Subject, add_cut, build_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
     from typing import BinaryIO
 
     from dropbatch.plan import Planned
@@ -80,8 +83,35 @@ def check_beginning(
         raise
 
 
+def check_source(source: object, name: str | None, options: Mapping[str, object]) -> dict[str, Any]:
+    """Check a whole file without a stack; return the report that its validation would write.
+
+    What only the stack knows is assumed to be as `template.yaml` has it: the report's `estimated` is true.
+
+    Args:
+        source: as for `Client.submit`.
+        name: as for `Client.submit`.
+        options: as for `Client.submit`; None for one that is not set.
+
+    Raises:
+        UsageError: an option is wrong, or the file cannot be read.
+    """
+    from dropbatch.sources import open_source
+    from dropbatch.uploads import upload_key
+
+    opened = open_source(source)
+    with opened.stream as stream, tempfile.TemporaryFile() as copy:
+        key = upload_key(name, opened.name)
+        given = {one: value for one, value in options.items() if value is not None}
+        if not stream.seekable():
+            shutil.copyfileobj(stream, copy)
+        metadata = metadata_of({**opened.options, **given})
+        report = check_file(stream if stream.seekable() else copy, keys.upload_path(key), metadata)
+    return dict(msgspec.json.decode(report))
+
+
 def check_file(
-    file: Path,
+    file: BinaryIO,
     path: str,
     metadata: Mapping[str, str],
     *,
@@ -93,7 +123,7 @@ def check_file(
     Flat memory at any size.
 
     Args:
-        file: on this machine.
+        file: one that can be read again from its beginning.
         path: under `inbox/`.
         metadata: of the upload, as `metadata_of` returned it.
         folder_options: content of the nearest `_options.json`; None if there is none, or it is not known.
@@ -111,14 +141,14 @@ def check_file(
         options = with_default_model(resolved, known)
         plan = first_plan(options, known, by_default=resolved.model is None)
         check_path(key)
-        with file.open("rb") as opened:
-            planned = _plan(key, resolved, read_beginning(_blocks(opened)), known)
-            plan, options = planned.plan, planned.options
-            _read(opened, planned, progress)
+        file.seek(0)
+        planned = _plan(key, resolved, read_beginning(_blocks(file)), known)
+        plan, options = planned.plan, planned.options
+        _read(file, planned, progress)
     except UploadRefused as fault:
         error = (fault.code, fault.message)
     except OSError as fault:
-        raise UsageError(f"{file} cannot be read: {fault.strerror}.") from fault
+        raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     return build_report(Subject(key, plan, options, created_at, estimated=limits is None), progress, *error)
 

@@ -47,7 +47,8 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"format    {report['format']}"
     yield f"model     {report['model'] or 'none'}"
     yield f"records   {report['records']:,} in {report['bytes']:,} bytes"
-    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls"
+    assumed = " with the stack's default limits" if report["estimated"] else ""
+    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls{assumed}"
     yield f"estimate  {_estimate(report['estimate'])}"
     if longest := report["longest"]:
         where = f", line {longest['line']:,}" if longest["line"] else ""

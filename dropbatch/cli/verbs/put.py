@@ -9,7 +9,7 @@ import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
 from dropbatch.cli.exits import Exit
-from dropbatch.errors import UsageError
+from dropbatch.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +93,7 @@ def put(
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @upload_options
+@click.option("--offline", is_flag=True, help="Check on this machine; the default if no stack is found.")
 @as_json
 @pass_context
 def validate(
@@ -104,18 +105,37 @@ def validate(
     template: str | None,
     name: str | None,
     options: Sequence[str],
+    offline: bool,
     as_json: bool,
 ) -> None:
     """Check a file. Nothing is sent to Workers AI."""
     from dropbatch.cli.reports import validation_lines
 
-    report = context.client.validate(file, name=name, **_options(model, format_, template, options))
+    report = _report(context, file, name, _options(model, format_, template, options), offline=offline)
     if as_json:
         emit(report)
     else:
         for line in validation_lines(report):
             click.echo(line)
     raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
+
+
+def _report(
+    context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
+) -> dict[str, Any]:
+    from dropbatch.check import check_source
+    from dropbatch.stack import DEFAULT_NAME
+
+    if not offline:
+        try:
+            client = context.client
+        except Error as error:
+            if context.local or context.name != DEFAULT_NAME:
+                raise
+            click.echo(f"Checked on this machine, because no stack was found. {error}", err=True)
+        else:
+            return client.validate(file, name=name, **options)
+    return check_source(file, name, options)
 
 
 def _options(model: str | None, format_: str | None, template: str | None, options: Sequence[str]) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def offline(tmp_path):
     def check(path, content, options, **given):
         file = tmp_path / "file"
         file.write_bytes(content)
-        return check_file(file, path, metadata_of(options), **given)
+        with file.open("rb") as opened:
+            return check_file(opened, path, metadata_of(options), **given)
 
     return check
 

@@ -1,6 +1,7 @@
 """A file's beginning is checked before it is sent: what the stack would refuse is refused at once."""
 
 import gzip
+import io
 import json
 import re
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dropbatch.check import check_beginning, check_file
+from dropbatch.check import check_beginning, check_file, check_source
 from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.options import metadata_of
 from dropbatch.plan import StackLimits
@@ -94,20 +95,32 @@ def test_only_beginning_is_read_within_a_second():
         assert len(read) == 2
 
 
-def test_zstd_without_its_package(tmp_path, monkeypatch):
+def test_zstd_without_its_package(monkeypatch):
     """The stack can read it: the upload is not refused, and a whole check says what to install."""
     packed = zstd_module().compress(LINE)
     monkeypatch.setitem(sys.modules, "backports", None)
     monkeypatch.setitem(sys.modules, "compression", None)
     check(packed)
-    (tmp_path / "a.zst").write_bytes(packed)
     with pytest.raises(UsageError, match=r"pip install backports\.zstd"):
-        check_file(tmp_path / "a.zst", "a.zst", {})
+        check_file(io.BytesIO(packed), "a.zst", {})
 
 
-def test_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        check_file(tmp_path, "a.jsonl", {})
+def test_file_that_cannot_be_read():
+    class Broken(io.BytesIO):
+        def read(self, *_):
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(UsageError, match=r"a\.jsonl cannot be read: Input/output error"):
+        check_file(Broken(), "a.jsonl", {})
+
+
+@pytest.mark.parametrize("count", [3, 30_000])
+def test_stream_that_cannot_be_read_twice(count):
+    """Its content is kept in a temporary file."""
+    report = check_source(({"text": f"hello {number}"} for number in range(count)), "a/", {"model": BGE})
+
+    assert (report["records"], report["bad"], report["estimated"]) == (count, 0, True)
+    assert report["path"].startswith("a/")
 
 
 def test_limits_are_those_of_template():

@@ -1,0 +1,69 @@
+"""`validate` without a stack: the file is checked on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"Hello","source_lang":"en","target_lang":"fr"}\n'
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    path.write_text(GOOD + "nonsense\n" + GOOD)
+    return str(path)
+
+
+def alone(tmp_path, *arguments, **environment):
+    """Run a command on a machine that knows no AWS."""
+    return subprocess.run(
+        [sys.executable, "-m", "dropbatch", *arguments],
+        cwd=ROOT,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("asked", [(), ("--offline",)])
+def test_file_is_checked_without_stack(tmp_path, reviews, asked):
+    done = alone(tmp_path, "validate", reviews, "--model", M2M, *asked)
+
+    assert done.returncode == 1, done.stderr
+    assert "records   3 in 119 bytes" in done.stdout
+    assert "batches   1, about 3 calls with the stack's default limits" in done.stdout
+    assert "line 2: invalid_json" in done.stdout
+    assert ("no stack was found" in done.stderr) is not asked
+
+
+@pytest.mark.parametrize("named", [("--stack", "mine"), ("--local",)])
+def test_named_stack_must_exist(tmp_path, reviews, named):
+    done = alone(tmp_path, *named, "validate", reviews, DROPBATCH_LOCAL=str(tmp_path))
+
+    assert done.returncode in {2, 4, 5}
+    assert done.stdout == ""
+
+
+def test_offline_sends_nothing_and_agrees(command, reviews):
+    ours, theirs = (
+        command.run("validate", reviews, "--model", M2M, "--json", *asked).json()[0] for asked in (["--offline"], [])
+    )
+
+    assert command.world.objects("validate/") != []
+    assert {name for name, value in ours.items() if value != theirs[name]} <= {
+        *("job_id", "version", "created_at", "estimated")
+    }
+    assert json.dumps(ours["bad_first"]) == json.dumps(theirs["bad_first"])
+
+
+def test_wrong_option_and_missing_model(tmp_path, reviews):
+    assert alone(tmp_path, "validate", reviews, "--offline", "-o", "modle=x").returncode == 2
+    done = alone(tmp_path, "validate", reviews, "--offline")
+    assert (done.returncode, done.stdout.startswith("no_model: ")) == (1, True)
