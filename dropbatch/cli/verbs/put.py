@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-FORMATS = ("native", "openai", "anthropic", "gemini", "bedrock", "csv", "tsv", "text")
+def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
+    from dropbatch.formats.registry import FORMATS
+
+    return [name for name in FORMATS if name.startswith(begun)]
 
 
 def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +29,7 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--name", help="Path under inbox/; for several files a folder, ending in a slash."),
         click.option("--template", help="For CSV, TSV and text: the prompt, with {column} for each value."),
-        click.option("--format", "format_", type=click.Choice(FORMATS), help="Detected if not given."),
+        click.option("--format", "format_", shell_complete=_formats, help="Detected if not given."),
         click.option("--model", help="The model id, for instance @cf/baai/bge-small-en-v1.5."),
     ):
         command = option(command)
@@ -130,7 +133,7 @@ def _report(
         try:
             client = context.client
         except Error as error:
-            if context.local or context.name != DEFAULT_NAME:
+            if context.local or context.stack_name != DEFAULT_NAME:
                 raise
             click.echo(f"Checked on this machine, because no stack was found. {error}", err=True)
         else:
