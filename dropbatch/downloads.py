@@ -109,6 +109,13 @@ def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes
                 yield block
 
 
+def blocks_of_file(path: Path) -> Iterator[bytes]:
+    """The bytes of a file on this machine."""
+    with path.open("rb") as file:
+        while block := file.read(CHUNK_BYTES):
+            yield block
+
+
 def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")

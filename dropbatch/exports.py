@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.downloads import blocks_of_file
 from dropbatch.errors import Error, NotFound, UsageError
 from dropbatch.formats.answers import vectors_of
 from dropbatch.formats.base import encode, members_of, value_of
@@ -294,15 +295,9 @@ def export_folder(folder: Path, kind: str) -> Exported:
     files = {file["kind"]: folder / file["name"] for file in manifest["files"]}
     if "output" not in files:
         raise NotFound(f"Job {manifest['job_id']} has no output.")
-    blocks = {name: _blocks(path) for name, path in files.items()}
+    blocks = {name: blocks_of_file(path) for name, path in files.items()}
     batches = record_batches(blocks["output"], blocks.get("errors", ()), manifest["format"] or "native")
     return export(kind, batches, folder, manifest["model"])
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            yield block
 
 
 def export(kind: str, batches: Any, folder: Path, model: str) -> Exported:  # noqa: ANN401

@@ -1,45 +1,90 @@
 """`get --merged`: a job's output with each record's newest answer, from the job and from its retries.
 
-Record k of a retry is line k of the retry file, which holds the job's failed records in order. Outputs are read side by
-side, so that memory does not grow with them.
+Record k of a retry is line k of its parent's retry file. Where the numbers of records differ, or a reference, a record
+is found by its reference alone, if no other has it. A record that cannot be placed so is left out and named.
+
+Answers are collected in a temporary SQLite database, so that memory does not grow with them.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-from collections import Counter
-from dataclasses import dataclass
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch import aws
-from dropbatch.downloads import download_file
-from dropbatch.errors import Error, NotFound
+from dropbatch.downloads import blocks_of_file, download_file
+from dropbatch.errors import NotFound
+from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
+from dropbatch.formats.registry import DELIMITERS
 from dropbatch.jobs import find_job
 from dropbatch.names import JOB_ID
+from dropbatch.results import lines_of, read_failures, records_of, table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from dropbatch.job import Job
 
-UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8", "too_large"})
-"""Codes of records that are in no retry file."""
-MAX_GENERATIONS = 20
-"""How many generations of retries are followed: retries of a job, retries of these, and so on."""
+_SCHEMA = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE failures (job TEXT, id INTEGER, number INTEGER, place INTEGER, reference TEXT, PRIMARY KEY (job, id));
+CREATE INDEX numbers ON failures (job, number);
+CREATE INDEX their_references ON failures (job, reference);
+CREATE TABLE found (id INTEGER PRIMARY KEY, reference TEXT, success INTEGER);
+CREATE TABLE placed (id INTEGER PRIMARY KEY, place INTEGER);
+CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
+"""
+"""Each job's failed records, with their line in its retry file; a retry's records and their places in the first job;
+and the answers for these places."""
+_BY_NUMBER = "FROM found JOIN failures ON failures.number = found.id WHERE failures.job = ?"
+_BY_REFERENCE = (
+    "FROM found JOIN failures USING (reference) WHERE failures.job = ? GROUP BY reference HAVING count(*) = 1"
+)
+
 _ID = re.compile(rb'\{"id":\d+,')
+_RECORD_ID = b',"recordId":'
 
 
-@dataclass(frozen=True)
+class Files(NamedTuple):
+    """A finished job's files on this machine.
+
+    Attributes:
+        job_id: the job.
+        format: the upload's format.
+        retry_lines: lines of its retry file.
+        output: the path of its output.
+        errors: that of its `errors.jsonl`; None if no record failed.
+    """
+
+    job_id: str
+    format: str
+    retry_lines: int
+    output: Path
+    errors: Path | None
+
+
+class Skipped(NamedTuple):
+    """A retry of which records could not be placed."""
+
+    job_id: str
+    records: int
+    message: str
+
+
+@dataclass
 class Merged:
-    """The merged output, and how many answers of how many retries are in it."""
+    """The merged output, how many answers of how many retries are in it, and what could not be placed."""
 
     path: Path
-    replaced: int
-    retries: int
+    replaced: int = 0
+    retries: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 def merge_retries(job: Job, folder: Path) -> Merged:
@@ -50,213 +95,222 @@ def merge_retries(job: Job, folder: Path) -> Merged:
         folder: where the merged output is written.
 
     Raises:
-        Error: a retry is not over, or its records are not this job's.
+        NotFound: the job has no output.
+        Error: a retry's file does not match its manifest.
     """
-    output = _file_of(job.manifest(), "output")
-    if output is None:
+    first = _fetch(job, folder)
+    if first is None:
         raise NotFound(f"Job {job.id} has no output.")
-    name = Path(output["name"])
-    target = folder / f"{name.stem}.merged{name.suffix}"
-    with TemporaryDirectory(dir=folder) as scratch:
-        result = _merge_job(job, Path(scratch), 0)
-        result.path.replace(target)
-    return Merged(target, result.replaced, result.retries)
+    with TemporaryDirectory(dir=folder) as scratch, closing(Merging(first, Path(scratch))) as merging:
+        for child, parent in _retries(job, merging.merged):
+            own = Path(scratch) / child
+            own.mkdir()
+            try:
+                files = _fetch(find_job(job.stack, child), own)
+            except NotFound as error:
+                merging.merged.skipped.append(Skipped(child, 0, str(error)))
+                continue
+            if files:
+                merging.add(files, parent)
+        return merging.write()
 
 
-def retries_of(job: Job) -> list[Job]:
-    """The finished jobs that tried a job's failed records again, oldest first."""
+def _fetch(job: Job, folder: Path) -> Files | None:
+    """A job's output and errors, in a folder; None if it has no output."""
+    manifest = job.manifest()
+    entries = {entry["kind"]: entry for entry in manifest["files"]}
+    paths = {
+        kind: download_file(job, folder, entries[kind], lambda *_: None).path
+        for kind in ("output", "errors")
+        if kind in entries
+    }
+    if "output" not in paths:
+        return None
+    retry_lines = entries["retry"]["lines"] if "retry" in entries else 0
+    return Files(job.id, manifest["format"] or "native", retry_lines, paths["output"], paths.get("errors"))
+
+
+def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
+    """All retries of a job, retries of retries included, each with its parent; oldest first."""
+    found: dict[str, tuple[int, str]] = {}
+    new, generation = [job], 0
+    while new:
+        parents, new, generation = new, [], generation + 1
+        for parent in parents:
+            ids = [one for one in retry_ids(parent) if one not in found]
+            found.update((one, (generation, parent.id)) for one in ids)
+            for one in ids:
+                try:
+                    new.append(find_job(job.stack, one))
+                except NotFound as error:
+                    merged.skipped.append(Skipped(one, 0, str(error)))
+                    del found[one]
+    # Ids begin with the time of the upload; a retry may have its parent's.
+    ordered = sorted(found, key=lambda one: (one.partition("-")[0], found[one][0], one))
+    return [(one, found[one][1]) for one in ordered]
+
+
+def retry_ids(job: Job) -> list[str]:
+    """Ids of the finished jobs that tried a job's failed records again."""
     with aws.explained():
         pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
             Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
         )
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
-    ids = sorted(key.rpartition("/")[2].removesuffix(".json") for key in keys)
-    return [find_job(job.stack, one) for one in ids if JOB_ID.fullmatch(one)]
+    ids = [key.rpartition("/")[2].removesuffix(".json") for key in keys]
+    return [one for one in ids if JOB_ID.fullmatch(one)]
 
 
-def _merge_job(job: Job, scratch: Path, generation: int) -> Merged:
-    """The job's output with the answers of its retries, as a new file in a folder for temporary files."""
-    if generation >= MAX_GENERATIONS:
-        raise Error(f"Job {job.id} is the {generation}th retry of a retry. Merge a later one.")
-    manifest = job.manifest()
-    own = scratch / job.id
-    own.mkdir()
-    files = {kind: _file_of(manifest, kind) for kind in ("output", "errors", "retry")}
-    fetched = {
-        kind: download_file(job, own, entry, lambda *_: None).path
-        for kind, entry in files.items()
-        if entry and kind != "retry"
-    }
-    if "output" not in fetched:
-        return Merged(own / "none", 0, 0)
-    if files["retry"] is None or "errors" not in fetched:
-        return Merged(fetched["output"], 0, 0)
-    current, replaced, retries = fetched["output"], set[int](), 0
-    for number, child in enumerate(retries_of(job)):
-        newer = _merge_job(child, scratch, generation + 1)
-        if not newer.path.exists():
-            continue
-        places = _places(fetched["errors"], files["retry"]["lines"], newer.path, child)
-        merged = own / f"merged-{number}"
-        replaced.update(overlay(current, newer.path, places, merged))
-        current, retries = merged, retries + 1 + newer.retries
-    return Merged(current, len(replaced), retries)
+class Merging:
+    """The newest answers for a job's failed records."""
 
+    def __init__(self, first: Files, scratch: Path) -> None:
+        """Read which records of the job failed.
 
-def overlay(current: Path, newer: Path, places: Iterable[int], target: Path) -> Iterator[int]:
-    """Write a file of answers with newer ones at some places; yield the places where one was used.
+        Args:
+            first: the job.
+            scratch: a folder for the database.
+        """
+        self.merged = Merged(first.output.with_name(f"{first.output.stem}.merged{first.output.suffix}"))
+        self._first = first
+        self._retry_lines = {first.job_id: first.retry_lines}
+        self._db = sqlite3.connect(scratch / "answers.sqlite", isolation_level=None)
+        self._db.executescript(_SCHEMA)
+        self._add_failures(first)
+        self._db.execute("UPDATE failures SET place = id")
 
-    A newer answer replaces an older one, but a failure never replaces a success.
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
 
-    Args:
-        current: an output; its suffix says whether it is a table.
-        newer: an output with one answer for each place, in their order.
-        places: record ids in the current output, ascending.
-        target: the file to write.
-    """
-    is_table = _is_table(current)
-    with current.open("rb") as old_file, newer.open("rb") as new_file, target.open("wb") as merged:
-        old, new = records(old_file, is_table=is_table), records(new_file, is_table=is_table)
-        header = next(old, b"") if is_table else b""
-        if is_table:
-            merged.write(header)
-            next(new, b"")
-        upcoming = iter(zip(places, new, strict=True))
-        place, answer = next(upcoming, (-1, b""))
-        for at, line in enumerate(old):
-            if at != place:
-                merged.write(line)
-                continue
-            was, is_now = (is_success(one, is_table=is_table, header=header) for one in (line, answer))
-            if was and not is_now:
-                merged.write(line)
-            else:
-                merged.write(_in_place_of(line, answer, at))
-                yield at
-            place, answer = next(upcoming, (-1, b""))
+    def add(self, retry: Files, parent: str) -> None:
+        """Take a retry's answers. Call this for older retries first.
 
-
-def records(lines: Iterable[bytes], *, is_table: bool) -> Iterator[bytes]:
-    """The records of an output: lines, or rows whose quoted fields may hold line ends."""
-    if not is_table:
-        yield from lines
-        return
-    row = b""
-    for line in lines:
-        row += line
-        if row.count(b'"') % 2 == 0:
-            yield row
-            row = b""
-    if row:
-        yield row
-
-
-_LAST_COLUMN = re.compile(rb"([,;\t|])error_message(?:_\d+)?\s*$")
-
-
-def is_success(record: bytes, *, is_table: bool, header: bytes = b"") -> bool:
-    """Whether a record of an output is an answer, in any format."""
-    if is_table:
-        # The last fields are answer, error_code and error_message.
-        last = _LAST_COLUMN.search(header)
-        delimiter = last.group(1).decode() if last else "\t" if b"\t" in record and b"," not in record else ","
-        fields = next(csv.reader([record.decode(errors="replace")], delimiter=delimiter))
-        return len(fields) > 1 and not fields[-2]
-    answer = json.loads(record)
-    if "success" in answer:
-        return bool(answer["success"])
-    if isinstance(answer.get("result"), dict):  # Anthropic's
-        return bool(answer["result"].get("type") == "succeeded")
-    if "processed_time" in answer:  # Vertex AI's
-        return not answer.get("status")
-    if "key" in answer:  # the Gemini API's
-        return "error" not in answer
-    if "response" in answer:
-        return (answer["response"] or {}).get("status_code") == 200  # noqa: PLR2004 - HTTP's OK
-    return "modelOutput" in answer
-
-
-def _in_place_of(line: bytes, answer: bytes, at: int) -> bytes:
-    """An answer with the id that its record has in this job."""
-    if _ID.match(answer):
-        return _ID.sub(b'{"id":%d,' % at, answer, count=1)
-    if answer.startswith(b'{"modelInput"'):
-        ours, theirs = (json.loads(one).get("recordId") for one in (line, answer))
-        end = b'"recordId":%b}\n' % json.dumps(theirs, ensure_ascii=False).encode()
-        if ours != theirs and answer.endswith(end):
-            return answer.removesuffix(end) + b'"recordId":%b}\n' % json.dumps(ours, ensure_ascii=False).encode()
-    return answer
-
-
-def _is_table(path: Path) -> bool:
-    with path.open("rb") as file:
-        return not file.read(1).startswith(b"{")
-
-
-def _places(errors: Path, retry_lines: int, newer: Path, child: Job) -> list[int]:
-    """The record id in the job for each line of a retry's output, in their order.
-
-    Raises:
-        Error: the retry's records are not those of the retry file.
-    """
-    failed = [one for one in _failures(errors) if one.is_object]
-    if len(failed) != retry_lines:
-        failed = [one for one in failed if one.code not in UNREADABLE_CODES]
-    is_table = _is_table(newer)
-    with newer.open("rb") as file:
-        answers = sum(1 for _ in records(file, is_table=is_table)) - is_table
-    if answers == len(failed) == retry_lines:
-        return [one.id for one in failed]
-    by_reference = _unique({one.id: one.reference for one in _failures(errors)})
-    with newer.open("rb") as file:
-        found = [] if is_table else [by_reference.get(_reference(json.loads(line)), -1) for line in file]
-    if not found or -1 in found or found != sorted(set(found)):
-        raise Error(
-            f"Job {child.id} has {answers:,} records, and the retry file {retry_lines:,}. The file was changed before "
-            "it was uploaded, and its records have no unique references in the same order, so they cannot be matched."
+        Args:
+            retry: the retry.
+            parent: id of the job whose records it tried again.
+        """
+        if problem := self._mismatch(retry, parent):
+            self.merged.skipped.append(Skipped(retry.job_id, 0, problem))
+            return
+        total = self._place(retry, parent)
+        self._add_failures(retry)
+        self._db.execute(
+            "UPDATE failures SET place = (SELECT place FROM placed WHERE placed.id = failures.id) WHERE job = ?",
+            (retry.job_id,),
         )
-    return found
+        self._retry_lines[retry.job_id] = retry.retry_lines
+        self._db.executemany(
+            "INSERT INTO answers VALUES (?, ?, ?) ON CONFLICT (place) DO UPDATE "
+            "SET line = excluded.line, success = excluded.success WHERE NOT answers.success",
+            self._placed_lines(retry),
+        )
+        placed = self._count("SELECT count(*) FROM placed WHERE place IS NOT NULL")
+        self.merged.retries += placed > 0
+        if placed < total:
+            message = (
+                f"{total - placed:,} of its {total:,} records cannot be matched: they are not the records of the retry "
+                f"file of job {parent}, which has {self._retry_lines[parent]:,}, or have no reference of their own."
+            )
+            self.merged.skipped.append(Skipped(retry.job_id, total - placed, message))
 
+    def write(self) -> Merged:
+        """Write the merged output."""
+        self.merged.replaced = self._count("SELECT count(*) FROM answers")
+        answers = self._db.execute("SELECT place, line FROM answers ORDER BY place")
+        partial = self.merged.path.with_name(f"{self.merged.path.name}.part")
+        with partial.open("wb") as file:
+            if header := _header(self._first):
+                file.write(header + b"\n")
+            place, answer = next(answers, (-1, b""))
+            for at, line in enumerate(_lines(self._first)):
+                if at == place:
+                    file.write(_in_place_of(line, answer, at, self._first.format) + b"\n")
+                    place, answer = next(answers, (-1, b""))
+                else:
+                    file.write(line + b"\n")
+        partial.replace(self.merged.path)
+        return self.merged
 
-@dataclass(frozen=True)
-class _Failure:
-    id: int
-    code: str
-    reference: str
-    is_object: bool
+    def _mismatch(self, retry: Files, parent: str) -> str:
+        """Why none of a retry's answers can be taken; empty if they can."""
+        if parent not in self._retry_lines:
+            return f"It is a retry of job {parent}, which is skipped."
+        if retry.format != self._first.format:
+            return f"Its format is {retry.format}, and the job's is {self._first.format}."
+        if _header(retry) != _header(self._first):
+            return "Its output has other columns than the job's."
+        return ""
 
+    def _place(self, retry: Files, parent: str) -> int:
+        """Find the places of a retry's records; return how many records it has."""
+        execute = self._db.execute
+        execute("DELETE FROM found")
+        execute("DELETE FROM placed")
+        errors = blocks_of_file(retry.errors) if retry.errors else ()
+        records = records_of(blocks_of_file(retry.output), errors, retry.format)
+        self._db.executemany(
+            "INSERT INTO found VALUES (?, ?, ?)",
+            ((one.id, _as_json(one.external_reference), one.success) for one in records),
+        )
+        total = self._count("SELECT count(*) FROM found")
+        numbered = self._count("SELECT count(number) FROM failures WHERE job = ?", parent)
+        differ = self._count(f"SELECT count(*) {_BY_NUMBER} AND found.reference <> failures.reference", parent)
+        same = total == numbered == self._retry_lines[parent] and not differ
+        execute(
+            f"INSERT INTO placed SELECT found.id, failures.place {_BY_NUMBER if same else _BY_REFERENCE}", (parent,)
+        )
+        return total
 
-def _failures(errors: Path) -> Iterator[_Failure]:
-    with errors.open("rb") as lines:
-        for line in lines:
-            one = json.loads(line)
-            reference = one.get("external_reference")
-            yield _Failure(
-                int(one["id"]),
-                one["error"]["code"],
-                reference if isinstance(reference, str) else "",
-                isinstance(one.get("request"), dict),
+    def _placed_lines(self, retry: Files) -> Iterator[tuple[int, bytes, int]]:
+        """A retry's lines that have a place, with it, and whether they are answers."""
+        placed = self._db.execute("SELECT id, place, success FROM found LEFT JOIN placed USING (id) ORDER BY id")
+        for line, (_, place, success) in zip(_lines(retry), placed, strict=True):
+            if place is not None:
+                yield place, line, success
+
+    def _add_failures(self, files: Files) -> None:
+        """Note a job's failed records, and the line of the retry file of each that has one."""
+        if files.errors:
+            self._db.executemany(
+                "INSERT INTO failures (job, id, number, reference) VALUES (?, ?, ?, ?)", _failures(files)
             )
 
-
-def _unique(references: dict[int, str]) -> dict[str, int]:
-    """Record ids by those references that only one record has."""
-    times = Counter(references.values())
-    return {reference: at for at, reference in references.items() if reference and times[reference] == 1}
+    def _count(self, query: str, *values: str) -> int:
+        (count,) = self._db.execute(query, values).fetchone()
+        return int(count)
 
 
-def _reference(answer: dict[str, Any]) -> str:
-    for name in ("external_reference", "custom_id", "recordId", "key", "id"):
-        if isinstance(answer.get(name), str):
-            return str(answer[name])
-    return ""
+def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None]]:
+    number = 0
+    for one in read_failures(blocks_of_file(files.errors)) if files.errors else ():
+        is_retried = one.error.code not in NOT_RETRIED
+        reference = None if one.external_reference == NULL else encode(one.external_reference).decode()
+        yield files.job_id, one.id, number if is_retried else None, reference
+        number += is_retried
 
 
-def _file_of(manifest: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    return next((entry for entry in manifest["files"] if kind_of(entry) == kind), None)
+def _as_json(reference: Any) -> str | None:  # noqa: ANN401
+    return None if reference is None else encode(reference).decode()
 
 
-def kind_of(entry: dict[str, Any]) -> str:
-    """What a file of a manifest holds: `output`, `errors`, `retry` or another."""
-    kind: str = entry.get("kind") or entry["name"].partition(".")[0]
-    return kind
+def _lines(files: Files) -> Iterator[bytes]:
+    """The lines of an output, or the rows that follow its header."""
+    blocks = blocks_of_file(files.output)
+    if files.format not in DELIMITERS:
+        return lines_of(blocks)
+    rows = table_rows(blocks)
+    next(rows, None)
+    return rows
+
+
+def _header(files: Files) -> bytes:
+    return next(table_rows(blocks_of_file(files.output)), b"") if files.format in DELIMITERS else b""
+
+
+def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
+    """An answer with the id that its record has in this job."""
+    if format_ == "bedrock":
+        record_id = (members_of(line) or {}).get("recordId", NULL)
+        return answer[: answer.rindex(_RECORD_ID)] + _RECORD_ID + bytes(record_id) + b"}"
+    return _ID.sub(b'{"id":%d,' % at, answer, count=1) if _ID.match(answer) else answer

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.errors import Error
-from dropbatch.formats.csv_rows import LongRow, read_rows
+from dropbatch.formats.base import NULL
+from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
+from dropbatch.formats.gemini import reference_of
 from dropbatch.formats.registry import DELIMITERS, FORMATS
 from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from dropbatch.job import Job
 
@@ -64,16 +66,22 @@ class Failure(msgspec.Struct):
 
     id: int
     error: Detail
-    external_reference: msgspec.Raw = msgspec.Raw(b"null")
-    request: msgspec.Raw = msgspec.Raw(b"null")
+    external_reference: msgspec.Raw = NULL
 
 
 _ANSWER = re.compile(rf"{ADDED_COLUMNS[0]}(_\d+)?")
+_LAST_COLUMNS = re.compile(rb"([,;\t|])error_code(?:_\d+)?\1error_message(?:_\d+)?\n")
 _failure = msgspec.json.Decoder(Failure).decode
 _decode = msgspec.json.decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-_REFERENCES = {"openai": "custom_id", "anthropic": "custom_id", "gemini": "key", "bedrock": "recordId"}
-"""The member of a line with the record's reference, by format."""
+_REFERENCES: dict[str, Callable[[dict[str, msgspec.Raw]], msgspec.Raw]] = {
+    "openai": lambda line: line.get("custom_id", NULL),
+    "anthropic": lambda line: line.get("custom_id", NULL),
+    "gemini": reference_of,
+    "bedrock": lambda line: line.get("recordId", NULL),
+}
+"""A line's reference to its record, by format."""
 _BODIES = {
     "openai": ("response", "body"),
     "anthropic": ("result", "message"),
@@ -110,7 +118,7 @@ def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -
     if is_native(format_):
         yield from native_records(output)
         return
-    failures = map(_failure, lines_of(errors))
+    failures = read_failures(errors)
     failure = next(failures, None)
     for id_, (reference, result) in enumerate(_answers(output, format_)):
         if failure is None or failure.id != id_:
@@ -120,6 +128,11 @@ def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -
         own = reference if reference is not None else _decode(failure.external_reference)
         yield Record(id_, own, success=False, result=None, error=error)
         failure = next(failures, None)
+
+
+def read_failures(errors: Iterable[bytes]) -> Iterator[Failure]:
+    """The failed records, in order, of an `errors.jsonl` that is given in blocks."""
+    return map(_failure, lines_of(errors))
 
 
 def is_native(format_: str) -> bool:
@@ -150,26 +163,34 @@ def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]
     if format_ in DELIMITERS:
         yield from _rows(output)
         return
-    member, path = _REFERENCES[format_], _BODIES[format_]
+    reference, path = _REFERENCES[format_], _BODIES[format_]
     for line in lines_of(output):
-        members = _decode(line)
-        value: Any = members
-        for name in path:
+        members = _members(line)
+        value: Any = _decode(members.get(path[0], NULL))
+        for name in path[1:]:
             value = value.get(name) if isinstance(value, dict) else None
-        yield members.get(member), value
+        yield _decode(reference(members)), value
 
 
 def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
     rows = table_rows(output)
     header = next(rows, b"")
-    delimiter = delimiter_of(header)
+    delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
-    reference = columns.find(REFERENCE_COLUMNS)
+    answer = answer_column(columns)
+    reference = Columns(delimiter.join(split_row(header, delimiter)[:answer]), delimiter).find(REFERENCE_COLUMNS)
     for row in rows:
-        (fields,) = read_fields([row], delimiter)
-        if not isinstance(fields, list) or len(fields) != len(columns.names):
+        fields = split_row(row, delimiter)
+        if len(fields) != len(columns.names):
             raise Error("The output was changed: a row does not fit its header.")
-        yield (fields[reference] or None) if reference is not None else None, fields[answer_column(columns)]
+        own = _field(fields[reference], delimiter) if reference is not None else ""
+        yield own or None, _field(fields[answer], delimiter)
+
+
+def _field(written: bytes, delimiter: bytes) -> str:
+    """A field's value; empty if it cannot be read."""
+    (found,) = read_fields([written], delimiter)
+    return found[0] if isinstance(found, list) and found else ""
 
 
 def answer_column(columns: Columns) -> int:
@@ -212,13 +233,11 @@ def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
     yield from others
 
 
-def delimiter_of(header: bytes) -> bytes:
-    """The delimiter of an output: the byte before its last column, which Dropbatch added."""
-    at = header.find(b"error_message")
-    while at > 0:
-        end = header.find(b"\n", at)
-        name = header[at : end if end >= 0 else None].rstrip(b"\r")
-        if name.removeprefix(b"error_message").removeprefix(b"_").isdigit() or name == b"error_message":
-            return header[at - 1 : at]
-        at = header.find(b"error_message", at + 1)
-    return b","
+def delimiter_of(beginning: bytes) -> bytes:
+    """The delimiter of an output: the byte before its last column, which Dropbatch added.
+
+    Args:
+        beginning: at least the header, with its line end.
+    """
+    found = _LAST_COLUMNS.search(beginning)
+    return found.group(1) if found else b","

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dropbatch import aws
 from dropbatch import names as keys
 from dropbatch.errors import NotFound
-from dropbatch.merging import kind_of
 from dropbatch.options import metadata_of
 from dropbatch.uploads import Uploaded, uploaded_as
 
@@ -31,7 +30,7 @@ def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
     """
     given = metadata_of(options)
     manifest = job.manifest()
-    names = [entry["name"] for entry in manifest["files"] if kind_of(entry) == "retry"]
+    names = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
     if not names:
         raise NotFound(f"Job {job.id} has no retry file: none of its records can be tried again.")
     stack = job.stack

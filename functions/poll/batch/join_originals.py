@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.base import UNREADABLE_CODES, Outcome
+from dropbatch.formats.base import NOT_RETRIED, Outcome
 from dropbatch.records.index import NO_REFERENCE
 from functions.poll.batch.join import (
     MAX_ERROR_CHARACTERS,
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Writer
     from dropbatch.records.index import RecordEntry, RecordIndex
     from functions.poll.batch.join import Answers
-
-
-NOT_RETRIED = UNREADABLE_CODES | {"too_large"}
-"""Codes of records that are not in the retry file: of a row that is too large, only some fields are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,127 +1,287 @@
-"""`get --merged`: newer answers at the places of failed ones, in every format of an output."""
+"""`get --merged`: each record's newest answer at its place, in every format; nothing is guessed."""
 
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dropbatch.merging import is_success, overlay, records
+from dropbatch.formats.registry import FORMATS, Form
+from dropbatch.merging import Merging
+from tests.support.finished_jobs import UNREADABLE, finish
 
-OK, BAD = "ok", "bad"
-
-
-def native(number, outcome, text):
-    if outcome == OK:
-        return {"id": number, "external_reference": None, "success": True, "result": {"response": text}}
-    return {"id": number, "external_reference": None, "success": False, "error": {"code": "expired", "message": text}}
-
-
-def openai(number, outcome, text):
-    status, body = (200, {"text": text}) if outcome == OK else (500, {"error": {"message": text}})
-    response = {"status_code": status, "request_id": "r", "body": body}
-    return {"id": f"batch_req_{number}", "custom_id": f"row-{number}", "response": response, "error": None}
+ROOT = "20261121T093000Z-00000000"
+CHAT = [{"role": "user", "content": "Hello"}]
 
 
-def bedrock(number, outcome, text):
-    end = {"modelOutput": {"text": text}} if outcome == OK else {"error": {"errorCode": 500, "errorMessage": text}}
-    return {"modelInput": {}, **end, "recordId": f"RECORD{number:05}"}
+def all_fail(*_):
+    return True
 
 
-def write(path, lines):
-    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    return path
+def none_fail(*_):
+    return False
 
 
-def merged(tmp_path, old, new, places):
-    target = tmp_path / "merged"
-    taken = list(overlay(old, new, places, target))
-    return taken, target
+def fail_marked(_, record):
+    return b"fail" in record
 
 
-@pytest.mark.parametrize("line", [native, openai, bedrock])
-def test_newer_answers_stand_at_places_of_failed_ones(tmp_path, line):
-    old = write(tmp_path / "old", [line(n, BAD if n in {1, 3} else OK, f"old {n}") for n in range(5)])
-    new = write(tmp_path / "new", [line(0, OK, "new 1"), line(1, OK, "new 3")])
-
-    taken, target = merged(tmp_path, old, new, [1, 3])
-
-    assert taken == [1, 3]
-    lines = target.read_text().splitlines()
-    assert ["new" in one for one in lines] == [False, True, False, True, False]
-    assert [one for number, one in enumerate(lines) if number not in {1, 3}] == [
-        one for number, one in enumerate(old.read_text().splitlines()) if number not in {1, 3}
-    ]
+def lines_of(*records):
+    return "".join(json.dumps(one) + "\n" for one in records).encode()
 
 
-@pytest.mark.parametrize(("line", "name"), [(native, "id"), (bedrock, "recordId")])
-def test_newer_answer_has_id_of_this_job(tmp_path, line, name):
-    old = write(tmp_path / "old", [line(n, BAD, "old") for n in range(3)])
-    new = write(tmp_path / "new", [line(0, OK, "new")])
-
-    _, target = merged(tmp_path, old, new, [2])
-
-    old_ids = [json.loads(one)[name] for one in old.read_text().splitlines()]
-    assert [json.loads(one)[name] for one in target.read_text().splitlines()] == old_ids
+def merge(tmp_path, first, *retries):
+    merging = Merging(first.files, tmp_path)
+    for retry in retries:
+        merging.add(retry.files, first.files.job_id)
+    merged = merging.write()
+    merging.close()
+    return merged
 
 
-@pytest.mark.parametrize("line", [native, openai, bedrock])
-def test_newer_failure_never_replaces_success(tmp_path, line):
-    old = write(tmp_path / "old", [line(0, OK, "old"), line(1, BAD, "old")])
-    new = write(tmp_path / "new", [line(0, BAD, "new"), line(1, BAD, "new")])
-
-    taken, target = merged(tmp_path, old, new, [0, 1])
-
-    assert taken == [1]
-    assert ["new" in one for one in target.read_text().splitlines()] == [False, True]
+def child(number):
+    return f"20261121T09300{number}Z-0000000{number}"
 
 
-def test_rows_of_table_may_hold_line_ends(tmp_path):
-    old = tmp_path / "old"
-    old.write_bytes(
-        b'text,answer,error_code,error_message\n"a\nb",,expired,late\n"say ""x""",good,,\nz,,expired,late\n'
-    )
-    new = tmp_path / "new"
-    new.write_bytes(b'text,answer,error_code,error_message\n"a\nb","A\n,B",,\nz,,expired,again\n')
-
-    taken, target = merged(tmp_path, old, new, [0, 2])
-
-    assert taken == [0, 2]
-    assert target.read_bytes() == (
-        b'text,answer,error_code,error_message\n"a\nb","A\n,B",,\n"say ""x""",good,,\nz,,expired,again\n'
-    )
+def answers_of(merged):
+    return merged.path.read_bytes().decode().splitlines()
 
 
-def test_records_of_table_are_whole_rows():
-    assert list(records([b"a,b\n", b'"x\n', b'y",1\n'], is_table=True)) == [b"a,b\n", b'"x\ny",1\n']
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "good"),
+    ("format_", "delimiter", "content"),
     [
-        (b"id;text;answer;error_code;error_message\n", b"1;a,b;Hi, you;;\n", True),
-        (b"id|answer|error_code_2|error_message_2\n", b"1||expired|late, very\n", False),
-        (b"id,answer,error_code,error_message\n", b"1,a\tb,,\n", True),
+        ("csv", "", b'id,text\n1,a 5" pipe\n2,b\n3,a 6" pipe\n4,c\n5,fail me\n6,d\n'),
+        ("csv", "", b'id,text\n1,ok\n2,fail 5" pipe\n3,last\n4,"fail\ntoo"\n5,x\n'),
+        ("csv", ";", b"id;text\n1;ok, fine\n2;fail, me\n3;x,y\n"),
+        ("csv", "", b"id,text\n1,ok\n2,fail " + b"x" * 140_000 + b"\n3,last\n"),
+        ("csv", "", b'id,text\n1,ok\n2,a\rb\n3,fail x\n4,"abc"def\n5,\xff\xfe fail\n'),
+        ("csv", "", b"\xef\xbb\xbfid,text\r\n1,ok\r\n2,fail\r\n"),
+        ("tsv", "", b"id\ttext\n1\tok, fine\n2\tfail, me\n"),
+        ("tsv", "", b'id\ttext\n1\tok "so"\n2\tfail 5"\n3\tfail 6"\n'),
+        ("csv", "|", b'error_message|text\nx|ok\n"y|z"|fail\n'),
     ],
 )
-def test_header_tells_delimiter(header, row, good):
-    assert is_success(row, is_table=True, header=header) is good
+def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content):
+    form = Form(format_, delimiter=delimiter)
+    first = finish(tmp_path, ROOT, form, content, fail_marked)
+    retry = finish(tmp_path, child(1), form, first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    expected = list(first.lines)
+    for at, line in zip(first.retried, retry.lines, strict=True):
+        expected[at] = line
+    assert (merged.skipped, merged.retries, merged.replaced) == ([], 1, len(first.retried))
+    header = first.files.output.read_bytes()[: -len(b"".join(first.lines))]
+    assert merged.path.read_bytes() == header + b"".join(expected)
 
 
-@pytest.mark.parametrize(
-    ("line", "good"),
-    [
-        ({"custom_id": "a", "result": {"type": "succeeded", "message": {}}}, True),
-        ({"custom_id": "a", "result": {"type": "errored", "error": {}}}, False),
-        ({"custom_id": "a", "result": {"type": "expired"}}, False),
-        ({"key": "a", "response": {"candidates": []}}, True),
-        ({"key": "a", "error": {"code": 400}}, False),
-        ({"request": {}, "response": {"candidates": []}, "status": "", "processed_time": "2026-11-21"}, True),
-        ({"request": {}, "response": {}, "status": "no", "processed_time": "2026-11-21"}, False),
-    ],
+def test_columns_that_differ_are_skipped(tmp_path):
+    first = finish(tmp_path, ROOT, Form("csv"), b"id,text\n1,fail\n", all_fail)
+    retry = finish(tmp_path, child(1), Form("csv"), b"text,id\nfail,1\n", none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [(child(1), True)]
+    assert merged.path.read_bytes() == first.files.output.read_bytes()
+
+
+# ── what is never done ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("format_", ["tsv", "openai"])
+def test_success_is_never_replaced(tmp_path, format_):
+    content = {
+        "tsv": b"id\ttext\n1\tok, fine\n2\tfail, me\n",
+        "openai": lines_of(*({"custom_id": one, "body": {"messages": CHAT}} for one in ("ok", "fail"))),
+    }[format_]
+    first = finish(tmp_path, ROOT, Form(format_), content, fail_marked)
+    good = finish(tmp_path, child(1), Form(format_), first.retry_file, none_fail)
+    failed = finish(tmp_path, child(2), Form(format_), first.retry_file, all_fail)
+    later = finish(tmp_path, child(3), Form(format_), first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, good, failed, later)
+
+    assert merged.path.read_bytes().endswith(first.lines[0] + good.lines[0])
+    assert merged.skipped == []
+
+
+def test_newest_failure_stands_without_answer(tmp_path):
+    content = lines_of({"prompt": "ok"}, {"prompt": "fail"})
+    first = finish(tmp_path, ROOT, Form("native"), content, fail_marked)
+    retries = [finish(tmp_path, child(n), Form("native"), first.retry_file, all_fail) for n in (1, 2)]
+
+    merged = merge(tmp_path, first, *retries)
+
+    assert child(2) in json.loads(answers_of(merged)[1])["error"]["message"]
+
+
+def partly_read(content, records):
+    return b"".join(content.splitlines(keepends=True)[:records])
+
+
+def test_partly_read_retry_without_references_is_named(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}"} for n in range(4)))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    part = finish(tmp_path, child(1), Form("native"), partly_read(first.retry_file, 2), none_fail)
+    whole = finish(tmp_path, child(2), Form("native"), first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, part, whole)
+
+    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 2)]
+    assert merged.retries == 1
+    assert all(child(2) in one for one in answers_of(merged))
+
+
+def test_references_place_what_numbers_do_not(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}", "external_reference": f"r{n}"} for n in range(4)))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    turned = b"".join(reversed(first.retry_file.splitlines(keepends=True)))
+    retry = finish(tmp_path, child(1), Form("native"), turned, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    found = [json.loads(one) for one in answers_of(merged)]
+    assert [(one["id"], one["external_reference"]) for one in found] == [(n, f"r{n}") for n in range(4)]
+    assert [one["result"]["response"].split()[1] for one in found] == ["3", "2", "1", "0"]
+
+
+def test_repeated_references_are_not_guessed(tmp_path):
+    content = lines_of(*({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab")))
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    part = finish(
+        tmp_path, child(1), Form("native"), b"".join(first.retry_file.splitlines(keepends=True)[1:]), none_fail
+    )
+
+    merged = merge(tmp_path, first, part)
+
+    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 1)]
+    assert [json.loads(one)["success"] for one in answers_of(merged)] == [False, False, True]
+
+
+def test_retry_of_skipped_retry_is_named(tmp_path):
+    content = lines_of({"prompt": "fail"})
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    other = finish(tmp_path, child(1), Form("text"), b"fail\n", all_fail)
+    grandchild = finish(tmp_path, child(2), Form("text"), b"fail\n", none_fail)
+    merging = Merging(first.files, tmp_path)
+    merging.add(other.files, ROOT)
+    merging.add(grandchild.files, child(1))
+
+    assert [one.job_id for one in merging.write().skipped] == [child(1), child(2)]
+    merging.close()
+
+
+# ── any files, any failures, any retries ─────────────────────────────────────────────────────────────────────────────
+
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\r\n\x00\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
+    min_size=1,
+    max_size=6,
 )
-def test_success_is_known_for_anthropic_and_gemini(line, good):
-    assert is_success(json.dumps(line).encode(), is_table=False) is good
+RECORDS = {
+    "native": lambda text, ref: {"prompt": text, "external_reference": ref},
+    "openai": lambda text, ref: {"custom_id": ref, "body": {"messages": [{"role": "user", "content": text}]}},
+    "anthropic": lambda text, ref: {
+        "custom_id": ref,
+        "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
+    },
+    "gemini": lambda text, ref: {"key": ref, "request": {"contents": [{"parts": [{"text": text}]}]}},
+    "bedrock": lambda text, ref: {"modelInput": {"prompt": text, "max_gen_len": 5}, "recordId": ref},
+}
+FIELDS = st.one_of(
+    TEXT,
+    st.sampled_from([b'a 5" pipe', b'"q ""x"", y"', b'"two\nlines"', b"a\rb", b'"abc"def', b"\xff", b"a,b;c|d"]),
+)
 
 
-@pytest.mark.parametrize(("row", "good"), [(b"x\tanswer\t\t\n", True), (b"x\t\texpired\tlate, very\n", False)])
-def test_tabs_separate_fields_of_tsv(row, good):
-    assert is_success(row, is_table=True) is good
+@st.composite
+def uploads(draw):
+    """A format's form, and records with and without references, some of them unreadable."""
+    format_ = draw(st.sampled_from([*FORMATS, "vertex", "semicolons"]))
+    references = draw(st.lists(st.one_of(st.none(), st.sampled_from("abcdefgh")), min_size=1, max_size=8))
+    if format_ in {"csv", "tsv", "semicolons"}:
+        delimiter = {"csv": b",", "tsv": b"\t", "semicolons": b";"}[format_]
+        fields = [draw(FIELDS) for _ in references]
+        cells = [one if isinstance(one, bytes) else one.encode().replace(b'"', b"'") for one in fields]
+        rows = [delimiter.join([(ref or "").encode(), cell]) for ref, cell in zip(references, cells, strict=True)]
+        form = Form("tsv" if format_ == "tsv" else "csv", delimiter=delimiter.decode())
+        return form, b"\n".join([delimiter.join([b"id", b"text"]), *rows]) + b"\n"
+    texts = [draw(TEXT) for _ in references]
+    if format_ == "text":
+        return Form("text"), "".join(f"x{text}\n" for text in texts).encode()
+    made = []
+    for text, ref in zip(texts, references, strict=True):
+        if format_ == "vertex":
+            request = RECORDS["gemini"](text, ref)["request"]
+            made.append({"request": request} | ({"id": ref} if ref else {}))
+        else:
+            one = RECORDS[format_](text, ref)
+            made.append({name: value for name, value in one.items() if value is not None})
+    lines = [draw(st.sampled_from([UNREADABLE, *[json.dumps(one).encode()] * 9])) for one in made]
+    return Form("gemini" if format_ == "vertex" else format_), b"".join(line + b"\n" for line in lines)
+
+
+def unique(references):
+    return {one for one in references if one is not None and references.count(one) == 1}
+
+
+def places_by_model(parent, retry, is_changed):
+    """Where a retry's records belong: known by their lines in the retry file, unless it was changed."""
+    if not is_changed:
+        return dict(enumerate(parent.retried))
+    ours, theirs = [parent.references[at] for at in parent.failed], retry.references
+    both = unique(ours) & unique(theirs)
+    return {at: parent.failed[ours.index(one)] for at, one in enumerate(theirs) if one in both}
+
+
+@given(uploads(), st.data())
+def test_merged_equals_model(tmp_path_factory, upload, data):
+    form, content = upload
+    folder = tmp_path_factory.mktemp("merge")
+    fails = lambda *_: data.draw(st.booleans())  # noqa: E731
+    first = finish(folder, ROOT, form, content, fails)
+    jobs, places = [first], {ROOT: {at: at for at in range(len(first.records))}}
+    model = {at: (line, at not in first.failed) for at, line in enumerate(first.lines)}
+    merging = Merging(first.files, folder)
+    unplaced = {}
+    for number in range(1, data.draw(st.integers(1, 4)) + 1):
+        parent = data.draw(st.sampled_from(jobs))
+        if not parent.retried:
+            continue
+        is_table = bool(FORMATS[form.format].delimiter)
+        kept = len(parent.retried) - data.draw(st.integers(0, 1))
+        if kept == 0:
+            continue
+        is_changed = kept < len(parent.retried)
+        records = [parent.records[at] for at in parent.retried][:kept]
+        header = parent.retry_file[: -sum(len(parent.records[at]) + 1 for at in parent.retried)] if is_table else b""
+        retry = finish(folder, child(number), form, header + b"".join(one + b"\n" for one in records), fails)
+        assert len(retry.records) == kept
+        merging.add(retry.files, parent.files.job_id)
+        found = places_by_model(parent, retry, is_changed)
+        unplaced[child(number)] = kept - len(found)
+        above = places[parent.files.job_id]
+        places[child(number)] = own = {at: above[place] for at, place in found.items() if place in above}
+        jobs.append(retry)
+        for at, place in own.items():
+            if not model[place][1]:
+                model[place] = (retry.lines[at], at not in retry.failed)
+
+    merged = merging.write()
+    merging.close()
+
+    written = merged.path.read_bytes()
+    if FORMATS[form.format].delimiter:
+        header = first.files.output.read_bytes()[: -len(b"".join(first.lines))]
+        assert written == header + b"".join(line for line, _ in model.values())
+    else:
+        expected = [json.loads(line) for line, _ in model.values()]
+        for own, one in zip(first.lines, expected, strict=True):
+            for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(form.format, []):
+                one[name] = json.loads(own)[name]
+        assert [json.loads(line) for line in written.splitlines()] == expected
+    assert {one.job_id: one.records for one in merged.skipped} == {job: n for job, n in unplaced.items() if n}
