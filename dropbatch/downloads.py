@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import Error
+from dropbatch.errors import Error, UsageError
+from dropbatch.names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from dropbatch.job import Job
 
+MANIFEST, BEDROCK_MANIFEST = "manifest.json", "manifest.json.out"
 CHUNK_BYTES = 1 << 20
 MAX_ATTEMPTS = 5
 """Attempts to read a file when the connection is cut off."""
@@ -30,23 +34,152 @@ class Downloaded:
     fetched: int
 
 
-def download(job: Job, folder: Path, progress: Callable[[str, int, int], None]) -> list[Downloaded]:
-    """Download a job's files, its manifest last.
+def download(
+    job: Job,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+    *,
+    beside: Iterable[str] = (),
+    merged: bool = False,
+    force: bool = False,
+) -> list[Downloaded]:
+    """Download a job's files, its manifest last. Until then the manifest is `manifest.json.part`.
 
     Args:
         job: must be over.
         folder: created if it does not exist.
         progress: called with a file's name, the bytes on this machine, and its size.
+        beside: names of the files that will be written there too.
+        merged: the output with the answers of retries will be written there too.
+        force: replace what another job or program wrote there.
 
     Raises:
-        Error: the job is not over, or a file does not match the manifest.
+        NotFound: the job is not over.
+        UsageError: the folder has another job's files, or files of the same names, or cannot be written.
+        Error: a file does not match the manifest.
     """
     manifest = job.manifest()
-    folder.mkdir(parents=True, exist_ok=True)
-    done = [download_file(job, folder, entry, progress) for entry in manifest["files"]]
-    target = folder / "manifest.json"
-    target.write_text(json.dumps(manifest, indent=1) + "\n")
-    return [*done, Downloaded(target, target.stat().st_size, 0)]
+    entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        outputs = [merged_name(one["name"]) for one in manifest["files"] if merged and one["kind"] == "output"]
+        written = [*entries, *({"name": name, "sha256": None} for name in (*beside, *outputs))]
+        partial = _claim(folder, manifest, written, force=force)
+        done: list[Downloaded] = []
+        try:
+            done.extend(download_file(job, folder, entry, progress) for entry in entries)
+        except Error:
+            if not done:
+                partial.unlink()
+            raise
+        target = partial.replace(folder / MANIFEST)
+        return [*done, Downloaded(target, target.stat().st_size, 0)]
+
+
+def _bedrock_manifest(job: Job, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bedrock's own manifest, which is not among a job's files."""
+    if manifest["format"] != "bedrock" or manifest["error"]:
+        return []
+    from botocore.exceptions import ClientError
+
+    s3, bucket, key = job.stack.s3, job.stack.bucket, job.folder + BEDROCK_MANIFEST
+    with aws.explained():
+        try:
+            size = s3.head_object(Bucket=bucket, Key=key)["ContentLength"]
+        except ClientError as error:
+            if aws.is_missing(s3, bucket, key, error):
+                return []
+            raise
+    return [{"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": size, "sha256": None}]
+
+
+def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool) -> Path:
+    """Make sure that a folder has no other job's files, and write down whose it is.
+
+    Raises:
+        UsageError: it has, or it has files of the same names that this job did not write.
+    """
+    final, partial = folder / MANIFEST, folder / f"{MANIFEST}.part"
+    owners = {one: _read_manifest(one) for one in (final, partial)}
+    for owner in filter(None, owners.values()):
+        if owner["job_id"] == manifest["job_id"]:
+            continue
+        if not force:
+            raise UsageError(
+                f"{folder} has the files of job {owner['job_id']}. Choose another folder with -o, or replace them with "
+                "--force."
+            )
+        _remove_files(folder, owner)
+    if not any(owner and owner["job_id"] == manifest["job_id"] for owner in owners.values()):
+        for entry in entries:
+            _refuse_others(folder, entry, force=force)
+        if final.exists() and not force:
+            raise _not_ours(final)
+    partial.write_text(json.dumps(manifest, indent=1) + "\n")
+    return partial
+
+
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of a job's files; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("job_id"), str) and "files" in found else None
+
+
+def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Remove what `get` wrote for a job."""
+    names = [name for entry in manifest["files"] if is_file_name(name := entry["name"])]
+    outputs = [merged_name(entry["name"]) for entry in manifest["files"] if entry["kind"] == "output"]
+    for name in (*names, *outputs, *EXPORTS.values(), BEDROCK_MANIFEST, MANIFEST):
+        if is_file_name(name):
+            (folder / name).unlink(missing_ok=True)
+            (folder / f"{name}.part").unlink(missing_ok=True)
+
+
+def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
+    """Refuse to replace a file that another program wrote."""
+    target = folder / entry["name"]
+    is_same = entry["sha256"] and target.is_file() and _sha256(target).hexdigest() == entry["sha256"]
+    if target.exists() and not is_same:
+        if not force:
+            raise _not_ours(target)
+        target.unlink()
+    if entry["sha256"] is None:  # Nothing would tell whether the beginning of a file is this one's.
+        target.with_name(f"{target.name}.part").unlink(missing_ok=True)
+
+
+def _not_ours(path: Path) -> UsageError:
+    return UsageError(f"{path} exists, and is no file of this job. Choose another folder with -o, or use --force.")
+
+
+def merged_name(output: str) -> str:
+    """The name of an output with the answers of retries."""
+    stem, dot, suffix = output.rpartition(".")
+    return f"{stem}.merged{dot}{suffix}"
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a manifest's name of a file is one, and no path."""
+    return "/" not in name and name not in {"", ".", ".."}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the errors of writing a file or folder into messages.
+
+    Raises:
+        UsageError: it cannot be written.
+        Error: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
+            raise
+        kind = Error if error.errno in {errno.ENOSPC, errno.EDQUOT} else UsageError
+        raise kind(f"{error.filename or path} cannot be written: {error.strerror}.") from error
 
 
 def download_file(
@@ -58,34 +191,43 @@ def download_file(
         Error: it does not match the manifest.
     """
     name, size = entry["name"], entry["bytes"]
-    if "/" in name or name in {"", ".", ".."}:
+    if not is_file_name(name):
         raise Error(f"The manifest of job {job.id} names a file {name!r}, which is not the name of a result.")
     target, partial = folder / name, folder / f"{name}.part"
-    if target.exists() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
+    if target.is_file() and target.stat().st_size == size and entry["sha256"] in {None, _sha256(target).hexdigest()}:
         progress(name, size, size)
         return Downloaded(target, size, 0)
     there = partial.stat().st_size if partial.exists() else 0
     if there > size:
         partial.unlink()
         there = 0
-    partial.touch()
-    digest = _sha256(partial)
-    held = there
-    with partial.open("ab") as file:
-        for block in blocks_of(job, entry, there):
-            file.write(block)
-            digest.update(block)
-            held += len(block)
-            progress(name, held, size)
-    if entry["sha256"] is not None and digest.hexdigest() != entry["sha256"]:
+    digest = _append(job, entry, partial, progress)
+    if there and entry["sha256"] not in {None, digest}:
+        there = 0  # What was there is not this file's beginning.
+        partial.unlink()
+        digest = _append(job, entry, partial, progress)
+    if entry["sha256"] not in {None, digest}:
         partial.unlink()
         raise Error(
-            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest.hexdigest()}, expected "
-            f"{entry['sha256']}. The download was deleted. Run the command again; if it fails again, the object was "
-            "changed."
+            f"{job.folder}{name} does not match the manifest: its SHA-256 is {digest}, expected {entry['sha256']}. The "
+            "download was deleted. Run the command again; if it fails again, the object was changed."
         )
     partial.replace(target)
     return Downloaded(target, size, size - there)
+
+
+def _append(job: Job, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]) -> str:
+    """Download what a file lacks; return its SHA-256."""
+    partial.touch()
+    digest = _sha256(partial)
+    held = partial.stat().st_size
+    with partial.open("ab") as file:
+        for block in blocks_of(job, entry, held):
+            file.write(block)
+            digest.update(block)
+            held += len(block)
+            progress(entry["name"], held, entry["bytes"])
+    return str(digest.hexdigest())
 
 
 def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:

@@ -87,22 +87,36 @@ class Job:
         return state
 
     def download(
-        self, folder: str | Path, progress: Callable[[str, int, int], None] = lambda *_: None
+        self,
+        folder: str | Path,
+        progress: Callable[[str, int, int], None] = lambda *_: None,
+        *,
+        merged: bool = False,
+        force: bool = False,
     ) -> list[Downloaded]:
         """Download the finished job's files into a folder.
 
         Args:
             folder: created if it does not exist.
             progress: called with a file's name, the bytes on this machine, and its size.
+            merged: also write the output with each record's newest answer, retries included.
+            force: replace files of another job, or of another program, in the folder.
 
         Raises:
-            Error: the job is not over, or a file does not match the manifest.
+            NotFound: the job is not over.
+            UsageError: the folder has files of another job or program, or cannot be written.
+            Error: a file does not match the manifest.
         """
         from pathlib import Path as LocalPath
 
-        from dropbatch.downloads import download
+        from dropbatch.downloads import Downloaded, download
+        from dropbatch.merging import merge_retries
 
-        return download(self, LocalPath(folder), progress)
+        done = download(self, LocalPath(folder), progress, merged=merged, force=force)
+        if merged:
+            path = merge_retries(self, LocalPath(folder)).path
+            done.append(Downloaded(path, path.stat().st_size, 0))
+        return done
 
     def results(self) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.

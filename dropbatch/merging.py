@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch import aws
-from dropbatch.downloads import blocks_of_file, download_file
+from dropbatch.downloads import blocks_of_file, download_file, merged_name
 from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
 from dropbatch.formats.registry import DELIMITERS
@@ -171,7 +171,7 @@ class Merging:
             first: the job.
             scratch: a folder for the database.
         """
-        self.merged = Merged(first.output.with_name(f"{first.output.stem}.merged{first.output.suffix}"))
+        self.merged = Merged(first.output.with_name(merged_name(first.output.name)))
         self._first = first
         self._retry_lines = {first.job_id: first.retry_lines}
         self._db = sqlite3.connect(scratch / "answers.sqlite", isolation_level=None)

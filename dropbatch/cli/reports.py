@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.downloads import CHUNK_BYTES
+from dropbatch.downloads import CHUNK_BYTES, writing
 from dropbatch.errors import NotFound
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ def save_report(job: Job, path: Path) -> Path:
     """Download a finished job's report page.
 
     Raises:
-        Error: the job is not over, or has no report.
+        NotFound: the job is not over, or has no report.
+        UsageError: the file cannot be written.
     """
     from botocore.exceptions import ClientError
 
@@ -33,7 +34,7 @@ def save_report(job: Job, path: Path) -> Path:
             if not aws.is_missing(stack.s3, stack.bucket, key, error):
                 raise
             raise NotFound(f"Job {job.id} has no report: it ended before reports were written.") from error
-        with path.open("wb") as file:
+        with writing(path), path.open("wb") as file:
             for chunk in body.iter_chunks(CHUNK_BYTES):
                 file.write(chunk)
     return path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
+from dropbatch.cli.exits import Exit
 from dropbatch.errors import Interrupted
 from dropbatch.names import EXPORTS
 
@@ -31,47 +32,83 @@ if TYPE_CHECKING:
     "--merged", is_flag=True, help="Also write the output with each record's newest answer, retries included."
 )
 @click.option("--as", "kinds", type=click.Choice(tuple(EXPORTS)), multiple=True, help="Also write the records so.")
+@click.option("--force", is_flag=True, help="Replace what another job or program wrote in the folder.")
+@click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
 @as_json
 @pass_context
-def get(context: Context, *, job: str, folder: Path | None, merged: bool, kinds: Sequence[str], as_json: bool) -> None:
+def get(
+    context: Context,
+    *,
+    job: str,
+    folder: Path | None,
+    merged: bool,
+    kinds: Sequence[str],
+    force: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
     """Download a finished job's files. Resumes an interrupted download."""
-    found = context.job(job)
-    target = folder or Path(found.id)
+    from dropbatch.downloads import writing
     from dropbatch.exports import export_folder, pyarrow
 
+    found = context.job(job)
+    target = folder or Path(found.id)
     if kinds:
         pyarrow()  # Say what is missing before anything is downloaded.
-    get_files(found, target, as_json=as_json)
+    files = [EXPORTS[kind] for kind in kinds]
+    get_files(found, target, beside=files, merged=merged, force=force, as_json=as_json)
     for kind in kinds:
-        exported = export_folder(target, kind)
+        with writing(target):
+            exported = export_folder(target, kind)
         if as_json:
             emit({"path": str(exported.path), "records": exported.records, "left_out": exported.left_out})
             continue
         click.echo(exported.path)
         if exported.left_out:
             click.echo(f"{exported.left_out:,} failed records are left out of {exported.path.name}.", err=True)
-    if not merged:
-        return
+    if merged and get_merged(found, target, as_json=as_json) and strict:
+        raise SystemExit(Exit.SOME_FAILED)
+
+
+def get_merged(job: Job, folder: Path, *, as_json: bool) -> bool:
+    """Write a job's output with the answers of its retries; return whether some could not be placed."""
+    from dropbatch.downloads import writing
     from dropbatch.merging import merge_retries
 
-    result = merge_retries(found, target)
+    with writing(folder):
+        result = merge_retries(job, folder)
+    for one in result.skipped:
+        click.echo(f"Retry {one.job_id} is skipped: {one.message}", err=True)
     if as_json:
-        emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries})
+        skipped = [one._asdict() for one in result.skipped]
+        emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries, "skipped": skipped})
     else:
         click.echo(f"{result.path}  answers replaced: {result.replaced:,}, retries: {result.retries:,}")
+    return bool(result.skipped)
 
 
-def get_files(job: Job, folder: Path, *, as_json: bool) -> None:
+def get_files(
+    job: Job, folder: Path, *, beside: Sequence[str] = (), merged: bool = False, force: bool = False, as_json: bool
+) -> None:
     """Download a job's files and print their paths.
+
+    Args:
+        job: must be over.
+        folder: created if it does not exist.
+        beside: names of the files that will be written there too.
+        merged: the output with the answers of retries will be written there too.
+        force: replace what another job or program wrote there.
+        as_json: print JSON.
 
     Raises:
         Error: the job is not over, a file does not match the manifest, or the user interrupted it.
     """
     from dropbatch.cli.bars import FilesBar
+    from dropbatch.downloads import download
 
     bar = FilesBar()
     try:
-        files = job.download(folder, bar.show)
+        files = download(job, folder, bar.show, beside=beside, merged=merged, force=force)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
     finally:

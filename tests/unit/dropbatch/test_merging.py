@@ -263,9 +263,9 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
         assert len(retry.records) == kept
         merging.add(retry.files, parent.files.job_id)
         found = places_by_model(parent, retry, is_changed)
-        unplaced[child(number)] = kept - len(found)
         above = places[parent.files.job_id]
         places[child(number)] = own = {at: above[place] for at, place in found.items() if place in above}
+        unplaced[child(number)] = kept - len(own)
         jobs.append(retry)
         for at, place in own.items():
             if not model[place][1]:

@@ -1,0 +1,173 @@
+"""`get` and `report`: one job a folder, nothing of others is replaced, merged answers, no traceback."""
+
+import json
+
+import pytest
+
+from local.workers_ai import Fault
+from tests.support.aws.resources import BUCKET
+
+M2M = "@cf/meta/m2m100-1.2b"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+GOOD = '{"text":"Hello","target_lang":"es"}\n'
+FAILS = {"kind": "item_fails", "contains": "fail", "marker": "fail", "code": 5001}
+
+
+def job_of(command, name="a.jsonl", body=GOOD * 2 + "nonsense\n", model=M2M):
+    command.world.upload(name, body, model=model)
+    command.settle()
+    return command.run("status", name, "--json").json()[0]["job_id"]
+
+
+def names_in(folder):
+    return sorted(one.name for one in folder.iterdir())
+
+
+# ── one job a folder ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_jobs_are_not_mixed(command, tmp_path):
+    first, second = job_of(command), job_of(command, "b.jsonl", GOOD)
+    command.run("get", first, "-o", tmp_path)
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+
+    done = command.run("get", second, "-o", tmp_path)
+
+    assert done.code == 2
+    assert first in done.err
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+
+    assert command.run("get", second, "-o", tmp_path, "--force").code == 0
+    assert names_in(tmp_path) == ["manifest.json", "output.jsonl"]
+    assert json.loads((tmp_path / "manifest.json").read_text())["job_id"] == second
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("output.jsonl", []),
+        ("manifest.json", []),
+        ("output.parquet", ["--as", "parquet"]),
+        ("output.merged.jsonl", ["--merged"]),
+    ],
+)
+def test_file_of_others_is_not_replaced(command, tmp_path, name, options):
+    job = job_of(command)
+    (tmp_path / name).write_text("precious\n")
+
+    done = command.run("get", job, "-o", tmp_path, *options)
+
+    assert done.code == 2
+    assert str(tmp_path / name) in done.err
+    assert names_in(tmp_path) == [name]
+    assert (tmp_path / name).read_text() == "precious\n"
+    assert command.run("get", job, "-o", tmp_path, *options, "--force").code == 0
+    assert (tmp_path / name).read_bytes() != b"precious\n"
+
+
+def test_part_of_other_job_is_not_continued(command, tmp_path):
+    job = job_of(command)
+    (tmp_path / "output.jsonl.part").write_text("left by another job\n")
+
+    done = command.run("get", job, "-o", tmp_path)
+
+    assert done.code == 0
+    assert len((tmp_path / "output.jsonl").read_text().splitlines()) == 3
+
+
+def test_unfinished_download_is_its_jobs(command, tmp_path):
+    first, second = job_of(command), job_of(command, "b.jsonl", GOOD)
+    manifest = command.world.read(f"results/a.jsonl/{first}/manifest.json")
+    (tmp_path / "manifest.json.part").write_bytes(manifest)
+    (tmp_path / "output.jsonl.part").write_text("the beginning of the first job's")
+
+    assert command.run("get", second, "-o", tmp_path).code == 2
+    assert command.run("get", first, "-o", tmp_path).code == 0
+    assert names_in(tmp_path) == ["errors.jsonl", "manifest.json", "output.jsonl"]
+
+
+@pytest.mark.parametrize("there", ["", "x\n"])
+def test_null_hash_is_not_compared(command, tmp_path, there):
+    job = job_of(command)
+    key = f"results/a.jsonl/{job}/manifest.json"
+    manifest = json.loads(command.world.read(key))
+    for file in manifest["files"]:
+        file["sha256"] = None
+    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(manifest).encode())
+    if there:
+        (tmp_path / "output.jsonl.part").write_text(there)
+
+    for _ in range(2):
+        assert command.run("get", job, "-o", tmp_path).code == 0
+
+    output = command.world.read(f"results/a.jsonl/{job}/output.jsonl")
+    assert (tmp_path / "output.jsonl").read_bytes() == output
+
+
+def test_bedrocks_manifest_is_downloaded(command, tmp_path):
+    job = job_of(command, body='{"modelInput":{"prompt":"x","max_gen_len":5}}\n', model=LLAMA)
+
+    assert command.run("get", job, "-o", tmp_path).code == 0
+
+    assert json.loads((tmp_path / "manifest.json.out").read_text())["successRecordCount"] == 1
+
+
+def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
+    job = job_of(command)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "out" / "output.jsonl").mkdir(parents=True)
+
+    for arguments in (
+        ("get", job, "-o", tmp_path / "file" / "sub"),
+        ("get", job, "-o", tmp_path / "out"),
+        ("get", job, "-o", tmp_path / "out", "--force"),
+        ("get", job, "-o", "/proc/x"),
+        ("report", job, "-o", tmp_path / "nodir" / "r.html"),
+        ("report", job, "-o", tmp_path / "file" / "r.html"),
+    ):
+        done = command.run(*arguments)
+        assert (done.code, "Traceback" in done.err) == (2, False), arguments
+        assert "cannot be written" in done.err or "exists" in done.err
+
+
+# ── merged ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def retried(command, api, body, name="a.csv", times=1):
+    api.inject(Fault(**FAILS))
+    job = job_of(command, name, body, LLAMA)
+    api.clear_faults()
+    for _ in range(times):
+        command.world.pass_time(60)
+        command.run("retry", job, "--wait")
+    return job
+
+
+def test_bare_quotes_keep_rows_apart(command, api, tmp_path):
+    body = 'id,text\n1,a 5" pipe\n2,b\n3,a 6" pipe\n4,c\n5,fail 5" me\n6,d\n7,e\n8,f\n'
+    job = retried(command, api, body)
+
+    done = command.run("get", job, "-o", tmp_path, "--merged", "--strict", "--json")
+
+    assert (done.code, done.json()[-1]["replaced"], done.json()[-1]["skipped"]) == (0, 1, [])
+    before, after = ((tmp_path / name).read_text().splitlines() for name in ("output.csv", "output.merged.csv"))
+    assert [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [5]
+    assert after[5].startswith('5,fail 5" me,')
+    assert after[5].endswith(",,")
+
+
+def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
+    job = retried(command, api, '{"prompt":"fail a"}\n{"prompt":"fail b"}\n', "a.jsonl")
+    command.world.pass_time(60)
+    command.world.upload("part.jsonl", '{"prompt":"other"}\n', model=LLAMA, **{"retry-of": job})
+    command.settle()
+
+    done = command.run("get", job, "-o", tmp_path, "--merged")
+    strict = command.run("get", job, "-o", tmp_path, "--merged", "--strict", "--json")
+
+    (skipped,) = strict.json()[-1]["skipped"]
+    assert (done.code, strict.code) == (0, 3)
+    assert skipped["job_id"] in done.err
+    assert "retries: 1" in done.out
+    merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
+    assert [one["success"] for one in merged] == [True, True]
