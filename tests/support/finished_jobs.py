@@ -78,7 +78,7 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
         result = None if code else encode({"response": f'answer {id_} of {job_id}, "quoted"\n'})
         native = {"id": id_, "external_reference": json.loads(bytes(reference)), "success": not code}
         native |= {"error": {"code": code, "message": message}} if code else {"result": json.loads(result or b"")}
-        outcome = Outcome(id_, reference, record if is_readable else b"", result, code, message)  # type: ignore[arg-type] # bytes
+        outcome = Outcome(id_, reference, record if is_readable else b"", result, code, message)
         job.lines.append(writer.line(facts, outcome) if writer else encode(native) + b"\n")
         job.references.append(None if reference == NULL else bytes(reference))
         if code:
