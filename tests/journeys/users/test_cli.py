@@ -77,7 +77,7 @@ def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
         (("-o", "modle=x"), "Did you mean model?"),
         (("-o", "tags"), "NAME=VALUE"),
         (("-o", "system=" + "x" * 2_100), "_options.json"),
-        (("--format", "xml"), "xml"),
+        (("--format", "xml"), "It must be one of native"),
     ],
 )
 def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):

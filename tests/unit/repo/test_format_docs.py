@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-from dropbatch.cli.verbs import put
 from dropbatch.formats.base import BatchFacts, Outcome
 from dropbatch.formats.csv_rows import read_rows
 from dropbatch.formats.registry import FORMATS, Form, file_names, reader_of, target_of, writer_of
@@ -32,7 +31,6 @@ def test_every_format_has_its_section_and_its_choice():
     sections = {name for heading in re.findall("^## (.+)$", PAGE, re.MULTILINE) for name in heading.split(" and ")}
 
     assert set(FORMATS) - {"native"} <= sections
-    assert tuple(FORMATS) == put.FORMATS
 
 
 def test_openais_examples_are_real():
