@@ -23,30 +23,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[2] / "bench"
 DAY = 86_400.0
-FAULTS = (
-    (
-        "a submit that does not claim its batch first",
-        "the bill is what the ledger tells",
-        "random seeds, fewer than 100",
-    ),
-    (
-        "an outage at two calls a minute stops submits for ever",
-        "everything ends",
-        "a random seed found it; its plan is a test, and the fix was not taken away again",
-    ),
-    ("a job follows the stack to another account", "a batch is billed once", "one drop and a deployment"),
-    ("batches of a cancelled job end at the rate of calls", "a cancelled job ends in time", "a backlog of 120 batches"),
-    ("`run` after `pause` releases nothing", "a resumed job is over in an hour", "40 batches and two commands"),
-    ("what messages leave due waits for the next tick", "small drops are over in time", "140 records"),
-    ("wake-ups without their condition", "invocations of the poll function", "140 records"),
-    ("a failure after the write that counts adds a claim", "", "not found in 12 random worlds: no law is about claims"),
-    (
-        "models left out of a read are not asked for again",
-        "",
-        "not found in 12 random worlds: it takes 1,500 outstanding batches",
-    ),
-)
-"""Faults of the past, the law that finds each when its fix is taken away, and what it takes."""
 
 
 @dataclass(slots=True)
@@ -221,14 +197,6 @@ def publish(name: str, report: Report) -> bool:
             if one["violations"]
             else ["No law and no promise was broken."]
         )
-    lines += [
-        "",
-        "## Faults of the past",
-        "",
-        "Whether worlds find them when what prevents them is taken away (`tests/simulation/test_known_faults.py`,",
-    ]
-    lines += ["`test_worlds.py`, `test_promptness.py`):", "", "| fault | broken law | world |", "| --- | --- | --- |"]
-    lines += [f"| {fault} | {law} | {world} |" for fault, law, world in FAULTS]
     (FOLDER / "simulation.md").write_text("\n".join(lines) + "\n")
     sys.stdout.writelines(f"{one.name}: {one.measured} ({one.promised})\n" for one in report.figures)
     sys.stdout.writelines(f"{text}\n" for text in report.violations)

@@ -1,20 +1,22 @@
 """Faults that the project had once are found in simulated worlds, if what prevents them is taken away."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from functions.poll.batch import collect, poll_batch
 from functions.poll.schedule import advance_job, control, sweep, tick
 from functions.submit import submit_batch
-from local.workers_ai import Behaviour
+from local.workers_ai import Behaviour, Fault
+from shared.pacing.budget import Budget
 from shared.pacing.wakes import Wakes
 from tests.simulation import backlog, year
-from tests.simulation.judges import Laws
+from tests.simulation.judges import Laws, Promises
 from tests.simulation.plans import Drop, Plan
 from tests.simulation.runs import run
 from tests.simulation.test_promptness import seconds_of
-from tests.simulation.users import drop
+from tests.simulation.users import MODELS, drop
 from tests.simulation.world import simulated
 from tests.simulation.year import Event
 
@@ -80,3 +82,25 @@ def test_a_run_that_releases_nothing_leaves_the_job_waiting(monkeypatch):
     monkeypatch.setattr(control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0))
 
     assert is_over_soon_after_run()[0] is False
+
+
+def seconds_beside_a_stalled_model():
+    """Seconds that 8 batches take at 4 calls a minute while 150 of another model get no answer; infinite after 1 h."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 4}
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
+        promises = Promises(Laws(world))
+        world.inject(Fault(kind="stuck", model=MODELS[0], seconds=86_400.0, times=0))
+        drop(world, "stalled.jsonl", 150)
+        world.run(3_600)
+        dropped = drop(world, "b.jsonl", 8, MODELS[1])
+        world.run(3_600, lambda: bool(promises.over))
+        assert promises.laws.violations == []
+        return promises.seconds_of(dropped)
+
+
+@pytest.mark.slow
+def test_stalled_model_without_its_limit_starves_others(monkeypatch):
+    assert seconds_beside_a_stalled_model() < 600
+    monkeypatch.setattr(Budget, "full_models", lambda *_: [])
+
+    assert seconds_beside_a_stalled_model() == inf
