@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.shipped import RULES, SHIPPED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 ROOMS = {
     "boto3": {"shared.bootstrap"},

@@ -14,7 +14,7 @@ from shared.pacing.controls import PauseReason
 from tests.support.shipped import SHIPPED
 from tools.plan import dollars
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
 FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
 SOURCES = SHIPPED
