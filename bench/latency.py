@@ -155,7 +155,7 @@ def split_for(endpoint: str, records: int, *, ahead: bool) -> dict[str, float]:
     sqs = session.client("sqs", endpoint_url=endpoint, config=config)
     upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", 1 << 40)
     plan = SplitPlan("@cf/a/b", records, 9_500_000, "account", "jsonl", "plain")
-    job = Job("job", JobState.SPLITTING, upload, plan, time.time(), due_at=0.0)
+    job = Job(job_id="job", state=JobState.SPLITTING, upload=upload, plan=plan, created_at=time.time(), due_at=0.0)
     ledger = OneJob(dynamodb, job)
     services: Any = SimpleNamespace(
         store=ObjectStore(s3, "bucket"),

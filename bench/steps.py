@@ -152,8 +152,19 @@ class Collected:
         self.index = encode_index(rows)
         upload = Upload("bucket", "inbox/file.jsonl", "version", "etag", 1)
         plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form="jsonl", packing="plain")
-        self.job = Job("20261121T093000Z-5f3a9c1e", JobState.IN_PROGRESS, upload, plan, 0.0)
-        self.batch = Batch(self.job.job_id, "00000000", BatchState.QUEUED, 0, count, count, 0, 0.0)
+        self.job = Job(
+            job_id="20261121T093000Z-5f3a9c1e", state=JobState.IN_PROGRESS, upload=upload, plan=plan, created_at=0.0
+        )
+        self.batch = Batch(
+            job_id=self.job.job_id,
+            number="00000000",
+            state=BatchState.QUEUED,
+            first_id=0,
+            requests=count,
+            sendable=count,
+            body_size=0,
+            created_at=0.0,
+        )
         self.part_size = 0
         self.anonymous = 0.0
         self.services: Any = SimpleNamespace(

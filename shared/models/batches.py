@@ -70,100 +70,113 @@ def cause_of(code: int | None) -> str:
     return "failed" if code is None else str(code)[:20]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Consecutive records submitted together, as stored in their item. Times are Unix seconds.
+    """Consecutive records submitted together, as stored in their item. Times are Unix seconds."""
 
-    Attributes:
-        attempt: POSTs begun for this batch; 0 before the first.
-        first_id: id of the first record.
-        requests: records, sendable or not.
-        sendable: records in the body.
-        body_size: bytes of the body, first in the staged object.
-        end: where the cut continued after this batch; None for every piece of a batch but the last.
-        ordinal: how many batches with a sendable record the job has before this one; None if it was not counted.
-        work: which kind of due work it is; None in a final state.
-        fence: end of the submit lease: no other function may try the batch before this time.
-        claims: claims since the last change of state or answer.
-        submissions: every request_id the batch ever had, oldest first.
-        polls: polls begun.
-        polls_settled: the last poll known to have stored no reply that still has to be processed.
-        pending_at: when the API last reported it as pending.
-        api_status: the API's own status word for a pending batch.
-        round: 0 for the whole batch, 1 and 2 while records that the service failed are tried again separately.
-        round_requests: records in the round's body; `round_size` is its size in bytes; both 0 in round 0.
-        answered: for each earlier round, the key of its final reply; empty if the items it lacked are tried separately.
-        partial_replies: replies that lacked items, oldest first; at most two of each round.
-        misses: consecutive polls that found the latest id unknown or without answers; `missed_at` is the time of the
-            first.
-        failures: consecutive polls of the latest id that got the same code, `failing_code`, which is believed only
-            after several; `failing_at` is the time of the first.
-        refusals: consecutive refusals, for the back-off.
-        vain_since: time of the first of the consecutive failed calls; 0 if the last call did not fail.
-        missing_asks: times the answer was requested again because items were missing.
-        unknowable: submits with an unknown outcome.
-        ready_at: since when it waits to be accepted again, polled now and then meanwhile; 0 until it was accepted once,
-            and outdated if it is before the last acceptance.
-        held: whether it is postponed because its job is paused.
-        paused: seconds that pauses kept it waiting, since `ready_at` or since it was accepted.
-        halving: why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated.
-        cause: the code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it.
-        pieces: how many pieces the batch is split into, decided once; 0 before that.
-        last_word: how its records end if its ids return no answer; nothing more is submitted.
-        ending: how all its records end, if no answer will come.
-        originals_size: bytes of the records as written, which follow the body in the staged object; 0 if they are
-            sent as written.
-        estimate: its estimated cost, in billionths of a US dollar; 0 unless the job has a `max_cost`.
-        estimated_before: sum of the estimates of the batches before it.
-    """
-
+    # What it is.
     job_id: str
     number: str
     state: BatchState
-    first_id: int
-    requests: int
-    sendable: int
-    body_size: int
     created_at: float
-    end: Checkpoint | None = None
-    ordinal: int | None = None
-    attempt: int = 0
-    due_at: float | None = None
-    work: DueKind | None = None
-    fence: float = 0.0
-    claims: int = 0
-    submissions: tuple[Submission, ...] = ()
-    polls: int = 0
-    polls_settled: int = 0
-    round: int = 0
-    round_requests: int = 0
-    round_size: int = 0
-    answered: tuple[str, ...] = ()
-    partial_replies: tuple[PartialReply, ...] = ()
-    pending_at: float = 0.0
-    api_status: str = ""
-    misses: int = 0
-    missed_at: float = 0.0
-    failures: int = 0
-    failing_code: int = 0
-    failing_at: float = 0.0
-    refusals: int = 0
-    vain_since: float = 0.0
-    missing_asks: int = 0
-    unknowable: int = 0
-    ready_at: float = 0.0
-    held: bool = False
-    paused: float = 0.0
-    halving: ErrorDetail | None = None
-    cause: str = ""
-    pieces: int = 0
-    last_word: ErrorDetail | None = None
-    ending: ErrorDetail | None = None
-    part: Part | None = None
     completed_at: float | None = None
+
+    # Its records, and the staged object: body, originals, index.
+    first_id: int
+    """Id of the first record."""
+    requests: int
+    """Records, sendable or not."""
+    sendable: int
+    """Records in the body."""
+    body_size: int
+    """Bytes of the body, first in the staged object."""
     originals_size: int = 0
+    """Bytes of the records as written, which follow the body; 0 if they are sent as written."""
+    end: Checkpoint | None = None
+    """Where the cut continued after this batch; None for every piece of a batch but the last."""
+    ordinal: int | None = None
+    """How many batches with a sendable record the job has before this one; None if it was not counted."""
     estimate: int = 0
+    """Its estimated cost, in billionths of a US dollar; 0 unless the job has a `max_cost`."""
     estimated_before: int = 0
+    """Sum of the estimates of the batches before it."""
+
+    # When it is due, and who works on it.
+    due_at: float | None = None
+    """None in a final state."""
+    work: DueKind | None = None
+    """Which kind of due work it is; None in a final state."""
+    claims: int = 0
+    """Claims since the last change of state or answer."""
+    fence: float = 0.0
+    """End of the submit lease: no other function may try the batch before this time."""
+    held: bool = False
+    """Whether it is postponed because its job is paused."""
+    ready_at: float = 0.0
+    """Since when it waits to be accepted again, polled now and then meanwhile; 0 until it was accepted once, outdated
+    if it is before the last acceptance."""
+    paused: float = 0.0
+    """Seconds that pauses kept it waiting, since `ready_at` or since it was accepted."""
+
+    # Submits.
+    attempt: int = 0
+    """POSTs begun for this batch; 0 before the first."""
+    submissions: tuple[Submission, ...] = ()
+    """Every request_id the batch ever had, oldest first."""
+    unknowable: int = 0
+    """Submits with an unknown outcome."""
+    refusals: int = 0
+    """Consecutive refusals, for the back-off."""
+    vain_since: float = 0.0
+    """Time of the first of the consecutive failed calls, submits or polls; 0 if the last call did not fail."""
+
+    # Rounds: after the whole batch, records that the service failed are submitted again separately.
+    round: int = 0
+    """0 for the whole batch, 1 and 2 for such records."""
+    round_requests: int = 0
+    """Records in the round's body; 0 in round 0."""
+    round_size: int = 0
+    """Bytes of the round's body; 0 in round 0."""
+    answered: tuple[str, ...] = ()
+    """For each earlier round, the key of its final reply; empty if the items it lacked are tried separately."""
+
+    # Polls.
+    polls: int = 0
+    """Polls begun."""
+    polls_settled: int = 0
+    """The last poll known to have stored no reply that still has to be processed."""
+    pending_at: float = 0.0
+    """When the API last reported it as pending."""
+    api_status: str = ""
+    """The API's own status word for a pending batch."""
+    misses: int = 0
+    """Consecutive polls that found the latest id unknown or without answers."""
+    missed_at: float = 0.0
+    """Time of the first of these."""
+    failures: int = 0
+    """Consecutive polls of the latest id that got the same code, which is believed only after several."""
+    failing_code: int = 0
+    """That code."""
+    failing_at: float = 0.0
+    """Time of the first of these polls."""
+    partial_replies: tuple[PartialReply, ...] = ()
+    """Replies that lacked items, oldest first; at most two of each round."""
+    missing_asks: int = 0
+    """Times the answer was requested again because items were missing."""
+
+    # How it ends.
+    halving: ErrorDetail | None = None
+    """Why the API refused the batch as a whole, or failed it; set once bad records in it are to be isolated."""
+    cause: str = ""
+    """The code of that refusal or failure; a batch and its pieces, or batches of a job, are compared by it."""
+    pieces: int = 0
+    """How many pieces the batch is split into, decided once; 0 before that."""
+    last_word: ErrorDetail | None = None
+    """How its records end if its ids return no answer; nothing more is submitted."""
+    ending: ErrorDetail | None = None
+    """How all its records end, if no answer will come."""
+    part: Part | None = None
+    """Its result lines, once it is done."""
 
     @property
     def index_offset(self) -> int:

@@ -188,79 +188,93 @@ class Staging:
     mark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The work for one upload, as stored in its item. Times are Unix seconds.
+    """The work for one upload, as stored in its item. Times are Unix seconds."""
 
-    Attributes:
-        due_at: when the job must be visited again, or its staged objects deleted; None only in a final state.
-        lease_until: until when an invocation works on it.
-        claims: claims since the last change of state.
-        total: records of the upload; None until it has been read to its end.
-        error: the whole upload's fault, which stops further submits.
-        seen_accepted: whether any batch was ever accepted.
-        isolation: the progress of isolating bad records; None before the first batch is split.
-        quiet: consecutive visits at which nothing had changed.
-        status_sha: digest of the status.json written last, without its time.
-        told_at: when its status was last computed.
-        told_succeeded: records that the last status counted as succeeded.
-        told_failed: records that it counted as failed.
-        bytes_read: stored bytes of the upload that split has read.
-        blank_until: where reading the upload continues, if only blank lines lie between this place and the last batch.
-        trouble: calls for one of its batches that have been failing for a long time.
-        deadline_at: when its records end without an answer; None without the option `deadline_hours`.
-        max_failed_fraction: fraction of its answered records, 0 to 1, above which it fails; None without the option.
-        max_cost: its cost limit in billionths of a US dollar; None without the option.
-        tags: the user's own names and values.
-        control: the result of its users' commands; None before the first.
-        sweep: the progress of the newest sweep over its batches; None before the first.
-        has_endings: whether split created many batches that are never submitted.
-        read_to_end: whether its upload was read to its end, or still is being read.
-        retry_of: key of the manifest of the job whose failed records it tries again; else empty.
-        validated_turns: turns spent reading the upload, if it is only validated.
-        ended_at: when its end was first written; its last files, and later writes of them, give this time.
-        staging: its staged objects, once it is over; None before, and when they are deleted.
-    """
-
+    # What it is.
     job_id: str
     state: JobState
     upload: Upload
     plan: SplitPlan
     created_at: float
+    ended_at: float | None = None
+    """When its end was first written; its last files, and later writes of them, give this time."""
+    completed_at: float | None = None
+    """When it reached its final state."""
+
+    # Options that are needed without its `options.json`.
+    deadline_at: float | None = None
+    """When its records end without an answer; None without the option `deadline_hours`."""
+    max_failed_fraction: float | None = None
+    """Fraction of its answered records, 0 to 1, above which it fails; None without the option."""
+    max_cost: int | None = None
+    """Its cost limit in billionths of a US dollar; None without the option."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """The user's own names and values."""
+    retry_of: str = ""
+    """Key of the manifest of the job whose failed records it tries again; else empty."""
+
+    # When it is due, and who works on it.
     due_at: float | None = None
+    """When the job must be visited again, or its staged objects deleted; None only in a final state."""
     lease_until: float = 0.0
+    """Until when an invocation works on it."""
     claims: int = 0
+    """Claims since the last change of state."""
+    quiet: int = 0
+    """Consecutive visits at which nothing had changed."""
+
+    # Reading the upload.
     total: int | None = None
-    error: ErrorDetail | None = None
+    """Records of the upload; None until it has been read to its end."""
+    bytes_read: int = 0
+    """Stored bytes of the upload that split has read."""
+    blank_until: Checkpoint | None = None
+    """Where reading the upload continues, if only blank lines lie between this place and the last batch."""
+    read_to_end: bool = True
+    """Whether its upload was read to its end, or still is being read."""
+    has_endings: bool = False
+    """Whether split created many batches that are never submitted."""
+    validated_turns: int = 0
+    """Turns spent reading the upload, if it is only validated."""
+
+    # Its batches.
     seen_accepted: bool = False
+    """Whether any batch was ever accepted."""
     isolation: Isolation | None = None
+    """The progress of isolating bad records; None before the first batch is split."""
+    sweep: Sweep | None = None
+    """The progress of the newest sweep over its batches; None before the first."""
+    trouble: LastingError | None = None
+    """Calls for one of its batches that have been failing for a long time."""
+
+    # Why it ends early.
+    error: ErrorDetail | None = None
+    """The whole upload's fault, which stops further submits."""
+    control: JobControl | None = None
+    """The result of its users' commands; None before the first."""
+
+    # Its result files.
     output: ResultFileProgress = field(default_factory=ResultFileProgress)
     errors: ResultFileProgress = field(default_factory=ResultFileProgress)
     retry: ResultFileProgress = field(default_factory=ResultFileProgress)
     batches: ResultFileProgress = field(default_factory=ResultFileProgress)
     sums: JobTotals = field(default_factory=JobTotals)
-    quiet: int = 0
-    fraction: float = 0.0
-    status_sha: str = ""
-    told_at: float = 0.0
-    told_succeeded: int = 0
-    told_failed: int = 0
-    bytes_read: int = 0
-    blank_until: Checkpoint | None = None
-    trouble: LastingError | None = None
-    completed_at: float | None = None
-    deadline_at: float | None = None
-    max_failed_fraction: float | None = None
-    max_cost: int | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-    retry_of: str = ""
-    validated_turns: int = 0
-    ended_at: float | None = None
-    control: JobControl | None = None
-    sweep: Sweep | None = None
-    has_endings: bool = False
-    read_to_end: bool = True
     staging: Staging | None = None
+    """Its staged objects, once it is over; None before, and when they are deleted."""
+
+    # What its status told last.
+    status_sha: str = ""
+    """Digest of the status.json written last, without its time."""
+    fraction: float = 0.0
+    """Fraction of its records that had an outcome when its status was last computed, 0 to 1; it never falls."""
+    told_at: float = 0.0
+    """When its status was last computed."""
+    told_succeeded: int = 0
+    """Records that this status counted as succeeded."""
+    told_failed: int = 0
+    """Records that it counted as failed."""
 
     @property
     def is_held(self) -> bool:

@@ -30,14 +30,14 @@ from tests.support.doubles.ledger_items import JOB, REASON, T
 CAUSE = "5006"
 NUMBER = "00000003"
 LARGE = Batch(
-    JOB.job_id,
-    NUMBER,
-    BatchState.READY,
-    7,
-    100,
-    100,
-    900,
-    T - 10,
+    job_id=JOB.job_id,
+    number=NUMBER,
+    state=BatchState.READY,
+    first_id=7,
+    requests=100,
+    sendable=100,
+    body_size=900,
+    created_at=T - 10,
     attempt=1,
     due_at=T + 90,
     claims=1,

@@ -24,14 +24,14 @@ BODY = build_body([record for record in RECORDS if record])
 WRITTEN = b"".join(ORIGINALS)
 ENDS = Checkpoint(1_000, 12, 5)
 BATCH = Batch(
-    JOB.job_id,
-    NUMBER,
-    BatchState.READY,
-    7,
-    5,
-    4,
-    len(BODY),
-    T - 10,
+    job_id=JOB.job_id,
+    number=NUMBER,
+    state=BatchState.READY,
+    first_id=7,
+    requests=5,
+    sendable=4,
+    body_size=len(BODY),
+    created_at=T - 10,
     end=ENDS,
     attempt=1,
     due_at=T + 90,

@@ -26,9 +26,25 @@ from shared.pacing.controls import Permit
 
 TRIES = 3
 BATCH = Batch(
-    "j", "00000000", BatchState.SUBMITTING, 0, 1, 1, 10, created_at=0.0, attempt=1, due_at=1.0, work=DueKind.SUBMIT
+    job_id="j",
+    number="00000000",
+    state=BatchState.SUBMITTING,
+    first_id=0,
+    requests=1,
+    sendable=1,
+    body_size=10,
+    created_at=0.0,
+    attempt=1,
+    due_at=1.0,
+    work=DueKind.SUBMIT,
 )
-JOB = Job("j", JobState.IN_PROGRESS, Upload("b", "k", "v", "e", 1), SplitPlan("@cf/a/b", 1, 1, "acc"), 0.0)
+JOB = Job(
+    job_id="j",
+    state=JobState.IN_PROGRESS,
+    upload=Upload("b", "k", "v", "e", 1),
+    plan=SplitPlan("@cf/a/b", 1, 1, "acc"),
+    created_at=0.0,
+)
 
 
 class BlackHole:

@@ -61,11 +61,30 @@ def pending(start):
             Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1),
             SplitPlan(BGE, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
         )
-        job = Job(JOB, JobState.IN_PROGRESS, upload, plan, now, due_at=now + 300, total=count)
+        job = Job(
+            job_id=JOB,
+            state=JobState.IN_PROGRESS,
+            upload=upload,
+            plan=plan,
+            created_at=now,
+            due_at=now + 300,
+            total=count,
+        )
         services.ledger.create_job(job)
         accepted = (Submission("request", 1, now - 600),)
         held = {"created_at": now - 900, "work": DueKind.POLL, "attempt": 1}
-        batch = Batch(JOB, "00000000", BatchState.QUEUED, 0, 1, 1, 10, due_at=now, submissions=accepted, **held)
+        batch = Batch(
+            job_id=JOB,
+            number="00000000",
+            state=BatchState.QUEUED,
+            first_id=0,
+            requests=1,
+            sendable=1,
+            body_size=10,
+            due_at=now,
+            submissions=accepted,
+            **held,
+        )
         services.ledger.create_batch(batch)
         (first,) = items_of(world).values()
         backend = dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION]

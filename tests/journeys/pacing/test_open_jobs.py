@@ -29,7 +29,15 @@ def open_job(number, state=JobState.IN_PROGRESS, *, due_in=0.0, size=100):
     """A job that has been open for a quarter of an hour; its upload has been read, unless it still is."""
     now = time.time()
     upload, plan = Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", size), SplitPlan(BGE, 500, 9_500_000, "a", "jsonl")
-    job = Job(f"20261121T093000Z-{number:08x}", state, upload, plan, now - 900, due_at=now + due_in, told_at=now)
+    job = Job(
+        job_id=f"20261121T093000Z-{number:08x}",
+        state=state,
+        upload=upload,
+        plan=plan,
+        created_at=now - 900,
+        due_at=now + due_in,
+        told_at=now,
+    )
     return replace(job, plan=replace(plan, packing="plain"), total=None if state is JobState.SPLITTING else 100_000)
 
 
@@ -38,7 +46,9 @@ def put_idle(job, *, poll_in=3_600.0):
     put(job.job_id, "META", job, "v1#job")
     now = time.time()
     asked = {"state": BatchState.QUEUED, "first_id": 0, "requests": 500, "sendable": 500, "body_size": 10}
-    batch = Batch(job.job_id, "00000000", **asked, created_at=now - 900, due_at=now + poll_in, attempt=1, ordinal=0)
+    batch = Batch(
+        job_id=job.job_id, number="00000000", **asked, created_at=now - 900, due_at=now + poll_in, attempt=1, ordinal=0
+    )
     put(job.job_id, "BATCH#00000000", replace(batch, submissions=(Submission(job.job_id, 1, now - 800),)), "v1#poll")
 
 

@@ -19,9 +19,26 @@ T = 1_795_253_400.0
 """Now, in Unix seconds."""
 UPLOAD = Upload("bucket", "inbox/a.jsonl", "v", "e", 100)
 JOB = Job(
-    "20261121T093000Z-0000000a", JobState.SPLITTING, UPLOAD, SplitPlan(M2M, 500, 9_500_000, "account"), T, due_at=T
+    job_id="20261121T093000Z-0000000a",
+    state=JobState.SPLITTING,
+    upload=UPLOAD,
+    plan=SplitPlan(M2M, 500, 9_500_000, "account"),
+    created_at=T,
+    due_at=T,
 )
-BATCH = Batch(JOB.job_id, "00000000", BatchState.QUEUED, 0, 3, 3, 100, T, attempt=1, due_at=T, work=DueKind.POLL)
+BATCH = Batch(
+    job_id=JOB.job_id,
+    number="00000000",
+    state=BatchState.QUEUED,
+    first_id=0,
+    requests=3,
+    sendable=3,
+    body_size=100,
+    created_at=T,
+    attempt=1,
+    due_at=T,
+    work=DueKind.POLL,
+)
 READY = replace(BATCH, state=BatchState.READY, work=DueKind.SUBMIT)
 SPLIT = replace(READY, halving=ErrorDetail("rejected", "the reason"), cause="5006", work=DueKind.POLL)
 SUBMITTING = replace(READY, state=BatchState.SUBMITTING)

@@ -53,7 +53,9 @@ class Fake:
         self.lock = threading.RLock()
         plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
         upload = Upload("bucket", "inbox/a.jsonl", "version", "etag", len(UPLOAD))
-        self.job = Job("job", JobState.SPLITTING, upload, plan, self.clock, due_at=0.0)
+        self.job = Job(
+            job_id="job", state=JobState.SPLITTING, upload=upload, plan=plan, created_at=self.clock, due_at=0.0
+        )
         self.services: Any = SimpleNamespace(
             store=self,
             ledger=self,

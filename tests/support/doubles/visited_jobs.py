@@ -81,7 +81,16 @@ class Visited:
         for place, counts in enumerate(batches):
             requests = sum(counts) if counts else 1
             state = BatchState.DONE if counts else BatchState.QUEUED
-            batch = Batch(self.job_id, f"{place:08}", state, first_id, requests, requests, 100, T)
+            batch = Batch(
+                job_id=self.job_id,
+                number=f"{place:08}",
+                state=state,
+                first_id=first_id,
+                requests=requests,
+                sendable=requests,
+                body_size=100,
+                created_at=T,
+            )
             if counts:
                 batch = replace(batch, part=self._part(batch.number, *counts), completed_at=T)
             else:

@@ -42,7 +42,7 @@ def job_of(name: str, model: str = BGE, **more: Any) -> Job:
         SplitPlan(model, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
     )
     held = {"created_at": now - DAY, "due_at": now + 3_600, "total": 1_000, **more}
-    return Job(f"20261121T093000Z-{name:0>8}", JobState.IN_PROGRESS, upload, plan, **held)
+    return Job(job_id=f"20261121T093000Z-{name:0>8}", state=JobState.IN_PROGRESS, upload=upload, plan=plan, **held)
 
 
 def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> None:
@@ -52,13 +52,13 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
     backend = dynamodb_backends[AWS_ACCOUNT][REGION]
     for number in range(count):
         batch = Batch(
-            job.job_id,
-            f"{number:08d}",
-            state,
-            number,
-            1,
-            1,
-            10,
+            job_id=job.job_id,
+            number=f"{number:08d}",
+            state=state,
+            first_id=number,
+            requests=1,
+            sendable=1,
+            body_size=10,
             created_at=now - DAY,
             due_at=now + due_in + number / 1_000,
             work=DueKind.POLL if queued else DueKind.SUBMIT,

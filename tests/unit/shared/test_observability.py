@@ -58,9 +58,28 @@ def test_call_of_log_is_found():
 
 
 def test_log_line_has_latest_request_id():
-    batch = Batch("job", "00000003", BatchState.READY, 0, 1, 1, 10, 0.0)
+    batch = Batch(
+        job_id="job",
+        number="00000003",
+        state=BatchState.READY,
+        first_id=0,
+        requests=1,
+        sendable=1,
+        body_size=10,
+        created_at=0.0,
+    )
     submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
-    queued = Batch("job", "00000003", BatchState.QUEUED, 0, 1, 1, 10, 0.0, submissions=submissions)
+    queued = Batch(
+        job_id="job",
+        number="00000003",
+        state=BatchState.QUEUED,
+        first_id=0,
+        requests=1,
+        sendable=1,
+        body_size=10,
+        created_at=0.0,
+        submissions=submissions,
+    )
 
     assert batch_log_fields(batch) == {"job_id": "job", "number": "00000003"}
     assert batch_log_fields(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}

@@ -11,9 +11,31 @@ from functions.poll.batch.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_fai
 from shared.models import Batch, BatchState, ErrorDetail, Submission
 
 SCOUT = Batch(
-    "job", "00000000", BatchState.HALVED, 0, 2, 2, 100, 0.0, cause="5006", pieces=2, attempt=1, completed_at=1_000.0
+    job_id="job",
+    number="00000000",
+    state=BatchState.HALVED,
+    first_id=0,
+    requests=2,
+    sendable=2,
+    body_size=100,
+    created_at=0.0,
+    cause="5006",
+    pieces=2,
+    attempt=1,
+    completed_at=1_000.0,
 )
-ALIKE = Batch("job", "00000000.0", BatchState.DONE, 0, 1, 1, 50, 0.0, cause="5006", ending=ErrorDetail("rejected", ""))
+ALIKE = Batch(
+    job_id="job",
+    number="00000000.0",
+    state=BatchState.DONE,
+    first_id=0,
+    requests=1,
+    sendable=1,
+    body_size=50,
+    created_at=0.0,
+    cause="5006",
+    ending=ErrorDetail("rejected", ""),
+)
 NOW = 1_010.0
 
 

@@ -169,9 +169,27 @@ class World:
     def __init__(self, count, *, size=100):
         self.calls, self.now, self.size, self.count = Calls(), 1e9, size, count
         upload, plan = Upload("b", "inbox/a.jsonl", "v", "e", 1), SplitPlan("@cf/a/b", 1, 1_000, "a", "jsonl", "plain")
-        job = Job(JOB, JobState.IN_PROGRESS, upload, plan, self.now, due_at=self.now, total=count)
+        job = Job(
+            job_id=JOB,
+            state=JobState.IN_PROGRESS,
+            upload=upload,
+            plan=plan,
+            created_at=self.now,
+            due_at=self.now,
+            total=count,
+        )
         queued = {
-            f"{number:08d}": Batch(JOB, f"{number:08d}", BatchState.QUEUED, number, 1, 1, 10, self.now, due_at=2e9)
+            f"{number:08d}": Batch(
+                job_id=JOB,
+                number=f"{number:08d}",
+                state=BatchState.QUEUED,
+                first_id=number,
+                requests=1,
+                sendable=1,
+                body_size=10,
+                created_at=self.now,
+                due_at=2e9,
+            )
             for number in range(count)
         }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)

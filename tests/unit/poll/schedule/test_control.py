@@ -56,11 +56,11 @@ def test_command_changes_what_it_may(before, word, changes):
 )
 def test_job_ends_cancelled_if_it_has_no_error(error, control, state):
     job = Job(
-        JOB,
-        JobState.FINALIZING,
-        Upload("b", "inbox/a", "v", "e", 1),
-        SplitPlan("m", 1, 1, "a"),
-        0.0,
+        job_id=JOB,
+        state=JobState.FINALIZING,
+        upload=Upload("b", "inbox/a", "v", "e", 1),
+        plan=SplitPlan("m", 1, 1, "a"),
+        created_at=0.0,
         error=error,
         control=control,
     )

@@ -98,7 +98,9 @@ def test_number_is_int_unless_fraction(wire, value):
 
 def test_absent_values_are_left_out():
     upload = Upload("b", "k", "v", "e", 1)
-    item = attributes(Job("id", "splitting", upload, SplitPlan("m", 1, 1, "a"), 1.0))
+    item = attributes(
+        Job(job_id="id", state="splitting", upload=upload, plan=SplitPlan("m", 1, 1, "a"), created_at=1.0)
+    )
     assert "isolation" not in item
     assert "error" not in item
     assert "due_at" not in item
