@@ -121,7 +121,10 @@ class Reach:
         self.guards: dict[Path, dict[int, int]] = {}
 
     def tests(self, path: Path, line: int) -> list[str]:
-        """The tests that reach a line: first those that also reach what it guards, and the quickest first."""
+        """The tests that reach a line, the most telling first: those of the module, and the quickest.
+
+        Those that reach what the line guards alternate with those that do not.
+        """
         if path not in self.lines:
             self.lines[path] = self.data.contexts_by_lineno(str(path.relative_to(ROOT)))
         by_line = self.lines[path]
@@ -133,7 +136,14 @@ class Reach:
             files = {one.partition("::")[0] for one in found}
             found |= {one for one in self.seconds if one.startswith("tests/unit") and one.partition("::")[0] in files}
         telling = {one.rpartition("|")[0] for one in by_line.get(self.guarded(path, line), ())}
-        return sorted(found & self.seconds.keys(), key=lambda one: (one not in telling, self.seconds[one]))
+        quickest = sorted(found & self.seconds.keys(), key=self.seconds.__getitem__)
+        is_own = {one: f"test_{path.stem}" in one.partition("::")[0] for one in quickest}
+        places, ranks = Counter[tuple[bool, bool]](), dict[str, int]()
+        for one in quickest:
+            group = is_own[one], one in telling
+            ranks[one] = places[group]
+            places[group] += 1
+        return sorted(quickest, key=lambda one: (not is_own[one], ranks[one]))
 
     def guarded(self, path: Path, line: int) -> int:
         """The first line that runs only if the condition on this line is true; 0 if no `if` has its condition here.
