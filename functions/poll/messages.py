@@ -8,10 +8,11 @@ import msgspec
 
 from dropbatch import names as keys
 from functions.poll.schedule.advance_job import advance_job
-from functions.poll.schedule.control import follow_job_control, follow_stack_control, is_open
+from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
+from shared.job_control import follow_job_control
 from shared.observability import logger
 
 if TYPE_CHECKING:

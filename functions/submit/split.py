@@ -23,6 +23,7 @@ from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import AdvanceMessage
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, LeaseLostError, StorageError
+from shared.job_control import obey
 from shared.job_status import build_status, write_status
 from shared.models import ErrorDetail, Job
 from shared.observability import logger
@@ -49,7 +50,8 @@ def split(turn: Turn) -> None:
         LeaseLostError: another run has replaced this one.
         StorageError: an AWS service failed.
     """
-    services, job = turn.services, turn.job
+    services = turn.services
+    job = turn.job = obey(services, turn.job) or turn.job  # It may have been commanded before it existed.
     error = job.error or (UNREAD if job.claims > MAX_CLAIMS else None)
     staged = Staged(Checkpoint())
     try:

@@ -65,6 +65,7 @@ DECIDING = (
     "functions/poll/batch/unfinished_polls.py",
     "functions/poll/batch/unanswered.py",
     "functions/poll/schedule/control.py",
+    "shared/job_control.py",
     "functions/poll/schedule/sweep.py",
     "functions/poll/schedule/pauses.py",
     "functions/poll/schedule/delete_staged.py",

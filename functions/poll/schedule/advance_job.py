@@ -28,12 +28,13 @@ from functions.poll.results.result_files import (
     progress_of,
     readable,
 )
-from functions.poll.schedule.control import end_long_hold, follow_job_control
+from functions.poll.schedule.control import end_long_hold
 from functions.poll.schedule.delete_staged import first_deletion
 from functions.poll.schedule.sweep import next_sweep, sweep
 from functions.poll.schedule.waiting_for import report_long_wait, waiting_for
 from shared.claims import MAX_CLAIMS, QUIET_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
+from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
 from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
 from shared.observability import count, logger

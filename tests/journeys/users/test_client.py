@@ -13,6 +13,7 @@ from pyarrow import parquet
 import dropbatch
 from dropbatch import uploads
 from tests.support.aws.resources import BUCKET
+from tests.support.journeys.controlled_jobs import minutes
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -104,6 +105,27 @@ def test_what_cannot_be_submitted_is_named(command, client, source, says):
     with pytest.raises(dropbatch.UsageError, match=says):
         client.submit(source, model=BGE)
     assert command.world.objects("inbox/") == []
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_job_is_cancelled_before_it_exists(command, client, api, now):
+    job = client.submit([GOOD] * 3, model=M2M)
+    job.cancel(now=now)
+
+    assert job.status() == {"state": "uploaded"}
+    assert job.wait() == "cancelled"
+    assert api.accepted == []
+
+
+def test_job_is_paused_before_it_exists(command, client, api):
+    job = client.submit([GOOD] * 3, model=M2M)
+    job.pause()
+    minutes(command.world, 3)
+
+    assert api.accepted == []
+    assert job.status()["waiting_for"]["code"] == "paused"
+    job.resume()
+    assert job.wait() == "completed"
 
 
 def test_failed_job_raises_if_asked(command, client):

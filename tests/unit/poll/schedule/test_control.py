@@ -6,7 +6,7 @@ import pytest
 
 from dropbatch.names import JobState, controlled_job, job_control
 from dropbatch.records.plan import SplitPlan
-from functions.poll.schedule.control import Command, controlled
+from shared.job_control import Command, controlled
 from shared.models import ErrorDetail, Job, JobControl, Upload
 
 NOW = 1_000.0

@@ -9,19 +9,15 @@ import pytest
 import functions.poll.schedule.control
 from dropbatch.names import JobState
 from functions.poll.schedule.control import (
-    COMMAND_TRIES,
-    MAX_COMMAND_BYTES,
     MAX_HELD_SECONDS,
-    Command,
     end_long_hold,
-    follow_job_control,
     follow_stack_control,
     is_open,
-    read_command,
     watch_stack_control,
 )
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
+from shared.job_control import COMMAND_TRIES, MAX_COMMAND_BYTES, Command, follow_job_control, read_command
 from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
 from tests.support.doubles.ledger_items import JOB, T
