@@ -48,8 +48,12 @@ def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
 
 
 def retry_path(path: str, suffix: str) -> str:
-    """The path of a retry: the upload's, with `.retry` and the retry file's suffix in place of its own suffixes."""
-    folder, _, name = path.rpartition("/")
+    """The path of a retry: the upload's, with `.retry` and the retry file's suffix in place of its own suffixes.
+
+    It is shortened if it would be longer than paths may be.
+    """
+    folder, slash, name = path.rpartition("/")
     stem = name.removesuffix(".gz").removesuffix(".zst")
     stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
-    return f"{folder}/{stem}.retry{suffix}".lstrip("/")
+    room = keys.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
+    return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"
