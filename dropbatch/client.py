@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
@@ -91,7 +92,7 @@ class Client:
         options: Mapping[str, object],
     ) -> Job:
         opened = open_source(source)
-        with opened.stream:
+        with nullcontext() if opened.stream is source else opened.stream:
             key = upload_key(name, opened.name, folder)
             given = {one: value for one, value in options.items() if value is not None}
             metadata = metadata_of({**opened.options, **given})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ class Source:
 
     Attributes:
         name: of the upload, if it has no other.
-        stream: its bytes; the user of the source closes it.
+        stream: its bytes; closed after the upload unless it is the user's own.
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
     """
@@ -52,6 +53,8 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
         return _file(Path(source))
     if hasattr(source, "__arrow_c_stream__"):
         return Source(_unnamed(".csv"), _csv_stream(_arrow().RecordBatchReader.from_stream(source)), None, _TABLE)
+    if isinstance(source, io.TextIOBase):
+        raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
         given = Path(name).name if isinstance(name, str) else ""
@@ -130,20 +133,33 @@ def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
     kept = [name for name in batches.schema.names if not name.startswith("__index_level_")]
     if nested := [one.name for one in batches.schema if pa.types.is_nested(one.type)]:
         raise UsageError(f"Column {nested[0]!r} is nested; a table's cells are text or numbers. Write it as JSON text.")
+    if twice := [name for name, count in Counter(kept).items() if count > 1]:
+        raise UsageError(f"Two columns have the name {twice[0]!r}. Rename one.")
 
     def chunks() -> Iterator[bytes]:
         written = io.BytesIO()
         schema = pa.schema([(name, _plain(batches.schema.field(name).type)) for name in kept])
-        writer = csv.CSVWriter(written, schema)
-        for batch in batches:
-            writer.write_batch(batch.select(kept).cast(schema))
-            yield written.getvalue()
-            written.seek(0)
-            written.truncate()
-        writer.close()
+        try:
+            writer = csv.CSVWriter(written, schema)
+            for batch in batches:
+                for rows in _slices(batch):
+                    writer.write_batch(rows.select(kept).cast(schema))
+                    yield written.getvalue()
+                    written.seek(0)
+                    written.truncate()
+            writer.close()
+        except pa.ArrowException as error:
+            raise UsageError(f"The frame cannot be written as CSV: {error}") from error
         yield written.getvalue()
 
     return stream_of(chunks())
+
+
+def _slices(batch: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Rows of about `CHUNK_BYTES`, without a copy: a frame is often one batch."""
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _plain(kind: Any) -> Any:  # noqa: ANN401
