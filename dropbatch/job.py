@@ -64,22 +64,25 @@ class Job:
             raise NotFound(f"Job {self.id} is not over yet. Wait for it with `dropbatch wait {self.id}`.")
         return found
 
-    def wait(self, *, check: bool = False) -> str:
-        """Wait until the job is over.
+    def wait(self, *, check: bool = False, progress: bool = True) -> str:
+        """Wait until the job is over, also while connections are lost.
 
         Args:
             check: raise an error unless the job is completed.
+            progress: show it on a terminal (standard error) or in a notebook.
 
         Returns:
             The final state: `completed`, `failed` or `cancelled`.
 
         Raises:
             JobFailed: `check` was given, and the job failed or was cancelled.
+            NotFound: an upload has no job after five minutes.
         """
+        from dropbatch.progress import shown_to_user
         from dropbatch.waiting import created, wait_until_over
 
         job = created(self)
-        manifest = wait_until_over([job])[job.id]
+        manifest = wait_until_over([job], shown_to_user() if progress else None)[job.id]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"] or {}
             raise JobFailed(f"Job {self.id} is {manifest['state']}: {error.get('code')}: {error.get('message')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ from dropbatch.names import FINAL_JOB_STATES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dropbatch.cli.progress import Progress
     from dropbatch.job import Job
+    from dropbatch.progress import Progress
     from dropbatch.stack import Stack
 
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
@@ -59,6 +60,8 @@ def created(job: Job, seconds: float = JOB_SECONDS) -> Job:
         while time.monotonic() < deadline:
             with suppress(ConnectionLost):
                 if found := find_created(job):
+                    if found.id != job.id:
+                        sys.stderr.write(f"Another upload has the job id {job.id}; this job is {found.id}.\n")
                     return found
             time.sleep(pause)
             pause = min(pause * 1.3, MAX_READ_SECONDS)

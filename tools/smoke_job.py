@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.doctor import examine
-from dropbatch.cli.progress import Progress
 from dropbatch.errors import Error
 from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.progress import Progress
 from dropbatch.uploads import uploaded_as
 from dropbatch.waiting import find_created
 from tools.account_stack import DeployError

@@ -55,7 +55,7 @@ def _row(job: Job, status: dict[str, Any]) -> str:
 @pass_context
 def status(context: Context, *, job: str, as_json: bool) -> None:
     """Show a job's status."""
-    from dropbatch.cli.progress import describe
+    from dropbatch.progress import describe
 
     found = context.job(job)
     current = found.status()
@@ -86,7 +86,7 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit
     Raises:
         Error: the user interrupted it.
     """
-    from dropbatch.cli.progress import Progress
+    from dropbatch.progress import Progress
     from dropbatch.waiting import wait_until_over
 
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import polars as pl
@@ -11,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 import dropbatch
-from dropbatch import uploads
+from dropbatch import names, uploads
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
 
@@ -126,6 +127,43 @@ def test_job_is_paused_before_it_exists(command, client, api):
     assert job.status()["waiting_for"]["code"] == "paused"
     job.resume()
     assert job.wait() == "completed"
+
+
+def test_job_whose_id_is_taken_is_found(command, client, monkeypatch, capsys):
+    """Two uploads whose digests begin alike: the second one's job has the next eight digits."""
+    digits = names.job_id
+
+    def same_beginning(*upload):
+        return digits(*upload)[:17] + "aaaaaaaa" if len(upload) < 6 or not upload[5] else digits(*upload)
+
+    monkeypatch.setattr(names, "job_id", same_beginning)
+    first, second = (client.submit([GOOD], model=M2M) for _ in range(2))
+    assert first.id == second.id
+
+    assert first.wait(check=True) == second.wait(check=True) == "completed"
+    ids = {one["job_id"]: path for path, one in command.world.manifests().items()}
+    assert first.id in ids
+    (other,) = set(ids) - {first.id}
+    assert f"Another upload has the job id {first.id}; this job is {other}." in capsys.readouterr().err
+
+
+def test_client_works_in_threads(command, client):
+    with ThreadPoolExecutor(8) as threads:
+        jobs = list(threads.map(lambda number: client.submit([GOOD] * number, model=M2M), range(1, 17)))
+        command.settle()
+        counts = list(threads.map(lambda job: len(list(job.results())), jobs))
+
+    assert counts == list(range(1, 17))
+    assert len({job.id for job in jobs}) == 16
+
+
+def test_own_file_stays_open(command, client, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
+    with (tmp_path / "a.jsonl").open("rb") as own:
+        job = client.submit(own, model=M2M)
+        assert not own.closed
+
+    assert job.path == "a.jsonl"
 
 
 def test_failed_job_raises_if_asked(command, client):

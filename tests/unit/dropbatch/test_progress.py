@@ -2,11 +2,13 @@
 
 import io
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.cli import progress
-from dropbatch.cli.progress import Progress, describe, duration
+from dropbatch import progress
+from dropbatch.progress import Progress, describe, duration, shown_to_user
 
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {
@@ -147,3 +149,25 @@ def test_few_jobs_are_shown_in_their_order(monkeypatch):
     shown.show({"b": RUNNING | {"state": "completed"}, "a": RUNNING})
 
     assert [line.split()[0] for line in shown.out.getvalue().splitlines()[:2]] == ["b", "a"]
+
+
+def test_notebook_cell_is_replaced(monkeypatch):
+    """Text below the cell, one display that is updated, as IPython's kernel shows it."""
+    cells = []
+    shown = SimpleNamespace(update=lambda data, raw: cells.append(data["text/plain"]))
+    display = SimpleNamespace(display=lambda _data, raw, display_id: shown)
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+
+    watched = shown_to_user()
+    watched.show({NAME: RUNNING})
+    watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
+
+    assert ["in_progress" in cells[0], "100%" in cells[1], len(cells)] == [True, True, 2]
+
+
+def test_script_without_terminal_shows_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+
+    assert shown_to_user() is None

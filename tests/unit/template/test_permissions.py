@@ -163,7 +163,9 @@ def _matches(patterns, *, key):
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/receipt-1", False),
         ("PollRole", "s3:GetObject", f"control/jobs/{JOB}", True),
         ("PollRole", "s3:PutObject", f"control/jobs/{JOB}", False),
-        ("SubmitRole", "s3:GetObject", f"control/jobs/{JOB}", False),
+        ("SubmitRole", "s3:GetObject", f"control/jobs/{JOB}", True),
+        ("SubmitRole", "s3:PutObject", f"control/jobs/{JOB}", False),
+        ("SubmitRole", "s3:GetObject", "control/stack", False),
         # Nothing a function writes can be taken for an upload: the stack cannot call itself in a circle.
         ("SubmitRole", "s3:PutObject", "inbox/a.jsonl", False),
         ("PollRole", "s3:PutObject", "inbox/a.jsonl", False),

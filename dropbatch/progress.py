@@ -1,4 +1,4 @@
-"""Progress of jobs: lines that are rewritten on a terminal, plain lines elsewhere."""
+"""Progress of jobs: lines that are rewritten on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dropbatch.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PLAIN_EVERY_SECONDS = 30.0
 """Seconds between two plain lines of a job if only its counts changed."""
@@ -21,6 +22,9 @@ MIN_RATE_SECONDS = 3.0
 """Seconds of watching before a rate is shown."""
 NARROW_COLUMNS = 72
 """On a narrower terminal a job is named by the end of its id, and has no bar."""
+
+NOTEBOOK_SIZE = (100, 30)
+"""Columns and lines in a notebook's cell."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class Progress:
 
     Attributes:
         out: where to write.
+        notebook: replaces what a notebook's cell shows; then nothing is written.
         on_terminal: whether lines may be rewritten.
         plain_seconds: elsewhere, seconds between two lines of a job whose state stays the same.
     """
 
     out: TextIO = field(default_factory=lambda: sys.stderr)
+    notebook: Callable[[str], None] | None = None
     on_terminal: bool | None = None
     plain_seconds: float = PLAIN_EVERY_SECONDS
     began: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - tests move the clock
@@ -54,7 +60,7 @@ class Progress:
     def __post_init__(self) -> None:
         """Find out whether this is a terminal."""
         if self.on_terminal is None:
-            self.on_terminal = self.out.isatty()
+            self.on_terminal = not self.notebook and self.out.isatty()
 
     def show(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
         """Show jobs as they are now.
@@ -66,13 +72,15 @@ class Progress:
         now = time.monotonic()
         for name, status in statuses.items():
             self._first.setdefault(name, Watched(now, _done(status), status.get("fraction_done") or 0.0))
-        if self.on_terminal:
+        if self.on_terminal or self.notebook:
             self.redraw()
         else:
             self._print_changes(now)
 
     def redraw(self) -> None:
         """Draw the lines again with the current time; do nothing where lines cannot be rewritten."""
+        if self.notebook:
+            self.notebook("\n".join(self._fitting(*NOTEBOOK_SIZE)))
         if not self.on_terminal:
             return
         size = self._size()
@@ -214,3 +222,21 @@ def duration(seconds: float) -> str:
     if hours < 48:  # noqa: PLR2004 - as above
         return f"{hours} h {rest} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def shown_to_user() -> Progress | None:
+    """Progress in a notebook or on a terminal; None elsewhere: a script's log is its own."""
+    if update := _notebook():
+        return Progress(notebook=update)
+    return Progress() if sys.stderr.isatty() else None
+
+
+def _notebook() -> Callable[[str], None] | None:
+    """A function that replaces the text below the notebook's cell; None if this is no notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if not hasattr(shell, "kernel"):
+        return None
+    display = import_module("IPython.display").display
+    shown = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda text: shown.update({"text/plain": text}, raw=True)
