@@ -7,6 +7,7 @@ upload; a client that reads or writes slowly holds no thread, only a part or a b
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,11 +32,13 @@ from dropbatch.openai_api.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from dropbatch.stack import Stack
 
     Out = TypeVar("Out")
+
+logger = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 64 << 10
 MAX_FORM_BYTES = MAX_FILE_BYTES + (1 << 20)
@@ -45,6 +48,7 @@ MAX_BATCHES, MAX_FILES = 100, 10_000
 DEFAULT_BATCHES = 20
 """Entries in one answer, as OpenAI's document bounds them."""
 CALL_THREADS, TRANSFER_THREADS = 32, 32
+_MAX_DIGITS = 10
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
 
 
@@ -68,13 +72,14 @@ def make_app(stack: Stack, key: str = "") -> Starlette:
         Route("/v1/batches/{id}/cancel", api.cancel_batch, methods=["POST"]),
         Route("/v1/models", api.list_models, methods=["GET"]),
     ]
+    for route in routes:
+        (route.methods or set()).discard("HEAD")  # It would read a whole file.
     handlers: dict[Any, Any] = {
         ApiError: lambda _, error: _answer_error(error),
         Error: lambda _, error: _answer_error(of_library(error)),
         ClientDisconnect: lambda *_: Response(status_code=400),  # nobody reads it
         404: _not_found,
         405: _not_found,
-        500: lambda *_: _answer_error(ApiError(500, "The server had an error. Its log says more.")),
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -83,14 +88,30 @@ def make_app(stack: Stack, key: str = "") -> Starlette:
 
 
 class _Guard:
-    """Checks each request before anything reads it: its key or, without one, that it comes from this machine."""
+    """Checks each request before anything reads it: its key or, without one, that it comes from this machine.
+
+    It also answers a request that fails unexpectedly: Starlette's own way to do so breaks the connection.
+    """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(Request(scope)) if scope["type"] == "http" else None
-        await (_answer_error(error) if error else self._app)(scope, receive, send)
+        has_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await (_answer_error(error) if error else self._app)(scope, receive, send_on)
+        except Exception:
+            if has_begun:
+                raise
+            logger.exception("request failed")
+            await _answer_error(ApiError(500, "The server had an error. Its log says more."))(scope, receive, send)
 
     def _error(self, request: Request) -> ApiError | None:
         if not self._key:
@@ -238,7 +259,7 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
         ApiError: the limit is out of range.
     """
     given = request.query_params.get("limit", str(default))
-    if not (given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= most):
+    if not (given.isascii() and given.isdigit() and len(given) < _MAX_DIGITS and 1 <= int(given) <= most):
         raise ApiError(400, f"It must be a number from 1 to {most:,}.", "limit", "invalid_value")
     return request.query_params.get("after", ""), int(given)
 

@@ -31,6 +31,8 @@ MAX_NAME, MAX_VALUE = 64, 512
 """Characters of a name and of a value in a batch's metadata."""
 NOT_STARTED_SECONDS = 900
 """Seconds after which a batch without an upload never gets one: its server died while it created it."""
+NO_JOB_SECONDS = 86_400
+"""Seconds after a batch's window in which its job must have come into being."""
 _KNOWN_BATCHES = 2_000
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 _TRIES = 5
@@ -145,10 +147,17 @@ class Batches:
         """
         found = self.find(batch_id)
         shown = batch_object(found.record, found.status, found.manifest)
-        is_old = names.created_at(batch_id) + NOT_STARTED_SECONDS < time.time()
-        if found.job is None and is_old and self.store.head(INBOX + names.upload_path(batch_id)) is None:
-            return shown | NOT_STARTED | {"failed_at": names.created_at(batch_id)}
+        if found.job is None and self._has_no_job(found.record):
+            return shown | NO_JOB | {"failed_at": names.created_at(batch_id)}
         return shown
+
+    def _has_no_job(self, record: Record) -> bool:
+        """Whether a batch without a job will never have one, or has one no more."""
+        now = time.time()
+        if now > record.expires_at + NO_JOB_SECONDS:
+            return True
+        is_old = now > names.created_at(record.id) + NOT_STARTED_SECONDS
+        return is_old and self.store.head(INBOX + names.upload_path(record.id)) is None
 
     def list(self, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
         """Batches, newest first, and whether there are more.
@@ -173,8 +182,8 @@ class Batches:
         Raises:
             ApiError: there is no such batch.
         """
-        if batch_id in self._final:
-            return self._final[batch_id]
+        if known := self._final.get(batch_id):
+            return known
         record, _ = self._read(batch_id)
         job = self._job_of(batch_id)
         if job is None:
@@ -228,14 +237,15 @@ class Batches:
         self._final[found.record.id] = found
 
 
-NOT_STARTED = {
+NO_JOB = {
     "status": "failed",
     "errors": {
         "object": "list",
         "data": [
             {
-                "code": "not_started",
-                "message": "The server was stopped while it created this batch. Create it again.",
+                "code": "no_job",
+                "message": "Its server was stopped while it created this batch, or its results were deleted after the "
+                "stack's ResultRetentionDays.",
                 "param": None,
                 "line": None,
             }

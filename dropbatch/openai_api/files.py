@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from functools import lru_cache
@@ -141,6 +142,8 @@ class Files:
             found = self._listed(file_id)
         except ApiError:  # deleted a moment ago
             return None
+        if _expires_at(file_id, found.metadata) <= time.time():
+            return None
         return _object(file_id, found.size, found.metadata)
 
     def blocks(self, file_id: str) -> Iterator[bytes]:
@@ -186,9 +189,9 @@ def lifetime_of(fields: Mapping[str, str]) -> int:
     if not given:
         return LIFETIME_SECONDS
     seconds = given.get("expires_after[seconds]", "")
-    if given.get("expires_after[anchor]") != "created_at" or not (seconds.isascii() and seconds.isdigit()):
+    if given.get("expires_after[anchor]") != "created_at" or not re.fullmatch("[0-9]{1,9}", seconds):
         raise ApiError(400, "It must have the anchor created_at and a number of seconds.", "expires_after")
-    if not MIN_LIFETIME_SECONDS <= int(seconds[:9]) <= LIFETIME_SECONDS:
+    if not MIN_LIFETIME_SECONDS <= int(seconds) <= LIFETIME_SECONDS:
         range_ = f"{MIN_LIFETIME_SECONDS} to {LIFETIME_SECONDS}"
         raise ApiError(400, f"It must be {range_}.", "expires_after[seconds]")
     return int(seconds)

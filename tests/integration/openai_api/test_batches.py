@@ -119,7 +119,7 @@ def test_batches_are_listed_newest_first(ai, file):
     assert [batch.id for batch in ai.batches.list(after=made[3]).data] == made[2::-1]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=%B2"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "limit=%B2", "limit=1" + "0" * 5_000])
 def test_limit_out_of_range_is_refused(url, query):
     answer = httpx.get(f"{url}/batches?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
@@ -142,7 +142,7 @@ def test_server_that_dies_before_upload_leaves_failed_batch(ai, s3, file, monkey
     monkeypatch.setattr(module, "NOT_STARTED_SECONDS", -1)
 
     (batch,) = ai.batches.list().data
-    assert (batch.status, batch.errors.data[0].code) == ("failed", "not_started")
+    assert (batch.status, batch.errors.data[0].code) == ("failed", "no_job")
     assert batch.failed_at == batch.created_at
 
 
@@ -165,3 +165,10 @@ def test_two_servers_show_the_same(ai, stack, file):
         assert second.files.list().data == ai.files.list().data
         second.batches.cancel(batch.id)
         assert ai.batches.retrieve(batch.id).status == "cancelling"
+
+
+def test_batch_whose_results_are_deleted_is_over(ai, file, monkeypatch):
+    batch = create(ai, file, completion_window="1h")
+    monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401}))
+
+    assert ai.batches.retrieve(batch.id).errors.data[0].code == "no_job"

@@ -85,6 +85,7 @@ def test_unknown_id_reaches_no_object(url, s3, its_id):
 def test_file_expires_when_it_was_asked_to(ai, monkeypatch):
     made = upload(ai, expires_after={"anchor": "created_at", "seconds": 3_600})
     assert made.expires_at == made.created_at + 3_600
+    assert ai.files.list().data == [made]
 
     monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: made.expires_at + 1}))
     with pytest.raises(openai.NotFoundError):
@@ -103,6 +104,17 @@ def test_file_expires_when_it_was_asked_to(ai, monkeypatch):
         ({"data": {"purpose": "batch"}, "files": [("file", LINE), ("file", LINE)]}, "file"),
         ({"data": {"purpose": "batch", "x": "y" * 5_000}, "files": {"file": LINE}}, "x"),
         ({"data": {"purpose": "batch", "expires_after[seconds]": "5"}, "files": {"file": LINE}}, "expires_after"),
+        (
+            {
+                "data": {
+                    "purpose": "batch",
+                    "expires_after[anchor]": "created_at",
+                    "expires_after[seconds]": "3600" + "0" * 500,
+                },
+                "files": {"file": LINE},
+            },
+            "expires_after",
+        ),
         ({"data": {f"f{n}": "" for n in range(30)}, "files": {"file": LINE}}, None),
         ({"json": {"purpose": "batch"}}, None),
         ({"content": b"", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
