@@ -34,6 +34,7 @@ class Format:
         sign: the members by which its records are detected; None if only its name or an extension tells.
         extension: of its uploads' keys; empty if it is known by its records.
         delimiter: of a table's fields, unless the header has another.
+        content_type: of a table's result files.
         describe: returns a record as JSON on one line, where no writer does.
         names: the names of the result files for an upload's key.
     """
@@ -43,6 +44,7 @@ class Format:
     sign: Sign | None = None
     extension: str = ""
     delimiter: bytes = b""
+    content_type: str = ""
     describe: Callable[[bytes], bytes] = one_line
     names: Callable[[str], FileNames] = lambda _: FileNames()
 
@@ -64,8 +66,8 @@ FORMATS = {
         Sign("modelInput"),
         names=lambda key: FileNames(output=output_name(key)),
     ),
-    "csv": Format(extension=".csv", delimiter=b","),
-    "tsv": Format(extension=".tsv", delimiter=b"\t"),
+    "csv": Format(extension=".csv", delimiter=b",", content_type="text/csv; charset=utf-8"),
+    "tsv": Format(extension=".tsv", delimiter=b"\t", content_type="text/tab-separated-values; charset=utf-8"),
     "text": Format(
         TextReader,
         extension=".txt",
@@ -77,7 +79,9 @@ FORMATS = {
 DELIMITERS = {name: known.delimiter for name, known in FORMATS.items() if known.delimiter}
 """Formats whose records are rows."""
 ARRAYS = frozenset(name for name, known in FORMATS.items() if not known.extension)
-"""Formats whose records may be the elements of an array."""
+"""Formats whose records are JSON, and may be the elements of an array."""
+TEXTS = frozenset(name for name in FORMATS if name not in ARRAYS and name not in DELIMITERS)
+"""Formats whose records are lines of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ def reader_of(form: Form, target: Target) -> Reader:
     Raises:
         UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not determine what to send.
     """
-    if target.system and form.format in {*DELIMITERS, "text"} and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+    if target.system and form.format not in ARRAYS and target.task not in {Task.GENERATION, Task.UNKNOWN}:
         raise UploadRefused("bad_options", f"system: {target.model} is a model for {target.task} and takes none.")
     if form.format != "native" and target.defaults:
         target = replace(target, defaults=convert_defaults(target))
@@ -165,7 +169,7 @@ def file_names(form: Form, upload_key: str) -> FileNames:
     """Names, content types and beginnings of a job's result files."""
     if form.format in DELIMITERS:
         columns = form.columns
-        kind = "text/csv; charset=utf-8" if form.format == "csv" else "text/tab-separated-values; charset=utf-8"
+        kind = FORMATS[form.format].content_type
         return FileNames(
             output=f"output.{form.format}",
             output_type=kind,

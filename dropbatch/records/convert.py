@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
 from dropbatch.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
-from dropbatch.formats.registry import DELIMITERS
+from dropbatch.formats.registry import DELIMITERS, TEXTS
 from dropbatch.records.batch_limits import max_records
 from dropbatch.records.cut import MAX_BLANK_BYTES, Cut, beginning_of, excerpt_json, located, too_large, validate_record
 from dropbatch.records.detect_form import whole_members
@@ -21,7 +21,7 @@ from dropbatch.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, Un
 from dropbatch.records.plan import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import msgspec
 
@@ -175,7 +175,7 @@ def _records(
     plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
 ) -> Iterator[_Record | Checkpoint]:
     """The records, and places after windows of blank lines."""
-    judge = _JUDGES.get(plan.format, validate_json)
+    judge = validate_row if plan.format in DELIMITERS else validate_line if plan.format in TEXTS else validate_json
     place = start
     for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []
@@ -200,7 +200,7 @@ def _records(
 
 def _kept(plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord) -> bytes:
     """What is kept of a record that is too large: the members, or a row's fields, that are whole in its beginning."""
-    if fault.code != "too_large" or plan.format == "text":
+    if fault.code != "too_large" or plan.format in TEXTS:
         return b""
     if plan.format not in DELIMITERS:
         return whole_members(beginning_of(raw))
@@ -255,11 +255,3 @@ def validate_line(raw: bytes | OverlongRecord, line: int | None) -> bytes | Unse
     if isinstance(raw, OverlongRecord):
         return too_large(len(raw), line, excerpt_json(raw.beginning)) if raw.beginning else None
     return raw.removesuffix(b"\r") if raw.strip(_LINE_SPACE) else None
-
-
-_JUDGES: dict[str, Callable[[bytes | OverlongRecord, int | None], bytes | UnsendableRecord | None]] = {
-    "csv": validate_row,
-    "tsv": validate_row,
-    "text": validate_line,
-}
-"""Formats whose records are not JSON objects."""

@@ -27,10 +27,11 @@ from hypothesis.stateful import (
 )
 
 import functions.poll.handler
+from dropbatch.names import FINAL_JOB_STATES
 from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
-from shared.models import Isolation, Job
+from shared.models import BatchState, Isolation, Job
 from tests.support.aws.resources import QUEUES
 from tests.support.fault_table import note
 from tests.support.journeys.deaths import Boundaries, mortal_world
@@ -40,7 +41,7 @@ OF_STAGING = {"staging", "due_at", "work", "claims"}
 """What changes in a job that is over: its staged objects are deleted."""
 OF_STAGING = {"staging", "due_at", "work", "claims"}
 """What changes in a job that is over, as its staged objects are deleted."""
-FINAL = {"done", "halved", "completed", "failed", "cancelled"}
+FINAL = {BatchState.DONE, BatchState.HALVED, *FINAL_JOB_STATES}
 
 FAULTS = {
     "model without capacity": Fault(kind="3040", on="submit"),

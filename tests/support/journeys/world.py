@@ -25,6 +25,7 @@ from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
 import functions.submit.handler
+from dropbatch.names import FINAL_JOB_STATES
 from local.template import template
 from shared import bootstrap as composition
 from shared.pacing.wakes import Wakes
@@ -264,7 +265,7 @@ class World:
     def all_over(self) -> bool:
         """Whether there are jobs, and all of them are final."""
         jobs = [item for item in self.items() if item["sk"]["S"] == "META"]
-        return bool(jobs) and all(job["state"]["S"] in {"completed", "failed", "cancelled"} for job in jobs)
+        return bool(jobs) and all(job["state"]["S"] in FINAL_JOB_STATES for job in jobs)
 
     def open_items(self) -> list[dict[str, Any]]:
         """The jobs and batches that are not over: those of which more is due than the deletion of what they staged."""

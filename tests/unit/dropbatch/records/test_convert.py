@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import BatchFacts
-from dropbatch.formats.registry import Form, describer_of, reader_of, target_of, writer_of
+from dropbatch.formats.registry import ARRAYS, Form, describer_of, reader_of, target_of, writer_of
 from dropbatch.records.convert import cut_converted
 from dropbatch.records.index import record_spans
 from dropbatch.records.plan import Checkpoint, SplitPlan
@@ -145,7 +145,7 @@ lines = st.one_of(
 )
 
 
-@pytest.mark.parametrize("format_", ["openai", "bedrock", "native"])
+@pytest.mark.parametrize("format_", sorted(ARRAYS))
 @examples(60)
 @given(upload=st.lists(lines, max_size=9), size=sizes, block=st.integers(1, 60), crlf=st.booleans())
 def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, crlf):
