@@ -273,7 +273,8 @@ def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
 
     done = command.run("get", "a.jsonl", "-o", tmp_path, "--merged", "--json")
 
-    assert done.json()[-1] == {"path": str(tmp_path / "output.merged.jsonl"), "replaced": 1, "retries": 1}
+    path = str(tmp_path / "output.merged.jsonl")
+    assert done.json()[-1] == {"path": path, "replaced": 1, "retries": 1, "skipped": []}
     merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
     assert [(line["id"], line["success"]) for line in merged] == [(0, False), (1, True)]
 
