@@ -141,7 +141,10 @@ class Job:
             UsageError: pyarrow is not installed.
             Error: a record has several vectors.
         """
-        return self._batches().read_all()
+        from dropbatch.columns import record_batches, source_of
+        from dropbatch.downloads import blocks_of
+
+        return record_batches(source_of(self.manifest(), lambda entry: blocks_of(self, entry))).read_all()
 
     def to_pandas(self) -> Any:  # noqa: ANN401
         """The same as a pandas DataFrame."""
@@ -152,14 +155,6 @@ class Job:
         import polars as pl
 
         return pl.from_arrow(self.to_arrow())
-
-    def _batches(self) -> Any:  # noqa: ANN401
-        from dropbatch.downloads import blocks_of
-        from dropbatch.exports import record_batches
-
-        manifest = self.manifest()
-        files = {file["kind"]: blocks_of(self, file) for file in manifest["files"]}
-        return record_batches(files.get("output", ()), files.get("errors", ()), manifest["format"] or "native")
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job. Answers that have arrived are kept.

@@ -49,12 +49,12 @@ def get(
 ) -> None:
     """Download a finished job's files. Resumes an interrupted download."""
     from dropbatch.downloads import writing
-    from dropbatch.exports import export_folder, pyarrow
+    from dropbatch.exports import check_exports, export_folder
 
     found = context.job(job)
     target = folder or Path(found.id)
     if kinds:
-        pyarrow()  # Say what is missing before anything is downloaded.
+        check_exports(found, kinds)
     files = [EXPORTS[kind] for kind in kinds]
     get_files(found, target, beside=files, merged=merged, force=force, as_json=as_json)
     for kind in kinds:

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dropbatch import exports
+from dropbatch import columns
+from dropbatch.columns import Source, record_batches
 from dropbatch.errors import Error, UsageError
-from dropbatch.exports import export, record_batches
-
-NOTHING = ()
+from dropbatch.exports import export
 
 
 def native(id_, vector=None, reference=None, code="inference_failed"):
@@ -31,8 +30,12 @@ def lines(*records):
     return "".join(json.dumps(one) + "\n" for one in records).encode()
 
 
+def source(output, errors=b"", format_="native"):
+    return Source(lambda: [output], lambda: [errors], format_)
+
+
 def table_of(output, errors=b"", format_="native"):
-    return record_batches([output], [errors], format_).read_all()
+    return record_batches(source(output, errors, format_)).read_all()
 
 
 THREE = lines(native(0, [1, 0.25, 2.5], "a"), native(1, None, 7), native(2, [4, 5, 6]))
@@ -55,18 +58,18 @@ VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
 @given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
 def test_both_readers_agree(vectors, size):
     output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
-    blocks = [output[at : at + size] for at in range(0, len(output), size)]
-    expected = record_batches([output], NOTHING, "native").read_all().to_pylist()
+    split = Source(lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native")
+    expected = table_of(output).to_pylist()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exports, "JSON_BLOCK_BYTES", 200)
-        assert record_batches(blocks, NOTHING, "native").read_all().to_pylist() == expected
-        patch.setattr(exports, "_read_vectors", lambda *_: None)
-        assert record_batches(blocks, NOTHING, "native").read_all().to_pylist() == expected
+        patch.setattr(columns, "JSON_BLOCK_BYTES", 200)
+        assert record_batches(split).read_all().to_pylist() == expected
+        patch.setattr(columns, "_read_vectors", lambda *_: None)
+        assert record_batches(split).read_all().to_pylist() == expected
 
 
 def test_usual_embeddings_take_fast_path(monkeypatch):
-    monkeypatch.setattr(exports, "_batch", None)
+    monkeypatch.setattr(columns, "_batch", None)
 
     assert table_of(THREE.replace(b"7", b'"7"')).num_rows == 3
 
@@ -131,7 +134,7 @@ def test_several_vectors_are_refused():
 
 
 def exported(kind, folder, output=THREE):
-    return export(kind, record_batches([output], NOTHING, "native"), folder, "@cf/baai/bge-m3")
+    return export(kind, source(output), folder, "@cf/baai/bge-m3")
 
 
 def test_parquet_and_arrow_hold_columns(tmp_path):
@@ -179,3 +182,19 @@ def test_answers_that_are_no_embeddings_are_refused(kind, tmp_path):
     with pytest.raises(UsageError, match="no embeddings"):
         exported(kind, tmp_path, output)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", ["native", "openai"])
+def test_first_answer_decides_however_late(format_, monkeypatch):
+    monkeypatch.setattr(columns, "CHUNK_RECORDS", 4)
+    monkeypatch.setattr(columns, "JSON_BLOCK_BYTES", 100)
+    failed = [native(at) for at in range(20)]
+    errors = lines(*failed)
+    good = native(20, [1, 2])
+    if format_ == "openai":
+        failed = [{"custom_id": None, "response": None, "error": {"code": "x", "message": ""}}] * 20
+        good = BODIES["openai"]
+
+    table = table_of(lines(*failed, good), errors, format_)
+
+    assert table.column("embedding").to_pylist() == [*[None] * 20, [1.0, 2.0]]
