@@ -152,7 +152,7 @@ def keep_options(services: Services, job: Job, options: Options) -> None:
 
 
 def pinned_options(services: Services, job: Job) -> Options:
-    """A job's options; empty for a job that is older than options.
+    """A job's options, from its `options.json`; empty if somebody deleted that.
 
     Raises:
         StorageError: S3 failed.

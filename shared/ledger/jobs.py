@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.names import JobState
-from shared.aws.attribute_values import attribute, attributes, read
+from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
+from shared.errors import UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
-from shared.models import DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
+from shared.models import SCHEMA, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +22,14 @@ class Jobs(Table):
     """Jobs of the one table."""
 
     def job(self, job_id: str) -> Job | None:
-        """One job, read consistently."""
+        """One job, read consistently.
+
+        Raises:
+            UnreadableItemError: the item does not match its schema, or another version of the schema wrote it.
+        """
         item = self.get(job_key(job_id))
+        if item and (work := plain(item.get("work", attribute("")))) and work not in set(DueKind):
+            raise UnreadableItemError(f"job {job_id}: its work is {work}, of another schema than {SCHEMA}")
         return read(item, Job) if item else None
 
     def models_of(self, job_ids: Sequence[str]) -> dict[str, str]:

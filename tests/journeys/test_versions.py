@@ -8,7 +8,7 @@ from shared.aws.attribute_values import attributes, read
 from shared.aws.queues import PollMessage, SplitMessage, SubmitMessage, decode_message
 from shared.errors import UnreadableItemError
 from shared.models import SCHEMA, Batch, DueKind
-from tests.support.doubles.ledger_items import BATCH
+from tests.support.doubles.ledger_items import BATCH, JOB
 
 M2M = "@cf/meta/m2m100-1.2b"
 OTHERS = ["v0", "v2"]
@@ -67,3 +67,16 @@ def test_batch_of_another_schema_is_unreadable(schema):
 
     with pytest.raises(UnreadableItemError):
         read(item, Batch)
+
+
+@pytest.mark.parametrize("schema", OTHERS)
+def test_job_of_another_schema_is_unreadable(world, schema):
+    """One that a message or a batch names, not the index."""
+    ledger = functions.poll.handler.services().ledger
+    key = {"pk": {"S": f"JOB#{JOB.job_id}"}, "sk": {"S": "META"}}
+    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{SCHEMA}#work"}})
+    assert ledger.job(JOB.job_id) == JOB
+    world.dynamodb.put_item(TableName="ledger", Item={**key, **attributes(JOB), "work": {"S": f"{schema}#work"}})
+
+    with pytest.raises(UnreadableItemError, match=f"{schema}#work"):
+        ledger.job(JOB.job_id)
