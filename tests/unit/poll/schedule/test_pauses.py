@@ -1,0 +1,144 @@
+"""When a tick ends a pause that no batch would end, and when it counts one for its alarm."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll.schedule import pauses
+from functions.poll.schedule.pauses import METRIC_OF_REASON, SOON_SECONDS, watch_pause
+from shared.ledger import DueEntry
+from shared.models import DueKind
+from shared.pacing.controls import Pause, PauseReason
+from shared.workers_ai.client import TokenState
+from tests.support.doubles.ledger_items import JOB, T
+
+TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE
+
+
+class Paused:
+    """The services of a tick during a pause; a test says what waits, and what the free call shows."""
+
+    def __init__(self, monkeypatch):
+        self.pause, self.held_since, self.due, self.job = Pause(TOKEN, "nonce", T - 60, T, 60.0), 0.0, {}, JOB
+        self.probe, self.token, self.lifted, self.counted, self.checks = (
+            Pause(OUTAGE, "new", T, T, 1.0),
+            None,
+            [],
+            [],
+            0,
+        )
+        controls = SimpleNamespace
+        self.services = SimpleNamespace(
+            api=None,
+            settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
+            budget=SimpleNamespace(
+                controls=lambda: controls(pause=self.pause, stack=SimpleNamespace(held_since=self.held_since)),
+                claim_probe=lambda pause, now: self.probe,
+                lift=lambda permit, model: self.lifted.append(permit.pause),
+            ),
+            ledger=SimpleNamespace(due=self._due, job=lambda job_id: self.job),
+        )
+        monkeypatch.setattr(pauses, "token_state", self._token_state)
+        monkeypatch.setattr(pauses, "count", self.counted.append)
+
+    def _due(self, work, until, limit):
+        found = [DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until]
+        return found[:limit], None
+
+    def _token_state(self, services, api):
+        self.checks += 1
+        return self.token
+
+    def tick(self, *, submits=False, polls=False):
+        """What a tick does: `over` or `counted`; nothing for a pause that is over by itself."""
+        watch_pause(self.services, T, submits_wait=submits, polls_wait=polls)
+        assert [METRIC_OF_REASON[self.pause.reason]] == self.counted or not self.counted
+        return "over" if self.lifted else "counted" if self.counted else ""
+
+
+@pytest.fixture
+def paused(monkeypatch):
+    return Paused(monkeypatch)
+
+
+@pytest.mark.parametrize(("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")])
+def test_pause_that_ended_by_itself_is_not_counted(paused, until, comes_to):
+    paused.pause = replace(paused.pause, reason=QUOTA, until=until)
+
+    assert paused.tick() == comes_to
+
+
+@pytest.mark.parametrize(
+    ("reason", "submits", "comes_to"),
+    [(OUTAGE, False, "over"), (OUTAGE, True, "counted"), (TOKEN, False, "counted"), (QUOTA, False, "counted")],
+)
+def test_outage_is_over_if_nothing_is_to_be_submitted(paused, reason, submits, comes_to):
+    paused.pause = replace(paused.pause, reason=reason)
+
+    assert paused.tick(submits=submits) == comes_to
+    assert paused.lifted == ([paused.pause] if comes_to == "over" else [])
+
+
+@pytest.mark.parametrize("reason", [TOKEN, QUOTA, OUTAGE])
+@pytest.mark.parametrize(
+    ("token", "claimed", "is_good"),
+    [
+        (TokenState.GOOD, True, True),
+        (TokenState.GOOD, False, False),
+        (TokenState.REFUSED, True, False),
+        (TokenState.UNKNOWN, True, False),
+        (None, True, False),
+    ],
+)
+def test_free_call_ends_pause_of_held_batches(paused, reason, token, claimed, is_good):
+    """A spent quota is not seen by it; the call is made only by who claims the probe."""
+    paused.pause = replace(paused.pause, reason=reason)
+    paused.token, paused.probe = token, paused.probe if claimed else None
+
+    assert paused.tick(submits=True) == ("over" if is_good and reason is not QUOTA else "counted")
+    assert paused.checks == (claimed and reason is not QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("due", "held_since", "account", "calls"),
+    [
+        ({DueKind.SUBMIT: [T + SOON_SECONDS]}, 0.0, JOB.plan.account, 0),
+        ({DueKind.FIRST: [T + SOON_SECONDS]}, 0.0, JOB.plan.account, 0),
+        ({DueKind.SUBMIT: [T + SOON_SECONDS + 1]}, 0.0, JOB.plan.account, 1),
+        ({DueKind.SUBMIT: [T]}, T - 9, JOB.plan.account, 1),
+        ({DueKind.SUBMIT: [T]}, 0.0, "another", 1),
+        ({DueKind.POLL: [T + SOON_SECONDS]}, 0.0, JOB.plan.account, 0),
+        ({DueKind.POLL: [T + SOON_SECONDS]}, T - 9, JOB.plan.account, 0),
+        ({DueKind.POLL: [T + SOON_SECONDS + 1]}, 0.0, JOB.plan.account, 1),
+        ({DueKind.POLL: [T]}, 0.0, "another", 1),
+    ],
+    ids=[
+        "a batch may",
+        "a first one may",
+        "due later",
+        "the stack is paused",
+        "of another account",
+        "a poll may",
+        "a poll may in a paused stack",
+        "polled later",
+        "a poll of another account",
+    ],
+)
+def test_free_call_is_left_to_batches_that_call_soon(paused, due, held_since, account, calls):
+    paused.due, paused.held_since = due, held_since
+    paused.job = replace(JOB, plan=replace(JOB.plan, account=account))
+
+    paused.tick(submits=True, polls=True)
+
+    assert paused.checks == calls
+
+
+@pytest.mark.parametrize(("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)])
+def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
+    """Polls go on during an outage of submits; and the index may say that one is due although none was counted."""
+    paused.pause, paused.due = replace(paused.pause, reason=reason), {DueKind.POLL: [T]}
+
+    paused.tick(submits=True, polls=polls)
+
+    assert paused.checks == calls
