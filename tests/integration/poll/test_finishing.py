@@ -225,6 +225,7 @@ def test_given_up_job_has_lines_up_to_fault(visited):
     assert visited.job.state is JobState.FAILED
     assert listed(visited) == {"output": 2, "errors": 1, "retry": 1}
     assert visited.read("output.jsonl") == 2 * LINE
+    assert (visited.job.staging, visited.job.due_at) == (None, None), "the message says that the answers are kept"
 
 
 def test_given_up_job_without_lines_has_no_file(visited):

@@ -75,6 +75,24 @@ def test_turn_is_leased_while_function_may_run(claims, seconds):
     assert fake.given["lease"] == (NOW, NOW + seconds)
 
 
+@pytest.mark.parametrize(("claims", "wait"), [(0, 2.0), (19, 60.0), (20, None)])
+def test_failed_turn_is_repeated_soon_at_first(claims, wait):
+    """After many it keeps its lease: messages that come again must not use up its tries."""
+    fake = Fake()
+    fake.job = replace(fake.job, claims=claims)
+
+    def fails(_job_id):
+        raise StorageError("no answer")
+
+    fake.last_batch = fails
+
+    assert not fake.run()
+
+    assert ("retry" in fake.calls) is (wait is not None)
+    if wait:
+        assert (fake.job.lease_until, fake.job.due_at, fake.job.claims) == (0.0, NOW + wait, claims)
+
+
 @pytest.mark.parametrize(("claims", "stuck"), [(20, []), (21, ["StuckItems"])])
 def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     counted = []
