@@ -64,7 +64,9 @@ def main() -> None:
         print(f"{records:,} embeddings of {DIMENSIONS} numbers, {size / 1e9:.2f} GB")
         baseline = 0.0
         for kind in KINDS:
-            done = subprocess.run([sys.executable, __file__, kind, name], check=True, capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, "-m", "bench.exports", kind, name], check=True, capture_output=True, text=True
+            )
             found = json.loads(done.stdout)
             baseline = baseline or found["seconds"]
             ratio = found["seconds"] / baseline
