@@ -56,6 +56,13 @@ def default(parameter: str) -> str:
     return defaults()[parameter]
 
 
+def default_variables() -> dict[str, str]:
+    """The functions' own variables that are the default of a parameter."""
+    variables, given = template()["Globals"]["Function"]["Environment"]["Variables"], defaults()
+    named = {name: value["Ref"] for name, value in variables.items() if isinstance(value, dict) and "Ref" in value}
+    return {name: given[one] for name, one in named.items() if one in given and not name.startswith("POWERTOOLS_")}
+
+
 def parse_parameters(text: str) -> dict[str, str]:
     """Parse `Name=value Other="a value"`. A word without a name continues the value, as in rate(1 minute).
 

@@ -17,6 +17,7 @@ from botocore.awsrequest import AWSResponse
 from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
 from functions.submit import submit_batch as send
+from local.template import default_variables
 from shared import bootstrap as composition
 from shared.bootstrap import BUSY_PAUSES, Waits
 from shared.errors import StorageError
@@ -91,6 +92,7 @@ class Kept:
 def begin(black_hole, monkeypatch):
     """Gives the functions' own services, with each AWS service at the black hole; another store if wanted."""
     for name, value in {
+        **default_variables(),
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "eu-west-1",
@@ -105,13 +107,6 @@ def begin(black_hole, monkeypatch):
         "CLOUDFLARE_ACCOUNT_ID": "0" * 32,
         "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
         "WORKERS_AI_BASE_URL": "http://127.0.0.1:1",
-        "DEFAULT_MODEL": "",
-        "MAX_REQUESTS_PER_BATCH": "500",
-        "MAX_BATCH_BYTES": "9500000",
-        "API_CALLS_PER_MINUTE": "200",
-        "BATCH_DEADLINE_HOURS": "24",
-        "AMBIGUOUS_SUBMIT": "resubmit",
-        "STAGING_RETENTION_DAYS": "3",
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(composition, "QUICK_CALLS", Waits(0.5, 0.2, TRIES))

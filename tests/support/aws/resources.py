@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 
-from local.template import default, properties
+from local.template import default_variables, properties
 from tests.support.aws.iam import Permissions, grants
 
 if TYPE_CHECKING:
@@ -116,18 +116,11 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
 def variables(urls: Mapping[str, str]) -> dict[str, str]:
     """The functions' variables, but for the secrets: these resources, and the template's defaults."""
     return {
+        **default_variables(),
         "BUCKET_NAME": BUCKET,
         "TABLE_NAME": TABLE,
         **{f"{name.removesuffix('Queue').upper()}_QUEUE_URL": urls[name] for name in QUEUES if name != "ControlQueue"},
         "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-        "WORKERS_AI_BASE_URL": default("WorkersAiBaseUrl"),
-        "DEFAULT_MODEL": default("DefaultModel"),
-        "MAX_REQUESTS_PER_BATCH": default("MaxRequestsPerBatch"),
-        "MAX_BATCH_BYTES": default("MaxBatchBytes"),
-        "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
-        "BATCH_DEADLINE_HOURS": default("BatchDeadlineHours"),
-        "AMBIGUOUS_SUBMIT": default("AmbiguousSubmit"),
-        "STAGING_RETENTION_DAYS": default("StagingRetentionDays"),
     }
 
 

@@ -3,9 +3,20 @@
 import pytest
 
 from dropbatch.model_catalog import MODEL_ID
+from local.template import default_variables
 from shared.errors import ConfigurationError
 from shared.settings import ENVIRONMENT, read_settings
 
+OPTIONAL = {
+    "TRANSPORT",
+    "AI_GATEWAY_BASE_URL",
+    "AI_GATEWAY_ID",
+    "AI_GATEWAY_TOKEN_SECRET_ARN",
+    "WORKER_URL",
+    "WORKER_SECRET_ARN",
+    "SOURCE_BUCKET_NAME",
+    "SOURCE_PREFIX",
+}
 GOOD = {
     "BUCKET_NAME": "bucket",
     "TABLE_NAME": "table",
@@ -16,24 +27,7 @@ GOOD = {
     "VISIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/visit",
     "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
     "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
-    "WORKERS_AI_BASE_URL": "https://api.cloudflare.com/client/v4",
-    "DEFAULT_MODEL": "",
-    "MAX_REQUESTS_PER_BATCH": "500",
-    "MAX_BATCH_BYTES": "9500000",
-    "API_CALLS_PER_MINUTE": "200",
-    "BATCH_DEADLINE_HOURS": "24",
-    "AMBIGUOUS_SUBMIT": "resubmit",
-    "STAGING_RETENTION_DAYS": "3",
-}
-OPTIONAL = {
-    "TRANSPORT",
-    "AI_GATEWAY_BASE_URL",
-    "AI_GATEWAY_ID",
-    "AI_GATEWAY_TOKEN_SECRET_ARN",
-    "WORKER_URL",
-    "WORKER_SECRET_ARN",
-    "SOURCE_BUCKET_NAME",
-    "SOURCE_PREFIX",
+    **{name: value for name, value in default_variables().items() if name not in OPTIONAL},
 }
 WORKER = {
     "TRANSPORT": "worker",
