@@ -49,6 +49,15 @@ def test_new_item_is_created(table, dynamodb):
     assert table.create(ITEM)
 
 
+def test_new_item_is_told(dynamodb):
+    told = []
+    dynamodb.add_response("put_item", {})
+
+    Table(dynamodb.client, "table", lambda *given: told.append(given)).create(ITEM)
+
+    assert told == [(ITEM, ITEM)]
+
+
 def test_item_that_existed_is_not_its_own(table, dynamodb):
     fails_its_condition(dynamodb, "put_item", tries=1)
 
