@@ -1,4 +1,4 @@
-"""`dropbatch serve` as a process on the local stack: LiteLLM, curl, large uploads in flat memory, a killed server."""
+"""`dropbatch serve` as a process on the local stack: others' programs, large uploads, a killed server."""
 
 import json
 import os
@@ -65,6 +65,11 @@ def test_litellm_runs_its_batches(stack):
         assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {"completed": 3, "listed": 1, "tokens": True}
 
 
+def test_curator_runs_its_batches(stack):
+    with served() as (_, url):
+        assert vendors.run("curator", "curator_serves.py", url, LLAMA) == {"answers": 3}
+
+
 def test_curl_of_openais_guide_runs(stack, tmp_path):
     file = tmp_path / "requests.jsonl"
     (line,) = requests(EMBEDDINGS, {"model": BGE, "input": "hello"})
@@ -91,13 +96,15 @@ def peak_megabytes(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory as Linux shows it")
 def test_large_uploads_take_little_memory(stack, tmp_path):
-    """Four files of 300 MB at the same time, sent by curl; one is read again."""
+    """300 MB by OpenAI's client, then four such files at the same time, sent by curl; one is read again."""
     large = tmp_path / "large.jsonl"
     line = json.dumps(requests(EMBEDDINGS, {"model": BGE, "input": "x" * 900})[0]).encode() + b"\n"
     with large.open("wb") as file:
         while file.tell() < 300 << 20:
             file.write(line * 1_000)
     with served() as (process, url), client(url) as ai:
+        by_client = ai.files.create(file=large, purpose="batch")
+        assert by_client.bytes == large.stat().st_size
         command = ["curl", "-sS", f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{large}"]
         uploads = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
         slowest = 0.0
@@ -112,8 +119,8 @@ def test_large_uploads_take_little_memory(stack, tmp_path):
             assert sum(len(chunk) for chunk in content.iter_bytes()) == large.stat().st_size
         assert peak_megabytes(process) < MAX_MEGABYTES
         assert slowest < 30, "a short request waited for uploads"
-        for one in made:
-            ai.files.delete(one["id"])
+        for file_id in (by_client.id, *(one["id"] for one in made)):
+            ai.files.delete(file_id)
 
 
 def test_killed_server_loses_nothing_that_it_answered(stack):
