@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
 from dropbatch import names as keys
+from dropbatch.errors import NotPermitted, UsageError
 from dropbatch.jobs import find_job, history
-from dropbatch.options import metadata_of
-from dropbatch.sources import open_source
+from dropbatch.options import metadata_of, options_keys
+from dropbatch.sources import CHUNK_BYTES, open_source, stream_of
 from dropbatch.stack import find_stack
 from dropbatch.uploads import upload, upload_key
 
@@ -46,6 +48,7 @@ class Client:
         *,
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
+        check: bool = True,
         **options: object,
     ) -> Job:
         """Upload requests; the stack makes a job of them within seconds.
@@ -54,6 +57,7 @@ class Client:
             source: a path, a binary file, an iterable of dicts, or a frame of pandas, polars or pyarrow.
             name: the path under `inbox/`; if it ends in a slash, the folder. The file's name if not given.
             progress: called with each number of bytes sent.
+            check: check the options and the first 12 MB before anything is sent, by the rules of the stack.
             options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
 
         Returns:
@@ -61,9 +65,10 @@ class Client:
 
         Raises:
             UsageError: the source, the name or an option is wrong.
+            UploadRefused: the stack would refuse the upload.
             NotPermitted: AWS denied the upload.
         """
-        return self._upload(keys.INBOX, source, name, progress, options)
+        return self._upload(keys.INBOX, source, name, progress, options, check=check)
 
     def validate(self, source: object, *, name: str | None = None, **options: object) -> dict[str, Any]:
         """Check requests as the stack reads them; nothing is sent to Workers AI. Waits for the report.
@@ -90,13 +95,41 @@ class Client:
         name: str | None,
         progress: Callable[[int], None],
         options: Mapping[str, object],
+        *,
+        check: bool = False,
     ) -> Job:
         opened = open_source(source)
         with nullcontext() if opened.stream is source else opened.stream:
             key = upload_key(name, opened.name, folder)
             given = {one: value for one, value in options.items() if value is not None}
             metadata = metadata_of({**opened.options, **given})
-            return upload(self.stack, opened.stream, key, metadata, progress).job(self.stack)
+            stream = self._checked(opened.stream, key, metadata) if check else opened.stream
+            return upload(self.stack, stream, key, metadata, progress).job(self.stack)
+
+    def _checked(self, stream: BinaryIO, key: str, metadata: Mapping[str, str]) -> BinaryIO:
+        """The stream, after its beginning was read and checked."""
+        from dropbatch.check import check_beginning
+
+        blocks, read, errors = iter(lambda: stream.read(CHUNK_BYTES), b""), list[bytes](), list[UsageError]()
+
+        def kept() -> Iterator[bytes]:
+            try:
+                for block in blocks:
+                    read.append(block)
+                    yield block
+            except UsageError as error:  # Of the source: the check would take it for one of its own.
+                errors.append(error)
+                raise
+
+        try:
+            folder_options = next(filter(None, map(self.stack.read, options_keys(key, keys.INBOX))), None)
+        except NotPermitted:
+            folder_options = None
+        default = self.stack.default_model
+        check_beginning(kept(), keys.upload_path(key), metadata, folder_options=folder_options, default_model=default)
+        if errors:
+            raise errors[0]
+        return stream_of(chain(read, blocks))
 
     def job(self, name: str) -> Job:
         """The job with an id, or the newest of an upload's path, or the job of a result's key.

@@ -58,6 +58,8 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
     if hasattr(source, "read"):
         name = getattr(source, "name", None)
         given = Path(name).name if isinstance(name, str) else ""
+        if given == "<stdin>":
+            return Source(_unnamed("", "stdin-"), source)  # type: ignore[arg-type]
         return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), source)  # type: ignore[arg-type]
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
         raise UsageError(

@@ -27,6 +27,7 @@ class Stack:
         outputs: the stack's outputs by name.
         client: creates a client of a service.
         is_local: whether `make up` runs it on this machine.
+        default_model: of uploads that name none; empty if it has none, None if it is not known.
     """
 
     name: str
@@ -34,24 +35,30 @@ class Stack:
     outputs: dict[str, str]
     client: Any = field(repr=False)
     is_local: bool = False
+    default_model: str | None = None
 
     @cached_property
     def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
         """An S3 client."""
         return self.client("s3")
 
-    def read_json(self, key: str) -> dict[str, Any] | None:
-        """A JSON object of the bucket; None if it does not exist."""
+    def read(self, key: str) -> bytes | None:
+        """An object of the bucket; None if it does not exist."""
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                body = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+                body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
             except ClientError as error:
                 if aws.is_missing(self.s3, self.bucket, key, error):
                     return None
                 raise
-        found: dict[str, Any] = json.loads(body)
+        return body
+
+    def read_json(self, key: str) -> dict[str, Any] | None:
+        """A JSON object of the bucket; None if it does not exist."""
+        body = self.read(key)
+        found: dict[str, Any] | None = json.loads(body) if body is not None else None
         return found
 
 
@@ -69,13 +76,15 @@ def find_stack(name: str, *, local: bool = False, region: str | None = None, pro
     """
     with aws.explained():
         client, name = _local_client() if local else (aws.session(region=region, profile=profile), name)
-        outputs = _outputs(client, name)
+        described = _describe(client, name)
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", [])}
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
-    return Stack(name, outputs["BucketName"], outputs, client, is_local=local)
+    parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", [])}
+    return Stack(name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"))
 
 
-def _outputs(client: Any, name: str) -> dict[str, str]:  # noqa: ANN401
+def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
     from botocore.exceptions import ClientError
 
     try:
@@ -86,7 +95,8 @@ def _outputs(client: Any, name: str) -> dict[str, str]:  # noqa: ANN401
                 f'There is no stack "{name}" in this account and region. Name it with --stack or DROPBATCH_STACK.',
             ) from error
         raise
-    return {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", [])}
+    described: dict[str, Any] = found
+    return described
 
 
 def _local_client() -> tuple[Any, str]:

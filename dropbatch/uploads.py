@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import os
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch import aws
@@ -21,6 +23,8 @@ PART_BYTES = 16 << 20
 """Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""
 MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
+ABORT_SECONDS = 0.5
+"""Seconds to wait until a broken upload is aborted; the bucket's lifecycle removes what is left of it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
         UsageError: a segment begins with `_` or `.`, so the key would be no upload.
     """
     path = own if name is None else name + own if name.endswith("/") else name
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another with name."
+        ) from None
     key = folder + path.removeprefix(folder).lstrip("/")
     if not keys.is_upload(key):
         raise UsageError(
@@ -135,33 +145,61 @@ def _in_parts(
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
     s3 = stack.s3
-    upload_id = s3.create_multipart_upload(**place, Metadata=dict(metadata))["UploadId"]
+    place |= {"UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata))["UploadId"]}
 
     def send(number: int, body: bytes) -> dict[str, Any]:
-        etag = s3.upload_part(**place, UploadId=upload_id, PartNumber=number, Body=body)["ETag"]
+        etag = s3.upload_part(**place, PartNumber=number, Body=body)["ETag"]
         progress(len(body))
         return {"PartNumber": number, "ETag": etag}
 
-    threads = ThreadPoolExecutor(PARTS_AT_ONCE)
-    done: list[dict[str, Any]] = []
-    running: set[Future[dict[str, Any]]] = set()
     try:
-        for number, body in _numbered(part, stream, place["Key"]):
-            running.add(threads.submit(send, number, body))
-            if len(running) == PARTS_AT_ONCE:
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                done += [one.result() for one in ended]
-        done += [one.result() for one in running]
+        done = _at_once(send, _numbered(part, stream, place["Key"]))
         done.sort(key=lambda one: int(one["PartNumber"]))
-        answer: dict[str, Any] = s3.complete_multipart_upload(
-            **place, UploadId=upload_id, MultipartUpload={"Parts": done}
-        )
+        answer: dict[str, Any] = s3.complete_multipart_upload(**place, MultipartUpload={"Parts": done})
     except BaseException:
-        threads.shutdown(wait=False, cancel_futures=True)
-        s3.abort_multipart_upload(**place, UploadId=upload_id)
+        abort = Thread(target=s3.abort_multipart_upload, kwargs=place, daemon=True)
+        abort.start()
+        abort.join(ABORT_SECONDS)
         raise
-    threads.shutdown()
     return answer
+
+
+def _at_once(send: Callable[[int, bytes], dict[str, Any]], parts: Iterator[tuple[int, bytes]]) -> list[dict[str, Any]]:
+    """Send several parts at once, on threads for which an interrupted program does not wait.
+
+    An executor's threads would be waited for: a stalled connection holds one for minutes.
+    """
+    queue: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
+    room = Semaphore(PARTS_AT_ONCE)
+    done: list[dict[str, Any]] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        while one := queue.get():
+            try:
+                done.append(send(*one))
+            except Exception as error:  # noqa: BLE001 - raised by the caller's thread
+                errors.append(error)
+            finally:
+                room.release()
+
+    workers = [Thread(target=work, daemon=True) for _ in range(PARTS_AT_ONCE)]
+    for worker in workers:
+        worker.start()
+    try:
+        for one in parts:
+            room.acquire()
+            if errors:
+                break
+            queue.put(one)
+    finally:
+        for _ in workers:
+            queue.put(None)
+    for worker in workers:
+        worker.join()
+    if errors:
+        raise errors[0]
+    return done
 
 
 def _numbered(part: bytes, stream: BinaryIO, key: str) -> Iterator[tuple[int, bytes]]:

@@ -89,9 +89,10 @@ def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):
 
 
 def test_options_beyond_ascii_arrive(command, tmp_path):
-    command.run("put", file(tmp_path), "--template", "Résumé: {text}", "-o", "max_cost=1")
+    table = file(tmp_path, "text\nx\n", "july.csv")
+    command.run("put", table, "--template", "Résumé: {text}", "-o", "max_cost=1")
 
-    metadata = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.jsonl")["Metadata"]
+    metadata = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.csv")["Metadata"]
     assert metadata == {"template": "=?utf-8?b?UsOpc3Vtw6k6IHt0ZXh0fQ==?=", "max-cost": "1"}
 
 

@@ -1,0 +1,189 @@
+"""`put`: what is uploaded of files, folders, frames and names, and what is refused before it is sent."""
+
+import gzip
+import json
+import os
+import sys
+from io import BytesIO
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.support.aws.resources import BUCKET, client
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+M2M = "@cf/meta/m2m100-1.2b"
+GOOD = '{"text":"x","target_lang":"es"}\n'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    top = tmp_path / "reviews"
+    (top / "july/_old").mkdir(parents=True)
+    (top / ".git").mkdir()
+    for name in ("a.jsonl", "july/b.jsonl", "july/.hidden", "july/_options.json", "july/_old/c.jsonl", ".git/config"):
+        (top / name).write_text(GOOD)
+    return top
+
+
+def test_put_of_folder_keeps_its_paths(command, folder):
+    done = command.run("put", folder, "--name", "mine/", "--model", M2M)
+
+    assert done.code == 0
+    assert command.world.objects("inbox/") == ["inbox/mine/reviews/a.jsonl", "inbox/mine/reviews/july/b.jsonl"]
+    assert sorted(line.removeprefix(f"left out: {folder}/") for line in done.err.splitlines()) == [
+        ".git",
+        "july/.hidden",
+        "july/_old",
+        "july/_options.json",
+    ]
+
+
+def test_name_of_folder_ends_in_slash(command, folder):
+    done = command.run("put", folder, "--name", "mine", "--model", M2M)
+
+    assert (done.code, "slash" in done.err) == (2, True)
+
+
+def test_job_id_is_printed_without_wait(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    (said,) = command.run("put", tmp_path / "a.jsonl", "--model", M2M, "--json").json()
+
+    command.settle()
+    assert command.world.manifest()["job_id"] == said["job_id"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_put_of_columns_is_table(command, tmp_path, suffix):
+    table = pa.table({"text": ["one", None, 'a "b", c'], "note": [1, 2, 3]})
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+
+    done = command.run("put", path, "--model", BGE, "--wait")
+
+    assert done.code == 0
+    assert command.world.objects("inbox/") == ["inbox/a.csv"]
+    assert command.world.manifest()["counts"]["total"] == 3
+
+
+@pytest.mark.parametrize(("word", "character"), [(",", ","), (";", ";"), ("|", "|"), ("tab", "\t")])
+def test_delimiter_is_given_by_name(command, tmp_path, word, character):
+    other = ";" if character == "," else ","
+    (tmp_path / "a.csv").write_text(f"text{character}note{other}more\none{character}x\n")
+
+    done = command.run(
+        "put", tmp_path / "a.csv", "--model", BGE, "--delimiter", word, "--template", "{text}", "--wait", "--strict"
+    )
+
+    assert done.code == 0
+    assert command.run("put", tmp_path / "a.csv", "--delimiter", "x").code == 2
+
+
+def test_every_file_is_uploaded_before_any_is_waited_for(command, tmp_path, monkeypatch):
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    for file in files:
+        file.write_text(GOOD)
+    seen = []
+    monkeypatch.setattr(
+        "dropbatch.waiting.time.sleep",
+        lambda seconds: (seen.append(len(command.world.objects("inbox/"))), command._sleep(seconds)),
+    )
+
+    done = command.run("put", *files, "--model", M2M, "--wait")
+
+    assert done.code == 0
+    assert set(seen) == {3}
+
+
+def test_name_that_is_not_utf8_needs_another(command, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")
+    with open(path, "w") as file:  # noqa: PTH123 - as a shell gives it
+        file.write(GOOD)
+
+    done = command.run("put", path, "--model", M2M)
+
+    assert (done.code, "not UTF-8" in done.err) == (2, True)
+    assert command.run("put", path, "--model", M2M, "--name", "café.jsonl").code == 0
+    assert command.world.objects("inbox/") == ["inbox/café.jsonl"]
+
+
+def test_put_of_missing_file_sends_nothing(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    done = command.run("put", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--model", M2M)
+
+    assert (done.code, "b.jsonl does not exist" in done.err) == (2, True)
+    assert command.world.objects("inbox/") == []
+
+
+# ── what the stack would refuse ──────────────────────────────────────────────────────────────────────────────────────
+
+REFUSED = {
+    "prose": ("a.jsonl", b"only prose\n", ["--format", "csv", "--template", "{nothing}"], 2, "nothing"),
+    "zip": ("a.jsonl", b"PK\x03\x04" + bytes(100), [], 1, "unknown_format"),
+    "broken": ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9)[:-20] + b"x" * 12, [], 1, ""),
+    "template": ("a.jsonl", GOOD.encode(), ["--template", "{text}"], 2, "template"),
+    "model": ("a.jsonl", GOOD.encode(), ["--model", "gpt-4"], 2, "gpt-4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_stack_would_refuse_is_not_sent(command, tmp_path, case):
+    name, content, options, code, says = REFUSED[case]
+    (tmp_path / name).write_bytes(content)
+    options = options if "--model" in options else [*options, "--model", M2M]
+
+    done = command.run("put", tmp_path / name, *options)
+
+    assert (done.code, says in done.err) == (code, True)
+    assert command.world.objects("inbox/") == []
+    assert command.run("put", tmp_path / name, *options, "--no-check").code == 0
+    command.settle()
+    assert command.world.manifest()["state"] == "failed"
+
+
+def test_pipe_is_checked_and_sent_whole(command, monkeypatch):
+    class Pipe(BytesIO):
+        name = "<stdin>"
+
+    content = GOOD.encode() * (20 << 20 >> 5)
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Pipe(content)}))
+
+    done = command.run("put", "-", "--model", M2M, "--name", "a.jsonl")
+
+    assert done.code == 0
+    assert command.world.read("inbox/a.jsonl") == content
+
+
+def test_nearest_options_file_counts_in_check(command, tmp_path):
+    (tmp_path / "a.csv").write_text("title,note\nx,y\n")
+    put = ("put", tmp_path / "a.csv", "--model", BGE, "--name")
+    assert command.run(*put, "x/y/").code == 2  # Which column?
+    drop = command.world.s3.put_object
+    drop(Bucket=BUCKET, Key="inbox/x/_options.json", Body=json.dumps({"template": "{title}"}))
+
+    assert command.run(*put, "x/y/").code == 0
+    drop(Bucket=BUCKET, Key="inbox/x/y/_options.json", Body=json.dumps({"tags": {}}))
+    assert command.run(*put, "x/y/").code == 2
+
+
+@pytest.mark.parametrize(("default", "code"), [("", 2), (M2M, 0)])
+def test_default_model_of_stack_counts_in_check(command, tmp_path, default, code):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    described = {
+        "Parameters": {"DefaultModel": {"Type": "String", "Default": default}},
+        "Resources": {"Topic": {"Type": "AWS::SNS::Topic"}},
+        "Outputs": {"BucketName": {"Value": BUCKET}},
+    }
+    client("cloudformation").create_stack(StackName="other", TemplateBody=json.dumps(described))
+
+    done = command.run("put", tmp_path / "a.jsonl", "--stack", "other")
+
+    assert (done.code, bool(command.world.objects("inbox/"))) == (code, code == 0)
+    assert ("No model was named" in done.err) == (code == 2)
