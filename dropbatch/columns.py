@@ -10,6 +10,8 @@ import json
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from dropbatch.errors import Error, NotFound, UsageError
 from dropbatch.formats.answers import vectors_of
 from dropbatch.formats.base import encode, members_of, value_of
@@ -55,6 +57,9 @@ def vector_of(record: Record) -> list[float] | None:
         Error: it has several.
     """
     result = record.result
+    if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
+        members = members_of(result.encode()) if result.startswith("{") else None
+        result = msgspec.json.decode(result) if members and {"shape", "data"} <= members.keys() else None
     if not isinstance(result, dict):
         return None
     if isinstance(result.get("embedding"), dict):  # Gemini's

@@ -123,6 +123,12 @@ def test_failures_come_from_errors_file():
     ]
 
 
+def test_embedding_in_cell_of_table_is_column():
+    output = b'id,answer,error_code,error_message\na,"{""shape"":[1,2],""data"":[[1,2.5]]}",,\n'
+
+    assert table_of(output, format_="csv").column("embedding").to_pylist() == [[1.0, 2.5]]
+
+
 def test_several_vectors_are_refused():
     line = {"id": 0, "external_reference": None, "success": True, "result": {"data": [[1], [2]]}}
 
