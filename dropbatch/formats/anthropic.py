@@ -13,6 +13,7 @@ from dropbatch.formats.base import (
     BadRecordError,
     Converted,
     Json,
+    LineReader,
     RecordFault,
     begins,
     encode,
@@ -27,7 +28,7 @@ from dropbatch.formats.openai import check_model
 from dropbatch.formats.requests import Endpoint, convert_body
 
 if TYPE_CHECKING:
-    from dropbatch.formats.base import BatchFacts, Outcome, Target
+    from dropbatch.formats.base import BatchFacts, Outcome
 
 OTHER_RESULTS = {"expired": b'{"type":"expired"}', "cancelled": b'{"type":"canceled"}'}
 """Codes for which Anthropic has a type of result."""
@@ -43,17 +44,11 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class AnthropicReader:
+class AnthropicReader(LineReader):
     """Turns lines of a batch file into requests."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each line."""
-        return [self._convert(_decode_line(record)) for record in records]
-
-    def _convert(self, line: _Line) -> Converted | RecordFault:
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        line = _decode_line(record)
         try:
             if not begins(line.custom_id, b'"'):
                 raise BadRecordError("custom_id", "It must be a string.")  # noqa: TRY301

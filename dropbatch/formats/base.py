@@ -163,6 +163,20 @@ class Reader(Protocol):
         """
 
 
+class LineReader:
+    """A reader that converts each record by itself; a format's own says how in `_convert`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
+        """One request or fault for each record, in order."""
+        return [self._convert(record) for record in records]
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        raise NotImplementedError
+
+
 class Writer(Protocol):
     """Turns outcomes into lines of result files."""
 

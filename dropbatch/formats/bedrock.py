@@ -13,6 +13,7 @@ from dropbatch.formats.base import (
     REFUSED_CODES,
     BadRecordError,
     Converted,
+    LineReader,
     RecordFault,
     Task,
     begins,
@@ -48,17 +49,11 @@ class _Line(msgspec.Struct, rename={"record_id": "recordId", "model_input": "mod
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class BedrockReader:
+class BedrockReader(LineReader):
     """Turns lines of a batch file into requests."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each line."""
-        return [self._convert(_decode_line(record)) for record in records]
-
-    def _convert(self, line: _Line) -> Converted | RecordFault:
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        line = _decode_line(record)
         is_text = begins(line.record_id, b'"')
         try:
             if not is_text and bytes(line.record_id) != b"null":

@@ -16,6 +16,7 @@ from dropbatch.formats.base import (
     BadRecordError,
     Converted,
     Json,
+    LineReader,
     RecordFault,
     begins,
     encode,
@@ -28,7 +29,7 @@ from dropbatch.formats.gemini_objects import response_object
 from dropbatch.formats.gemini_requests import convert_request
 
 if TYPE_CHECKING:
-    from dropbatch.formats.base import BatchFacts, Outcome, Target
+    from dropbatch.formats.base import BatchFacts, Outcome
 
 _INVALID = (400, "INVALID_ARGUMENT")
 _ERRORS: dict[str, tuple[int, str]] = {
@@ -40,20 +41,14 @@ _INTERNAL = (500, "INTERNAL")
 _RESULT_MEMBERS = frozenset({"request", "response", "status", "processed_time"})
 
 
-class GeminiReader:
+class GeminiReader(LineReader):
     """Turns lines of a batch file into requests."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each line."""
-        return [self._convert(members_of(record) or {}) for record in records]
-
-    def _convert(self, record: dict[str, msgspec.Raw]) -> Converted | RecordFault:
-        reference = reference_of(record)
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        members = members_of(record) or {}
+        reference = reference_of(members)
         try:
-            request = members_of(record.get("request", NULL))
+            request = members_of(members.get("request", NULL))
             if request is None:
                 raise BadRecordError("request", "It must be an object: the request.")  # noqa: TRY301
             converted = convert_request(request, self._target)

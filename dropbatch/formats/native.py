@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.formats.base import NULL, Converted, RecordFault, encode, members_of, one_line
+from dropbatch.formats.base import NULL, Converted, LineReader, encode, members_of, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dropbatch.formats.base import Json, Target
+    from dropbatch.formats.base import Json
 
 
 class _Line(msgspec.Struct):
@@ -21,15 +21,8 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class NativeReader:
-    """Adds the job's defaults to requests of Workers AI."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request for each record; this never finds a fault."""
-        return [self._convert(record) for record in records]
+class NativeReader(LineReader):
+    """Adds the job's defaults to requests of Workers AI; never finds a fault."""
 
     def _convert(self, record: bytes) -> Converted:
         reference = msgspec.Raw(one_line(_decode_line(record).external_reference))

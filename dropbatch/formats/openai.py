@@ -11,6 +11,7 @@ from dropbatch.formats.base import (
     BadRecordError,
     Converted,
     Json,
+    LineReader,
     RecordFault,
     Task,
     begins,
@@ -63,17 +64,11 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class OpenAIReader:
+class OpenAIReader(LineReader):
     """Turns lines of a batch file into requests."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each line."""
-        return [self._convert(_decode_line(record)) for record in records]
-
-    def _convert(self, line: _Line) -> Converted | RecordFault:
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        line = _decode_line(record)
         try:
             body = _checked_body(line)
             check_model(body, self._target, "body")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.base import NULL, Converted, RecordFault, encode, with_defaults
+from dropbatch.formats.base import NULL, Converted, LineReader, RecordFault, encode, with_defaults
 from dropbatch.formats.requests import text_input
 from dropbatch.formats.template import Template
 
@@ -17,7 +17,7 @@ COLUMNS = ("text",)
 _BOM = "\ufeff"
 
 
-class TextReader:
+class TextReader(LineReader):
     """Turns lines into requests."""
 
     def __init__(self, target: Target) -> None:
@@ -26,12 +26,8 @@ class TextReader:
         Raises:
             UploadRefused: `bad_options`: the template names a column other than `text`.
         """
-        self._target = target
+        super().__init__(target)
         self._template = Template(target.template, COLUMNS) if target.template else None
-
-    def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each line."""
-        return [self._convert(record) for record in records]
 
     def _convert(self, record: bytes) -> Converted | RecordFault:
         try:

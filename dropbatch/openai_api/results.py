@@ -50,8 +50,7 @@ class Results:
         batch_id, kind = _known(file_id)
         found = self._batches.result(batch_id, kind)
         shown = batch_object(found.record, found.status, found.manifest)
-        ended_at = next(shown[f"{end}_at"] for end in _ENDS if shown[f"{end}_at"])
-        more = {"purpose": "batch_output", "created_at": ended_at}
+        more = {"purpose": "batch_output", "created_at": shown[f"{shown['status']}_at"]}
         return file_object(file_id, self._size(batch_id, kind), f"{batch_id}_{kind}.jsonl", None, **more)
 
     def blocks(self, file_id: str) -> Iterator[bytes]:
@@ -84,9 +83,6 @@ class Results:
 
     def _measured(self, batch_id: str, kind: str) -> int:
         return sum(len(block) for block in self.blocks(names.result_file(batch_id, kind)))
-
-
-_ENDS = ("completed", "failed", "expired", "cancelled")
 
 
 def _known(file_id: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from dropbatch import names as keys
+from dropbatch.formats.base import REFUSED_CODES
 from dropbatch.names import JobState
 from dropbatch.records.index import build_body, record_spans
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
@@ -37,10 +38,7 @@ RETRY_SECONDS = (20.0, 120.0)
 MAX_RETRIES = len(RETRY_SECONDS)
 
 METRIC_OF_CODE = {
-    **dict.fromkeys(
-        ("invalid_json", "not_an_object", "invalid_utf8", "too_large", "bad_record", "mismatched_model"),
-        "RecordsUnreadable",
-    ),
+    **dict.fromkeys(REFUSED_CODES - {"rejected"}, "RecordsUnreadable"),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
 """The metric that counts failed records with a code: the file's fault, the API's answer, or (all others) no answer."""
