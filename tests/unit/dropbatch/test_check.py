@@ -32,7 +32,7 @@ def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **op
     [
         (b"prose", "a.jsonl", "unknown_format"),
         (b"PAR1" + bytes(100), "a.parquet", "unknown_format"),
-        (gzip.compress(LINE * 900)[:-20], "a.gz", "broken_archive"),
+        (gzip.compress(LINE * 900, mtime=0)[:-20], "a.gz", "broken_archive"),
         (b'[{"text":"x"},{"text":"y"}', "a.json", "broken_document"),
         (b'text\none\n"two', "a.csv", "broken_document"),
     ],
