@@ -6,9 +6,10 @@ from math import inf
 import pytest
 
 from functions.poll.batch import collect, poll_batch
-from functions.poll.schedule import advance_job, control, sweep, tick
+from functions.poll.schedule import advance_job, sweep, tick
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
+from shared import job_control
 from shared.pacing.budget import Budget
 from shared.pacing.wakes import Wakes
 from tests.simulation import backlog, year
@@ -78,8 +79,8 @@ def is_over_soon_after_run():
 
 def test_a_run_that_releases_nothing_leaves_the_job_waiting(monkeypatch):
     assert is_over_soon_after_run() == (True, [])
-    real = control.controlled
-    monkeypatch.setattr(control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0))
+    real = job_control.controlled
+    monkeypatch.setattr(job_control, "controlled", lambda *given: replace(real(*given), resumed_at=0.0))
 
     assert is_over_soon_after_run()[0] is False
 

@@ -66,7 +66,9 @@ def test_put_of_pipe_uploads_what_it_gives(server, shell, command):
 def test_put_reads_pipe_that_is_slow(server, shell):
     ended = shell(f"(printf '%s' '{GOOD}'; sleep 1; printf '%s' '{GOOD}') | {DROPBATCH} put - --name a.jsonl {M2M}")
 
-    assert ended.wait(180) == 0
+    ended.communicate(timeout=180)
+
+    assert ended.returncode == 0
     assert server.objects == {"inbox/a.jsonl": (GOOD * 2).encode()}
 
 
@@ -94,8 +96,8 @@ def test_ctrl_c_on_stalled_connection_ends_within_2_seconds(server, shell, tmp_p
     (tmp_path / "b.jsonl").write_text(GOOD * (size // len(GOOD) + 1))
     server.stalls = {"inbox/b.jsonl"}
 
-    # On a machine that does other work too, one of a few.
-    assert any(interrupted(server, shell) < MAX_INTERRUPT_SECONDS for _ in range(4))
+    # On a machine that does other work too, one of two.
+    assert any(interrupted(server, shell) < MAX_INTERRUPT_SECONDS for _ in range(2))
 
 
 def test_reader_that_closes_pipe_is_no_error(server, shell, tmp_path):
