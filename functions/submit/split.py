@@ -81,7 +81,7 @@ def split(turn: Turn) -> None:
         return
     logger.info("upload read to its end", job_id=job.job_id, records=total)
     services.left.cover(job.job_id)  # Its batches' answers, or the message below, bring the first visit.
-    if error is not None or job.cancelled or not staged.is_sent:
+    if not staged.is_sent:
         services.queues.send(AdvanceMessage(job.job_id))  # No answer will, and a tick may be a minute away.
 
 
@@ -116,7 +116,7 @@ class Staged:
     Attributes:
         place: where the turn ended.
         is_read: whether the upload was read to its end.
-        is_sent: whether any batch is to be submitted.
+        is_sent: whether any batch is to be submitted; not for a job that was stopped.
         has_endings: whether a sweep ends batches that are not.
     """
 

@@ -97,15 +97,28 @@ def test_cancelled_job_ends_where_it_is():
     assert "status" not in fake.calls
 
 
-def test_job_cancelled_while_split_ends():
+@pytest.mark.parametrize(
+    ("changes", "error"), [({"control": OVER}, None), ({"error": BROKEN}, BROKEN)], ids=["cancelled", "failed"]
+)
+def test_job_stopped_while_split_ends(changes, error):
     fake = Fake()
-    fake.update_leased_job = lambda job, changes: replace(job, control=OVER)
+    fake.update_leased_job = lambda job, _changes: replace(job, **changes)
 
     assert fake.run()
 
-    assert fake.given["end"] == (1, None, False)
-    assert fake.messages == ["00000000"]
+    assert fake.given["end"] == (1, error, False)
+    assert (fake.messages, fake.visits) == (["00000000"], ["job"])
     assert "release" not in fake.calls
+
+
+def test_run_that_is_replaced_sends_no_visit():
+    fake = Fake()
+    fake.job = replace(fake.job, error=BROKEN)
+    fake.end_split = lambda *_given, **_more: None
+
+    assert fake.run()
+
+    assert fake.visits == []
 
 
 def test_broken_upload_ends_after_batches_before(monkeypatch):
