@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
+from shared.aws.queues import MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.models import (
     CANCEL,
@@ -23,7 +23,7 @@ from shared.models import (
 from shared.pacing.controls import Denied, Pause, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
-from tests.support.doubles.submitting import BODY, Submitting
+from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
 
 DUE = replace(READY, body_size=len(BODY))
 ACCEPTED = (Submission("earlier", 1, T - 900),)
@@ -130,6 +130,22 @@ def test_batch_with_expired_lease_is_sent(begin):
 
     assert len(at.posts) == 1
     assert at.batch.unknowable == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "reading", "wait"),
+    [(None, 0, FIRST_ASK), (FIRST_ASK + 1, 0, FIRST_ASK), (20.0, 0, 20.0), (20.0, 5, 15.0), (3.0, 5, 0.0)],
+    ids=["no deadline", "a later one", "an earlier one", "when it is sent", "over when it is sent"],
+)
+def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wait):
+    at = begin(deadline_at=None if left is None else T + left)
+    real = at.ledger.job
+    monkeypatch.setattr(at.ledger, "job", lambda job_id: (real(job_id), at.pass_time(reading))[0])
+
+    at.run()
+
+    assert at.messages == [(PollMessage(((JOB.job_id, at.number),)), wait)]
+    assert at.batch.due_at == T + reading + wait + POLL_GRACE_SECONDS
 
 
 # ── what is left alone ───────────────────────────────────────────────────────────────────────────────────────────────

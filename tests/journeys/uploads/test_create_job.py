@@ -10,6 +10,7 @@ from dropbatch import names as keys
 from dropbatch.names import JobState
 from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
+from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -85,6 +86,24 @@ def test_event_of_finished_job_makes_no_second(services, put, world, key, last):
     services.store.put(keys.result(job.upload.key, job.job_id, last), b"{}")
 
     assert create_job(services, event) is None
+
+
+def test_job_whose_creation_was_not_answered_is_due_soon(services, put, monkeypatch):
+    monkeypatch.setattr("functions.submit.create_job.retry_seconds", lambda claims: 2.0 * (claims + 1))
+    real = type(services.ledger).create_job
+    created = []
+
+    def unanswered(at, job):
+        created.append(real(at, job))
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(type(services.ledger), "create_job", unanswered)
+
+    with pytest.raises(StorageError):
+        create_job(services, put())
+
+    (job,) = created
+    assert services.ledger.job(job.job_id) == replace(job, lease_until=0.0, due_at=services.now() + 2, claims=0)
 
 
 def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):

@@ -6,8 +6,11 @@ import boto3
 import pytest
 
 import dropbatch
+import functions.submit.handler
+from functions.submit.create_job import create_job
 from local.template import properties
 from local.workers_ai import expected_result
+from shared.aws.object_events import ObjectCreated
 from tests.support.aws.iam import resolve
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
 from tests.support.journeys.command_line import CommandLine
@@ -76,6 +79,18 @@ def test_other_keys_of_source_bucket_are_not_uploads(sourced):
 
     assert world.items() == []
     assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {"HaveMessagesOfDeadFunctionsBackSoon"}
+
+
+@pytest.mark.parametrize(("bucket", "key"), [(SOURCE, "exports/else.jsonl"), ("other-exports", f"{PREFIX}a.jsonl")])
+def test_event_of_other_object_makes_no_job(sourced, bucket, key):
+    """Whatever brings the event: a rule of the user's own may be wider."""
+    world = sourced()
+    if bucket != SOURCE:
+        world.s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+    world.s3.put_object(Bucket=bucket, Key=key, Body=b"{}\n", Metadata={"model": M2M})
+
+    assert create_job(functions.submit.handler.services(), ObjectCreated(bucket, key, "", None)) is None
+    assert world.items() == []
 
 
 def test_object_deleted_before_event_is_no_job(sourced):

@@ -126,6 +126,19 @@ def test_batch_ends_before_long_blanks(format_, count, ends):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("format_", FORMS)
+def test_blanks_before_first_record_are_no_batch(format_):
+    """The first batches are small, however many blank lines there are before them."""
+    records = (RECORDS[format_] + b"\n") * 12
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dropbatch.records.cut.max_records", lambda _plan, number: number + 1)
+        patch.setattr("dropbatch.records.convert.max_records", lambda _plan, number: number + 1)
+        found = [cut_all(format_, b"\n" * blanks + records) for blanks in (0, 60, 900)]
+
+    assert [[len(one.rows) for one in batches(cuts)] for cuts in found] == [[1, 2, 3, 4, 2]] * 3
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("format_", FORMS)
 def test_each_place_lies_after_records_before_it(format_):
     record = RECORDS[format_] + b"\n"
     content = b"\n" * 200 + record + b"\n" * 200

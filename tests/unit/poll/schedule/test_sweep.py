@@ -175,10 +175,17 @@ def test_status_tells_error_before_sweep_and_once(ledger):
     assert ledger.statuses == [{"code": REASON.code, "message": REASON.message}]
 
 
+@pytest.mark.parametrize("changes", [PAUSED, RESUMED, CANCELLED_JOB])
+def test_sweep_without_error_writes_no_status(ledger, changes):
+    swept(ledger, changes, READY)
+
+    assert (len(ledger.sweeps), ledger.statuses) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("sizes", "ends"),
-    [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3)],
-    ids=["small", "together too large", "one too large", "the last"],
+    [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3), ([64, 1, 1], 2)],
+    ids=["small", "together too large", "one too large", "the last", "64 MB are not too large"],
 )
 def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
     batches = [replace(NEXT_ROUND, body_size=size << 20) for size in sizes]
@@ -189,10 +196,19 @@ def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
     assert [number for _, number, _ in ledger.done] == ["00000000", "00000001", "00000002"]
 
 
-def test_bodies_that_are_not_read_do_not_end_page(ledger):
-    swept(ledger, {"error": REASON}, *[replace(READY, body_size=200 << 20)] * 2)
+@pytest.mark.parametrize(
+    ("batch", "is_ended"),
+    [
+        (READY, True),
+        (replace(DONE, submissions=(ID,)), False),
+        (replace(DONE, state=BatchState.HALVED, submissions=(ID,)), False),
+    ],
+    ids=["never accepted", "done", "split"],
+)
+def test_bodies_that_are_not_read_do_not_end_page(ledger, batch, is_ended):
+    swept(ledger, {"error": REASON}, *[replace(batch, body_size=200 << 20)] * 2)
 
-    assert [number for _, number, _ in ledger.done] == ["00000000", "00000001"]
+    assert [number for _, number, _ in ledger.done] == (["00000000", "00000001"] if is_ended else [])
     assert len(ledger.sweeps) == 1
 
 
@@ -251,7 +267,7 @@ def test_resumed_job_releases_at_half_rate(ledger):
 def test_resumed_job_leaves_other_batches_alone(ledger, batch):
     swept(ledger, RESUMED, batch)
 
-    assert ledger.done == []
+    assert ledger.done == ledger.errors == []
 
 
 @pytest.mark.parametrize("deadline", [None, T + 5])

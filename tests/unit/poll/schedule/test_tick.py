@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+import functions.poll.schedule.tick
 from dropbatch.names import JobState
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
-from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS
+from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
+from shared.aws.queues import WakeMessage
+from shared.invocation import Invocation
 from shared.models import DueKind
 from shared.pacing.budget import Free
 from tests.support.doubles.ledger_items import JOB, M2M, READY, T
@@ -123,6 +126,17 @@ def test_tick_looks_once_more_before_end(parts):
     parts.run()
 
     assert parts.visits == [(1, late.job_id)]
+
+
+@pytest.mark.parametrize(("ends_in", "visited"), [(None, []), (20, [(5, SMALL.job_id)])], ids=["another", "it"])
+def test_only_one_invocation_works_when_woken(parts, monkeypatch, ends_in, visited):
+    monkeypatch.setattr(functions.poll.schedule.tick, "replace", lambda one, **_changes: one)  # its messages' hops
+    parts.services.wakes.begin = lambda _at, now: ends_in and now + ends_in
+    parts.ledger.add(replace(SMALL, due_at=T + 5))
+
+    wake(Invocation(parts.services, T + 150), WakeMessage(at=int(T)))
+
+    assert parts.visits == visited
 
 
 # ── what it counts first ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -66,6 +66,16 @@ def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
     assert parts.polled == {"00000000": has}
 
 
+@pytest.mark.parametrize(("due_in", "has"), [(0, 50), (25, 50), (26, 49), (34, 41)])
+def test_late_poll_of_tick_ends_with_it(parts, due_in, has):
+    """A tick is over 58 seconds after it began, and keeps 8 of them for the answers."""
+    parts.ledger.add(SMALL, *polls(1, due_at=T + due_in))
+
+    parts.run()
+
+    assert parts.polled == {"00000000": has}
+
+
 def test_silent_api_delays_work_30_s(parts, monkeypatch):
     waited = replace(SMALL, job_id="waited", due_at=T + 1)
 
@@ -184,10 +194,13 @@ def test_batch_to_write_needs_no_token(parts):
     assert list(parts.polled) == ["00000001"]
 
 
-@pytest.mark.parametrize(("paused", "counted"), [(True, 16.0), (False, 7.0)])
-def test_refused_poll_waits(parts, paused, counted):
+@pytest.mark.parametrize(
+    ("due_in", "paused", "counted"), [(0, True, 16.0), (-3, True, 19.0), (5, True, 16.0), (0, False, 7.0)]
+)
+def test_refused_poll_waits(parts, due_in, paused, counted):
+    """A pause counts from the time at which the batch was due, or is asked for if that is sooner."""
     parts.budget.permit = Denied(T + 9, paused=paused)
-    parts.ledger.add(SMALL, *polls(1, paused=7.0))
+    parts.ledger.add(SMALL, *polls(1, paused=7.0, due_at=T + due_in))
 
     asked(parts, ["00000000"])
 
