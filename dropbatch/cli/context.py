@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from dropbatch.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -102,6 +104,26 @@ def stack_options(command: Command) -> Command:
 pass_context = click.make_pass_decorator(Context, ensure=True)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
+
+
+options = click.option(
+    "-o", "--option", "options", multiple=True, metavar="K=V", help='An option, for instance tags={"team":"x"}.'
+)
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, str]:
+    """The values of `-o`, by name.
+
+    Raises:
+        UsageError: one has no value.
+    """
+    found = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise UsageError(f"-o {pair}: write it as NAME=VALUE.")
+        found[name] = value
+    return found
 
 
 def emit(value: object) -> None:

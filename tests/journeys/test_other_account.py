@@ -219,7 +219,7 @@ def test_other_accounts_job_probes_no_stack_token(start, api):
     assert statuses(world)["b.jsonl"]["waiting_for"]["code"] == "token_refused"
 
 
-@pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 400)], ids=["to be polled", "to be submitted"])
+@pytest.mark.parametrize(("rate", "records"), [(200, 2), (2, 150)], ids=["to be polled", "to be submitted"])
 def test_refused_token_is_checked_for_other_accounts(start, api, rate, records):
     """The stack's own token is checked while only jobs of other accounts wait."""
     world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=rate)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
+from dropbatch.cli.context import Context, as_json, emit, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit
 from dropbatch.errors import Error, Interrupted, UsageError
 
@@ -31,9 +31,7 @@ def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> l
 def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide how an upload is read."""
     for option in (
-        click.option(
-            "-o", "--option", "options", multiple=True, metavar="K=V", help='An option, for instance tags={"team":"x"}.'
-        ),
+        options,
         click.option("--name", help="Path under inbox/; for several files a folder, ending in a slash."),
         click.option("--template", help="For CSV, TSV and text: the prompt, with {column} for each value."),
         click.option("--delimiter", metavar="CHARACTER", help="For tables: , ; | or tab. Detected if not given."),
@@ -224,12 +222,7 @@ def _options(*, options: Sequence[str], format_: str | None, **given: str | None
     """
     from dropbatch.options import metadata_of
 
-    pairs = {"format": format_, **given}
-    for option in options:
-        name, separator, value = option.partition("=")
-        if not separator:
-            raise UsageError(f"-o {option}: write it as NAME=VALUE.")
-        pairs[name] = value
+    pairs = {"format": format_, **given, **parse_options(options)}
     found = {option: value for option, value in pairs.items() if value is not None}
     metadata_of(found)
     return found

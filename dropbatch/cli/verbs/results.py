@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dropbatch.cli.context import Context, as_json, emit, pass_context, strict
+from dropbatch.cli.context import Context, as_json, emit, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit
 from dropbatch.errors import Interrupted
 from dropbatch.names import EXPORTS
@@ -122,15 +122,16 @@ def get_files(
 
 @click.command()
 @click.argument("job")
+@options
 @click.option("--wait", is_flag=True, help="Wait until the new job is over.")
 @strict
 @as_json
 @pass_context
-def retry(context: Context, *, job: str, wait: bool, strict: bool, as_json: bool) -> None:
-    """Try a job's failed records again, as a new job."""
+def retry(context: Context, *, job: str, options: Sequence[str], wait: bool, strict: bool, as_json: bool) -> None:
+    """Try a job's failed records again, as a new job with the same options."""
     from dropbatch.cli.verbs.look import wait_and_report
 
-    made = context.job(job).retry()
+    made = context.job(job).retry(**parse_options(options))
     if as_json:
         emit({"path": made.path, "job_id": made.id})
     else:

@@ -252,6 +252,19 @@ def test_cancelled_job_exits_with_1(command, tmp_path):
 # ── retry, --merged ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_retry_changes_option_and_stays_mergeable(command, tmp_path):
+    command.world.upload("a.jsonl", GOOD + '{"text":"no language"}\n', model=M2M, tags='{"team":"x"}')
+    command.settle()
+
+    done = command.run("retry", "a.jsonl", "-o", 'defaults={"target_lang":"fr"}', "--wait", "--json")
+
+    assert done.json()[1]["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
+    assert done.json()[1]["tags"] == {"team": "x"}
+    assert command.run("get", "a.jsonl", "--merged", "-o", tmp_path).code == 0
+    merged = (tmp_path / "output.merged.jsonl").read_text().splitlines()
+    assert [json.loads(line)["success"] for line in merged] == [True, True]
+
+
 def test_retry_uploads_failed_records_again(command):
     command.world.upload("a.jsonl", '{"text":"x"}\n' + GOOD, model=M2M)
     command.settle()
