@@ -29,8 +29,8 @@ GOOD = '{"text":"y","target_lang":"es"}\n'
 
 def staged(world, job_id=""):
     """Names of the staged objects, by version: nothing that is deleted may stay behind as an old version."""
-    answer = world.s3.list_object_versions(Bucket=BUCKET, Prefix=f"staging/{job_id}")
-    return [one["Key"] for one in (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))]
+    pages = world.s3.get_paginator("list_object_versions").paginate(Bucket=BUCKET, Prefix=f"staging/{job_id}")
+    return [one["Key"] for page in pages for one in (*page.get("Versions", []), *page.get("DeleteMarkers", []))]
 
 
 def kinds(world):

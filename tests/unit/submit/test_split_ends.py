@@ -10,7 +10,7 @@ import pytest
 from dropbatch.errors import UploadRefused
 from dropbatch.names import JobState
 from dropbatch.records.plan import Checkpoint
-from functions.submit import turn
+from functions.submit import split, turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import CANCEL, ErrorDetail, JobControl
@@ -109,6 +109,17 @@ def test_job_stopped_while_split_ends(changes, error):
     assert fake.given["end"] == (1, error, False)
     assert (fake.messages, fake.visits) == (["00000000"], ["job"])
     assert "release" not in fake.calls
+
+
+@pytest.mark.parametrize(("changes", "end"), [({"control": OVER}, (0, None, False)), (None, (23, None, True))])
+def test_command_that_came_before_job_is_obeyed(monkeypatch, changes, end):
+    """If something else changed the job meanwhile, the next visit obeys it."""
+    monkeypatch.setattr(split, "obey", lambda _services, job: changes and replace(job, **changes))
+    fake = Fake()
+
+    assert fake.run()
+
+    assert fake.given["end"] == end
 
 
 def test_run_that_is_replaced_sends_no_visit():

@@ -17,7 +17,7 @@ from functions.poll.schedule.control import (
 )
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.job_control import COMMAND_TRIES, MAX_COMMAND_BYTES, Command, follow_job_control, read_command
+from shared.job_control import COMMAND_TRIES, MAX_COMMAND_BYTES, Command, follow_job_control, obey, read_command
 from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.controls import Pause, PauseReason, Permit, StackControl
 from tests.support.doubles.ledger_items import JOB, T
@@ -196,6 +196,21 @@ def test_finished_or_missing_job_reads_no_command(job):
 
     assert after is job
     assert ledger.writes == []
+
+
+@pytest.mark.parametrize(
+    ("body", "is_lost", "told"),
+    [(b"pause", False, ["job controlled"]), (b"stop", False, ["unknown command"]), (b"pause", True, [])],
+    ids=["known", "unknown", "not carried out"],
+)
+def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
+    caplog.set_level("INFO")
+    ledger = ControlLedger(RUNNING)
+    ledger.is_changed_by_others = is_lost
+
+    obey(services_of(Commands(body), ledger=ledger), RUNNING)
+
+    assert [record.message for record in caplog.records] == told
 
 
 def test_command_whose_job_keeps_changing_is_error():
