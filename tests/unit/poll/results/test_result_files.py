@@ -178,20 +178,10 @@ class World:
             due_at=self.now,
             total=count,
         )
-        queued = {
-            f"{number:08d}": Batch(
-                job_id=JOB,
-                number=f"{number:08d}",
-                state=BatchState.QUEUED,
-                first_id=number,
-                requests=1,
-                sendable=1,
-                body_size=10,
-                created_at=self.now,
-                due_at=2e9,
-            )
-            for number in range(count)
-        }
+        same = {"job_id": JOB, "state": BatchState.QUEUED, "created_at": self.now, "due_at": 2e9}
+        size = {"requests": 1, "sendable": 1, "body_size": 10}
+        numbers = {f"{at:08d}": at for at in range(count)}
+        queued = {number: Batch(number=number, first_id=at, **same, **size) for number, at in numbers.items()}
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
         controls = Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
