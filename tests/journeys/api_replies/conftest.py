@@ -11,7 +11,7 @@ NOT_OVER_AN_OLDER_WORKER = (
     "resumes_automatically[older worker-error-40",
     "resumes_automatically[older worker-redirect",
     "fails_its_whole_job_and_no_other[older worker-bare",
-    "whatever_code[older worker-bare",
+    "with_any_code[older worker-bare",
     "burns_nothing[older worker-{'kind': 'bare'",
     "until_secret_is_changed",
     "billed_once[older worker-list",
