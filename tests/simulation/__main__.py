@@ -19,9 +19,9 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
-from tests.simulation import backlog, year
-from tests.simulation.explore import SMALL_WORLDS, explore
-from tests.simulation.runs import random_world, run, smallest
+from tests.simulation.explore.schedules import SMALL_WORLDS, explore
+from tests.simulation.operate import backlog, year
+from tests.simulation.worlds.runs import random_world, run, smallest
 
 BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8}
 

@@ -28,7 +28,7 @@ def say(text: str) -> None:
 def is_found(mutant: Mutant, seconds: float) -> bool:
     """Search with a defect, in a process that has imported nothing of what is judged; return whether it is found."""
     sys.meta_path.insert(0, Changed(mutant))
-    search = importlib.import_module("tests.simulation.search").Search()
+    search = importlib.import_module("tests.simulation.explore.search").Search()
 
     def hangs(*_: object) -> None:
         search.law = "does not end"

@@ -4,9 +4,9 @@ import pytest
 
 from local.workers_ai import Behaviour
 from shared.pacing.wakes import Wakes
-from tests.simulation.judges import Laws, Promises
-from tests.simulation.users import drop
-from tests.simulation.world import simulated
+from tests.simulation.worlds.judges import Laws, Promises
+from tests.simulation.worlds.users import drop
+from tests.simulation.worlds.world import simulated
 
 FIRST_POLL = 8.0
 """Seconds from a drop until its first poll: notification, cold start, submit, and 5 to 5.5 s in whole seconds."""

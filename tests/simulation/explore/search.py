@@ -8,12 +8,13 @@ from functools import partial
 from itertools import chain, count, product, zip_longest
 from typing import TYPE_CHECKING
 
-from tests.simulation import explore, runs
+from tests.simulation.explore import schedules
+from tests.simulation.worlds import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.simulation.judges import Violation
+    from tests.simulation.worlds.judges import Violation
 
 
 @dataclass(slots=True)
@@ -64,13 +65,13 @@ def _random(seed: int) -> Sequence[Violation]:
     return runs.random_world(seed).violations
 
 
-def _scheduled(small: explore.SmallWorld, schedule: explore.Schedule) -> Sequence[Violation]:
-    return explore.run(small, schedule)[2]
+def _scheduled(small: schedules.SmallWorld, schedule: schedules.Schedule) -> Sequence[Violation]:
+    return schedules.run(small, schedule)[2]
 
 
-def _small_worlds() -> Iterator[tuple[explore.SmallWorld, explore.Schedule]]:
+def _small_worlds() -> Iterator[tuple[schedules.SmallWorld, schedules.Schedule]]:
     """Each small world undisturbed, then each under every single switch or death: in turn, since one may tell soon."""
-    nothing = explore.Schedule()
-    yield from product(explore.SMALL_WORLDS, [nothing])
-    schedules = [product([one], explore.single(explore.run(one, nothing)[1])) for one in explore.SMALL_WORLDS]
-    yield from filter(None, chain.from_iterable(zip_longest(*schedules)))
+    nothing = schedules.Schedule()
+    yield from product(schedules.SMALL_WORLDS, [nothing])
+    each = [product([one], schedules.single(schedules.run(one, nothing)[1])) for one in schedules.SMALL_WORLDS]
+    yield from filter(None, chain.from_iterable(zip_longest(*each)))

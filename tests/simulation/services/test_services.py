@@ -10,12 +10,12 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from local.template import properties
-from tests.simulation.awkward import Awkward
-from tests.simulation.dynamodb import DynamoDB
-from tests.simulation.expressions import NotSimulatedError, condition
 from tests.simulation.kernel import Kernel
-from tests.simulation.s3 import S3
-from tests.simulation.services import Calls
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.services.calls import Calls
+from tests.simulation.services.dynamodb import DynamoDB
+from tests.simulation.services.expressions import NotSimulatedError, condition
+from tests.simulation.services.s3 import S3
 from tests.support.aws.resources import BUCKET, REGION, TABLE
 
 CALLS = 1_000

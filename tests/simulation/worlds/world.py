@@ -31,22 +31,22 @@ from shared.ledger import batches, jobs
 from shared.pacing import budget, controls
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
-from tests.simulation.api import Http, Meta
-from tests.simulation.awkward import Awkward
-from tests.simulation.dynamodb import DynamoDB
-from tests.simulation.events import Events
 from tests.simulation.kernel import DiedError, Kernel, Life
-from tests.simulation.lambdas import EventSource, Function, Invocation
-from tests.simulation.s3 import S3, Version
-from tests.simulation.services import Calls
-from tests.simulation.sqs import SQS, Queue
+from tests.simulation.services.api import Http, Meta
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.services.calls import Calls
+from tests.simulation.services.dynamodb import DynamoDB
+from tests.simulation.services.events import Events
+from tests.simulation.services.s3 import S3, Version
+from tests.simulation.services.sqs import SQS, Queue
+from tests.simulation.worlds.lambdas import EventSource, Function, Invocation
 from tests.support.aws.resources import BUCKET, QUEUES, TABLE, TOKEN, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shared.bootstrap import Services
-    from tests.simulation.dynamodb import Key, Wire
+    from tests.simulation.services.dynamodb import Key, Wire
 
 START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""

@@ -12,14 +12,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour
-from tests.simulation.alarms import Alarms
-from tests.simulation.judges import MANIFEST_SECONDS, Ending, Laws, Promises, Violation
-from tests.simulation.operate import Figure, Report, Samples, call_figures, chart, publish, told
-from tests.simulation.users import MODELS, Dropped, drop
-from tests.simulation.world import simulated
+from tests.simulation.operate.alarms import Alarms
+from tests.simulation.operate.report import Figure, Report, Samples, call_figures, chart, publish, told
+from tests.simulation.worlds.judges import MANIFEST_SECONDS, Ending, Laws, Promises, Violation
+from tests.simulation.worlds.users import MODELS, Dropped, drop
+from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.worlds.world import World
 
 NEWCOMER_SECONDS = 600.0
 """A user drops a small file so often."""
@@ -136,7 +136,7 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
             "manifest of a small drop after its last answer, the slowest",
             f"{manifests[-1]:.1f} s",
             f"{MANIFEST_SECONDS:.0f} s",
-            "tests/simulation/judges.py",
+            "tests/simulation/worlds/judges.py",
         ),
         *call_figures(world),
         Figure(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from local.workers_ai import Fault
-from tests.simulation.awkward import Awkward
-from tests.simulation.users import MODELS
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.users import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

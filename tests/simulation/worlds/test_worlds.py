@@ -9,13 +9,13 @@ import pytest
 
 from local.workers_ai import Fault
 from shared.ledger.batches import Batches
-from tests.simulation.awkward import Awkward
-from tests.simulation.explore import SMALL_WORLDS, explore
-from tests.simulation.plans import Command, Drop, Plan, draw
-from tests.simulation.runs import random_world, run, smallest
-from tests.simulation.world import Reader
+from tests.simulation.explore.schedules import SMALL_WORLDS, explore
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.plans import Command, Drop, Plan, draw
+from tests.simulation.worlds.runs import random_world, run, smallest
+from tests.simulation.worlds.world import Reader
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SEEDS = range(1, 9)
 FOUND = {
     "an outage with a budget of two calls a minute: no probe had a call left, and submits stopped for ever": Plan(
@@ -56,7 +56,7 @@ def test_switch_with_death_keeps_laws(small):
 
 def test_seed_gives_same_run_under_another_hash_seed():
     script = (
-        "import tests.simulation.__main__\nfrom tests.simulation.runs import random_world\nprint(random_world(3).trace)"
+        "import tests.simulation.__main__\nfrom tests.simulation.worlds import runs\nprint(runs.random_world(3).trace)"
     )
     traces = {
         subprocess.run(

@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 
 from local.workers_ai import Fault
-from tests.simulation import year
-from tests.simulation.alarms import Alarm, Cause
-from tests.simulation.world import START
-from tests.simulation.year import HOUR, Event
+from tests.simulation.operate import year
+from tests.simulation.operate.alarms import Alarm, Cause
+from tests.simulation.operate.year import HOUR, Event
+from tests.simulation.worlds.world import START
 
 HOURS = 1 / 24
 OUTAGE = (

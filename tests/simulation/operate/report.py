@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from local.template import properties
-from tests.simulation.judges import CALLS_IN_FIVE_MINUTES
-from tests.simulation.pictures import line_chart
+from tests.simulation.operate.pictures import line_chart
+from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.simulation.dynamodb import Key, Wire
-    from tests.simulation.judges import Violation
-    from tests.simulation.world import World
+    from tests.simulation.services.dynamodb import Key, Wire
+    from tests.simulation.worlds.judges import Violation
+    from tests.simulation.worlds.world import World
 
-FOLDER = Path(__file__).parents[2] / "bench"
+FOLDER = Path(__file__).parents[3] / "bench"
 DAY = 86_400.0
 
 

@@ -1,7 +1,7 @@
 """DynamoDB in memory: one table with its index `due`, behind the calls of boto3's client that Dropbatch makes.
 
 The index is eventually consistent; pages end early; writes may be applied and yet answered late. What Dropbatch does
-not use is not here and raises. `tests/simulation/test_services.py` compares it with moto.
+not use is not here and raises. `tests/simulation/services/test_services.py` compares it with moto.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedDict, SortedList
 
-from tests.simulation import expressions
-from tests.simulation.errors import EXCEPTIONS, refused
-from tests.simulation.expressions import NotSimulatedError
+from tests.simulation.services import expressions
+from tests.simulation.services.errors import EXCEPTIONS, refused
+from tests.simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.services import Calls
+    from tests.simulation.services.calls import Calls
 
 Wire = dict[str, Any]
 Key = tuple[str, str]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from local.template import default, template
 
 if TYPE_CHECKING:
-    from tests.simulation.judges import Laws
-    from tests.simulation.world import World
+    from tests.simulation.worlds.judges import Laws
+    from tests.simulation.worlds.world import World
 
 SAMPLE_SECONDS = 60.0
 """How often queues and functions are measured."""

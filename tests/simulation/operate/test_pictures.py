@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from tests.simulation.pictures import HEIGHT, MOST_POINTS, WIDTH, line_chart
+from tests.simulation.operate.pictures import HEIGHT, MOST_POINTS, WIDTH, line_chart
 
 LINE = "{http://www.w3.org/2000/svg}polyline"
 

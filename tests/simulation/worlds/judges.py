@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
-from tests.simulation.dynamodb import MAX_ITEM_BYTES, Key, size_of
-from tests.simulation.world import FINAL, World
+from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, size_of
+from tests.simulation.worlds.world import FINAL, World
 
 if TYPE_CHECKING:
-    from tests.simulation.users import Dropped
+    from tests.simulation.worlds.users import Dropped
 
     Item = dict[str, Any]
 

@@ -12,14 +12,14 @@ from local.workers_ai import Behaviour, Fault
 from shared import job_control
 from shared.pacing.budget import Budget
 from shared.pacing.wakes import Wakes
-from tests.simulation import backlog, year
-from tests.simulation.judges import Laws, Promises
-from tests.simulation.plans import Drop, Plan
-from tests.simulation.runs import run
-from tests.simulation.test_promptness import seconds_of
-from tests.simulation.users import MODELS, drop
-from tests.simulation.world import simulated
-from tests.simulation.year import Event
+from tests.simulation.operate import backlog, year
+from tests.simulation.operate.test_promptness import seconds_of
+from tests.simulation.operate.year import Event
+from tests.simulation.worlds.judges import Laws, Promises
+from tests.simulation.worlds.plans import Drop, Plan
+from tests.simulation.worlds.runs import run
+from tests.simulation.worlds.users import MODELS, drop
+from tests.simulation.worlds.world import simulated
 
 PLAN = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5, bad=1),))
 CHANGE = (Event(0.02, year.change_account),)

@@ -13,12 +13,22 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour, Fault
-from tests.simulation.alarms import Alarms, Cause
-from tests.simulation.awkward import Awkward
-from tests.simulation.judges import Ending, Laws, Promises
-from tests.simulation.operate import DAY, Figure, Report, Samples, begin_retention, call_figures, chart, publish, told
-from tests.simulation.users import MODELS, Dropped, drop
-from tests.simulation.world import FINAL, START, TICK_SECONDS, World, simulated
+from tests.simulation.operate.alarms import Alarms, Cause
+from tests.simulation.operate.report import (
+    DAY,
+    Figure,
+    Report,
+    Samples,
+    begin_retention,
+    call_figures,
+    chart,
+    publish,
+    told,
+)
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.judges import Ending, Laws, Promises
+from tests.simulation.worlds.users import MODELS, Dropped, drop
+from tests.simulation.worlds.world import FINAL, START, TICK_SECONDS, World, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +263,7 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
             "manifest after the last answer, half of the jobs, the slowest",
             f"{late[len(late) // 2]:.1f} s, {late[-1]:.1f} s",
             "15 s without faults",
-            "tests/simulation/judges.py",
+            "tests/simulation/worlds/judges.py",
         ),
         *call_figures(world),
         Figure(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour
-from tests.simulation.judges import Ending, Laws, Promises, Violation
-from tests.simulation.plans import Drop, Plan, draw, smaller
-from tests.simulation.users import drop
-from tests.simulation.world import simulated
+from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
+from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
+from tests.simulation.worlds.users import drop
+from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Life

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from local.workers_ai import Behaviour, Fault
-from tests.simulation.awkward import Awkward
-from tests.simulation.judges import Ending, Laws, Violation
-from tests.simulation.users import MODELS, Dropped, drop
-from tests.simulation.world import World, simulated
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.judges import Ending, Laws, Violation
+from tests.simulation.worlds.users import MODELS, Dropped, drop
+from tests.simulation.worlds.world import World, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.dynamodb import Key, Wire
+    from tests.simulation.services.dynamodb import Key, Wire
 
 HOLD_UPS = (1.5, 100.0)
 """Seconds: longer than a message takes to be processed, and longer than the items' leases and waits of a minute."""

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.bootstrap import Services
-    from tests.simulation.services import Calls
-    from tests.simulation.sqs import Message, Queue
+    from tests.simulation.services.calls import Calls
+    from tests.simulation.services.sqs import Message, Queue
 
 POLL_SECONDS = (0.005, 0.05)
 """How long a message waits for one of Lambda's pollers."""

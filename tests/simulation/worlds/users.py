@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Upload, World
+    from tests.simulation.worlds.world import Upload, World
 
 MODELS = ("@cf/meta/m2m100-1.2b", "@cf/baai/bge-small-en-v1.5")
 

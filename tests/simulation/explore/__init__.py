@@ -1,0 +1,1 @@
+"""Explore: small worlds under every schedule, and searches for what breaks a law."""

@@ -1,0 +1,1 @@
+"""AWS and the API in memory, behind the calls that the functions make."""

@@ -1,0 +1,1 @@
+"""Worlds: functions, users, judges, and plans that a seed decides."""
