@@ -190,7 +190,7 @@ wheels: .venv/.stamp ## write docs/platforms.md: where the lock files install fr
 
 DROPBATCH_BUILD ?= arm64
 # What the functions use of the library; it imports nothing but the standard library and msgspec.
-RULES := __init__.py errors.py names.py options.py model_catalog.py model_catalog.json cost.py plan.py validation.py formats records
+RULES := __init__.py errors.py rules formats records
 LAMBDA_PYTHON := 3.13
 # These runtimes are Amazon Linux 2023 (glibc 2.34); pip accepts only the tags listed here.
 TAGS_arm64  := manylinux_2_28_aarch64 manylinux2014_aarch64 manylinux_2_17_aarch64

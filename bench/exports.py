@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pyarrow import json as arrow_json
 
-from dropbatch.exports import export_folder
+from dropbatch.results.exports import export_folder
 
 DIMENSIONS = 384
 KINDS = ("arrow-json", "parquet", "arrow", "npy", "vectorize")

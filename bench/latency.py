@@ -26,8 +26,8 @@ from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
 from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, share_of
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging

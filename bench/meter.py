@@ -24,7 +24,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 import functions.poll.handler
 import functions.submit.create_job
 import functions.submit.handler
-from dropbatch.names import is_in_results
+from dropbatch.rules.names import is_in_results
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default
 from local.workers_ai import Behaviour, WorkersAI, transport

@@ -22,11 +22,11 @@ import msgspec
 from filesplit.split import Split
 
 from bench.inputs import MODEL
-from dropbatch.names import JobState
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.index import RecordIndex
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from dropbatch.records.reading import RANGE_BYTES
+from dropbatch.rules.names import JobState
 from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from dropbatch.client import Client
     from dropbatch.errors import Error, JobFailed, NotFound, NotPermitted, UploadRefused, UsageError
     from dropbatch.job import Job
-    from dropbatch.results import Record
+    from dropbatch.results.reading import Record
 
 __all__ = ["Client", "Error", "Job", "JobFailed", "NotFound", "NotPermitted", "Record", "UploadRefused", "UsageError"]
 
-_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job", "Record": "dropbatch.results"}
+_MODULES = {"Client": "dropbatch.client", "Job": "dropbatch.job", "Record": "dropbatch.results.reading"}
 
 
 def __getattr__(name: str) -> object:

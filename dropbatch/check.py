@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch import names as keys
 from dropbatch.errors import UploadRefused, UsageError
-from dropbatch.options import Options, file_options, metadata_of, metadata_options, path_options, resolve
-from dropbatch.plan import (
+from dropbatch.records import reading
+from dropbatch.records.beginning import read_beginning
+from dropbatch.records.convert import windows
+from dropbatch.records.decompress import decompress
+from dropbatch.records.plan import Checkpoint
+from dropbatch.rules import names as keys
+from dropbatch.rules.options import Options, file_options, metadata_of, metadata_options, path_options, resolve
+from dropbatch.rules.plan import (
     StackLimits,
     check_model,
     check_path,
@@ -22,21 +27,16 @@ from dropbatch.plan import (
     plan_upload,
     with_default_model,
 )
-from dropbatch.records import reading
-from dropbatch.records.beginning import read_beginning
-from dropbatch.records.convert import windows
-from dropbatch.records.decompress import decompress
-from dropbatch.records.plan import Checkpoint
-from dropbatch.validation import Progress, Subject, add_cut, build_report
+from dropbatch.rules.validation import Progress, Subject, add_cut, build_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import BinaryIO
 
-    from dropbatch.plan import Planned
     from dropbatch.records.beginning import Beginning
     from dropbatch.records.cut import Cut
     from dropbatch.records.plan import SplitPlan
+    from dropbatch.rules.plan import Planned
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""

@@ -7,10 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
-from dropbatch import names as keys
 from dropbatch.errors import NotPermitted, UsageError
 from dropbatch.jobs import find_job, history
-from dropbatch.options import metadata_of, options_keys
+from dropbatch.rules import names as keys
+from dropbatch.rules.options import metadata_of, options_keys
 from dropbatch.sources import CHUNK_BYTES, open_source, stream_of
 from dropbatch.stack import find_stack
 from dropbatch.uploads import upload, upload_key

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch import aws
-from dropbatch import names as keys
 from dropbatch.errors import JobFailed, NotFound
+from dropbatch.rules import names as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dropbatch.downloads import Downloaded
-    from dropbatch.results import Record
+    from dropbatch.results.downloads import Downloaded
+    from dropbatch.results.reading import Record
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -112,8 +112,8 @@ class Job:
         """
         from pathlib import Path as LocalPath
 
-        from dropbatch.downloads import Downloaded, download
-        from dropbatch.merging import merge_retries
+        from dropbatch.results.downloads import Downloaded, download
+        from dropbatch.results.merging import merge_retries
 
         done = download(self, LocalPath(folder), progress, merged=merged, force=force)
         if merged:
@@ -127,7 +127,7 @@ class Job:
         Raises:
             NotFound: the job is not over.
         """
-        from dropbatch.results import read_results
+        from dropbatch.results.reading import read_results
 
         return read_results(self)
 
@@ -141,8 +141,8 @@ class Job:
             UsageError: pyarrow is not installed.
             Error: a record has several vectors.
         """
-        from dropbatch.columns import record_batches, source_of
-        from dropbatch.downloads import blocks_of
+        from dropbatch.results.columns import record_batches, source_of
+        from dropbatch.results.downloads import blocks_of
 
         return record_batches(source_of(self.manifest(), lambda entry: blocks_of(self, entry))).read_all()
 

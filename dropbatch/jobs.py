@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch import names as keys
 from dropbatch.errors import NotFound
 from dropbatch.job import Job, job_at
+from dropbatch.rules import names as keys
 from dropbatch.uploads import uploaded_as
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

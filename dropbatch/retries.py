@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch import names as keys
 from dropbatch.errors import NotFound
-from dropbatch.options import metadata_of
+from dropbatch.rules import names as keys
+from dropbatch.rules.options import metadata_of
 from dropbatch.uploads import Uploaded, uploaded_as
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch import aws
-from dropbatch import names as keys
 from dropbatch.errors import Error, NotFound, UsageError
 from dropbatch.job import Job
+from dropbatch.rules import names as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -98,7 +98,7 @@ def upload(
         stack: the stack.
         stream: read to its end; may be a pipe.
         key: of the object.
-        metadata: of the object, see `dropbatch.options.metadata_of`.
+        metadata: of the object, see `dropbatch.rules.options.metadata_of`.
         progress: called with each number of bytes sent, from several threads.
 
     Raises:

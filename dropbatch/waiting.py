@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dropbatch import names as keys
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound
 from dropbatch.jobs import find_job
-from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

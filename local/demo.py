@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import botocore
 
-from dropbatch.names import FINAL_JOB_STATES
 from dropbatch.progress import Progress
+from dropbatch.rules.names import FINAL_JOB_STATES
 from local import aws, worker
 from shared.ledger import Ledger
 from shared.models import BatchState

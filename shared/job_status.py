@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch.names import FINAL_JOB_STATES, JobState
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import FINAL_JOB_STATES, JobState
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

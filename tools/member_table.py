@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.members import LEFT_OUT, LENGTHS, NESTED, ONLY_VALUES, REFUSED, RENAMED, RESPONSES_NAMES
+from dropbatch.formats.conversion.members import (
+    LEFT_OUT,
+    LENGTHS,
+    NESTED,
+    ONLY_VALUES,
+    REFUSED,
+    RENAMED,
+    RESPONSES_NAMES,
+)
 from dropbatch.formats.schemas import SCHEMAS
-from dropbatch.model_catalog import catalog, find_model
+from dropbatch.rules.model_catalog import catalog, find_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.doctor import examine
 from dropbatch.errors import Error
-from dropbatch.names import FINAL_JOB_STATES
 from dropbatch.progress import Progress
+from dropbatch.rules.names import FINAL_JOB_STATES
 from dropbatch.uploads import uploaded_as
 from dropbatch.waiting import find_created
 from tools.account_stack import DeployError

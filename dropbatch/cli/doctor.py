@@ -12,8 +12,8 @@ from dropbatch import aws
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.errors import Error, NotPermitted
 from dropbatch.jobs import history
-from dropbatch.model_catalog import find_model, is_listed
-from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.rules.model_catalog import find_model, is_listed
+from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

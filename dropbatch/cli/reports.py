@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.downloads import CHUNK_BYTES, writing
 from dropbatch.errors import NotFound
+from dropbatch.results.downloads import CHUNK_BYTES, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

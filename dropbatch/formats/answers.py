@@ -20,7 +20,7 @@ from dropbatch.formats.base import (
     value_of,
     word_of,
 )
-from dropbatch.formats.tools import ToolCall, tool_calls_of
+from dropbatch.formats.conversion.tools import ToolCall, tool_calls_of
 
 if TYPE_CHECKING:
     import msgspec

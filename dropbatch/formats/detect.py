@@ -10,8 +10,8 @@ import msgspec
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, UNDECODABLE
-from dropbatch.formats.openai import model_id
 from dropbatch.formats.registry import FORMATS
+from dropbatch.formats.vendors.openai import model_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

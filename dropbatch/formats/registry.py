@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.errors import UploadRefused
-from dropbatch.formats.anthropic import AnthropicReader, AnthropicWriter
 from dropbatch.formats.base import FileNames, Sign, Target, Task, one_line
-from dropbatch.formats.bedrock import BedrockReader, BedrockWriter, output_name
-from dropbatch.formats.gemini import GeminiReader, GeminiWriter
+from dropbatch.formats.conversion.requests import convert_defaults
 from dropbatch.formats.native import NativeReader
-from dropbatch.formats.openai import OpenAIReader, OpenAIWriter
-from dropbatch.formats.requests import convert_defaults
 from dropbatch.formats.schemas import SCHEMAS
 from dropbatch.formats.tables import Columns, TableReader, TableWriter
 from dropbatch.formats.text import TextReader, text_request
-from dropbatch.model_catalog import find_model
+from dropbatch.formats.vendors.anthropic import AnthropicReader, AnthropicWriter
+from dropbatch.formats.vendors.bedrock import BedrockReader, BedrockWriter, output_name
+from dropbatch.formats.vendors.gemini import GeminiReader, GeminiWriter
+from dropbatch.formats.vendors.openai import OpenAIReader, OpenAIWriter
+from dropbatch.rules.model_catalog import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

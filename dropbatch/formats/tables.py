@@ -25,10 +25,10 @@ from dropbatch.formats.base import (
     value_of,
     with_defaults,
 )
+from dropbatch.formats.conversion.requests import text_input
+from dropbatch.formats.conversion.tools import arguments_object
 from dropbatch.formats.csv_rows import split_row
-from dropbatch.formats.requests import text_input
 from dropbatch.formats.template import Template, listed, position
-from dropbatch.formats.tools import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

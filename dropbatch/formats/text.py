@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dropbatch.formats.base import NULL, Converted, LineReader, RecordFault, encode, with_defaults
-from dropbatch.formats.requests import text_input
+from dropbatch.formats.conversion.requests import text_input
 from dropbatch.formats.template import Template
 
 if TYPE_CHECKING:

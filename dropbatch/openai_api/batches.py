@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.errors import UsageError
-from dropbatch.formats.openai import BATCH_ENDPOINTS, model_id
+from dropbatch.formats.vendors.openai import BATCH_ENDPOINTS, model_id
 from dropbatch.job import job_at
 from dropbatch.jobs import job_ids
-from dropbatch.names import FINAL_JOB_STATES, INBOX, JobState, job_id
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
 from dropbatch.openai_api.objects import FINAL_STATUSES, Record, batch_object
-from dropbatch.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
+from dropbatch.rules.names import FINAL_JOB_STATES, INBOX, JobState, job_id
+from dropbatch.rules.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import follow_stack_control, is_open
 from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake

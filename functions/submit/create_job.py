@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
-from dropbatch.cost import to_billionths
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
-from dropbatch.options import Options
-from dropbatch.plan import first_plan, with_default_model
+from dropbatch.rules import names as keys
+from dropbatch.rules.cost import to_billionths
+from dropbatch.rules.names import JobState
+from dropbatch.rules.options import Options
+from dropbatch.rules.plan import first_plan, with_default_model
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.plan_upload import limits_of
 from shared.claims import retry_seconds

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
-from dropbatch.options import (
+from dropbatch.rules import names as keys
+from dropbatch.rules.options import (
     MAX_OPTIONS_BYTES,
     OPTIONS_FILE,
     Options,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch import plan as planning
 from dropbatch.formats.registry import DELIMITERS
 from dropbatch.formats.tables import answer_columns
-from dropbatch.plan import StackLimits, make_reader
 from dropbatch.records.beginning import read_beginning
+from dropbatch.rules import names as keys
+from dropbatch.rules import plan as planning
+from dropbatch.rules.plan import StackLimits, make_reader
 from functions.submit.job_options import keep_options, pinned_options
 from functions.submit.stream import read_stored
 from shared.job_status import JSON_TYPE

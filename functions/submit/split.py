@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules.names import JobState
 from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.plan_upload import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead

@@ -15,9 +15,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules import names as keys
 from shared.errors import StorageError
 from shared.staged_batch import StagedInfo, encode_index
 

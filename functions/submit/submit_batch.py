@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from shared.api_messages import attach_api_message
 from shared.aws.queues import FAST_START_BATCHES, MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, AdvanceMessage, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
@@ -29,13 +29,13 @@ from shared.models import (
     cause_of,
 )
 from shared.observability import batch_log_fields, count, logger
-from shared.other_account import api_of, other_account
 from shared.pacing.controls import MAX_OUTAGE_WAIT_SECONDS, Denied, Pause, PauseReason, Permit
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
-from shared.rejections import classify_rejection, token_state
 from shared.retry import soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import FIREWALL, METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.other_account import api_of, other_account
+from shared.workers_ai.rejections import classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply
 from shared.workers_ai.results import Answer
 

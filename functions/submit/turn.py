@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
-from dropbatch.plan import check_model, check_path
 from dropbatch.records import reading
 from dropbatch.records.plan import Checkpoint
 from dropbatch.records.reading import gap_error, read_batches
+from dropbatch.rules.names import JobState
+from dropbatch.rules.plan import check_model, check_path
 from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.plan_upload import plan_upload, reader_for
 from functions.submit.stream import read_decompressed

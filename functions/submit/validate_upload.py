@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
 from dropbatch.records.plan import Checkpoint
-from dropbatch.validation import Progress, Subject, add_cut, build_report
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
+from dropbatch.rules.validation import Progress, Subject, add_cut, build_report
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
 from shared.claims import MAX_CLAIMS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
 from shared.errors import UnreadableItemError

@@ -15,7 +15,7 @@ from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch's part: three sections in one object (`dropbatch.names.part`).
+    """A batch's part: three sections in one object (`dropbatch.rules.names.part`).
 
     Attributes:
         key: the object; empty if no line is written before they are joined. Then the sizes are estimates.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dropbatch.names import JobState
 from dropbatch.records.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
+from dropbatch.rules.names import JobState
 from shared.models.common import ErrorDetail, Usage
 
 MAX_JOB_SECONDS = 50 * 86_400

@@ -30,7 +30,7 @@ class ErrorClass(StrEnum):
     ACCOUNT = "account"
     """Token or account refused: everything pauses until a probe succeeds."""
     CHECK_TOKEN = "check_token"  # noqa: S105 - a word, not a secret
-    """Undecided: the free call decides, see `shared.rejections`."""
+    """Undecided: the free call decides, see `shared.workers_ai.rejections`."""
     MODEL = "model"
     """The model cannot be used: the job fails, others continue. On a poll several such replies are required."""
     REQUEST = "request"

@@ -49,7 +49,7 @@ DECIDING = (
     "shared/pacing/budget.py",
     "shared/pacing/controls.py",
     "shared/aws/object_store.py",
-    "shared/other_account.py",
+    "shared/workers_ai/other_account.py",
     "shared/claims.py",
     "shared/retry.py",
     "shared/workers_ai/error_codes.py",

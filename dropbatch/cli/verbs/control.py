@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, pass_context
-from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -220,7 +220,7 @@ def _options(*, options: Sequence[str], format_: str | None, **given: str | None
     Raises:
         UsageError: one is unknown or has a wrong value.
     """
-    from dropbatch.options import metadata_of
+    from dropbatch.rules.options import metadata_of
 
     pairs = {"format": format_, **given, **parse_options(options)}
     found = {option: value for option, value in pairs.items() if value is not None}

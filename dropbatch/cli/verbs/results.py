@@ -10,7 +10,7 @@ import click
 from dropbatch.cli.context import Context, as_json, emit, options, parse_options, pass_context, strict
 from dropbatch.cli.exits import Exit
 from dropbatch.errors import Interrupted
-from dropbatch.names import EXPORTS
+from dropbatch.rules.names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,8 @@ def get(
     as_json: bool,
 ) -> None:
     """Download a finished job's files. Resumes an interrupted download."""
-    from dropbatch.downloads import writing
-    from dropbatch.exports import check_exports, export_folder
+    from dropbatch.results.downloads import writing
+    from dropbatch.results.exports import check_exports, export_folder
 
     found = context.job(job)
     target = folder or Path(found.id)
@@ -72,8 +72,8 @@ def get(
 
 def get_merged(job: Job, folder: Path, *, as_json: bool) -> bool:
     """Write a job's output with the answers of its retries; return whether some could not be placed."""
-    from dropbatch.downloads import writing
-    from dropbatch.merging import merge_retries
+    from dropbatch.results.downloads import writing
+    from dropbatch.results.merging import merge_retries
 
     with writing(folder):
         result = merge_retries(job, folder)
@@ -104,7 +104,7 @@ def get_files(
         Error: the job is not over, a file does not match the manifest, or the user interrupted it.
     """
     from dropbatch.cli.bars import FilesBar
-    from dropbatch.downloads import download
+    from dropbatch.results.downloads import download
 
     bar = FilesBar()
     try:

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
 from dropbatch.records.index import build_body, record_spans
+from dropbatch.rules import names as keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError

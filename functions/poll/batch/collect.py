@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
 from dropbatch.formats.base import REFUSED_CODES
-from dropbatch.names import JobState
 from dropbatch.records.index import build_body, record_spans
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
 from shared.errors import StorageError

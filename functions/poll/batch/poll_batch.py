@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.batch.bisect_batch import give_up, isolate
 from functions.poll.batch.collect import StoredReply, collect
 from functions.poll.batch.unanswered import end
@@ -21,9 +21,9 @@ from shared.errors import ObjectNotFoundError, StorageError
 from shared.lasting_errors import clear_lasting_error
 from shared.models import CANCEL_NOW, CANCELLED_ACCEPTED, TOO_OLD_CODE, Batch, ErrorDetail, Job, Submission
 from shared.observability import count
-from shared.other_account import api_of
-from shared.rejections import classify_rejection
 from shared.workers_ai.error_codes import ErrorClass
+from shared.workers_ai.other_account import api_of
+from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer, parse_answer
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dropbatch import names as keys
 from dropbatch.formats.base import NOT_RETRIED, BatchFacts
 from dropbatch.formats.registry import describer_of, target_of, writer_of
 from dropbatch.records.index import record_spans
+from dropbatch.rules import names as keys
 from functions.poll.batch.format_of_job import form_of
 from functions.poll.batch.join import Failure, failed_line, join
 from functions.poll.batch.join_originals import Originals, join_originals

@@ -9,7 +9,7 @@ from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage
 from shared.models import PAST_DEADLINE, Batch, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, logger
-from shared.other_account import other_account
+from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

@@ -15,10 +15,10 @@ from shared.claims import claim_seconds
 from shared.lasting_errors import clear_lasting_error, note_lasting_error
 from shared.models import Batch, ErrorDetail, Job, Submission, cause_of
 from shared.observability import batch_log_fields, count, logger
-from shared.other_account import other_account
 from shared.pacing.controls import PauseReason, Permit
 from shared.retry import poll_back_off, soon_after
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass, model_error_message
+from shared.workers_ai.other_account import other_account
 from shared.workers_ai.replies import Accepted, Failed, NoAnswers, OutcomeUnknown, Pending, Rejected, Reply
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch.cost import Cost, Tokens, cost_of, estimate_cost
-from dropbatch.formats.bedrock import manifest_out
+from dropbatch.formats.vendors.bedrock import manifest_out
+from dropbatch.rules import names as keys
+from dropbatch.rules.cost import Cost, Tokens, cost_of, estimate_cost
 from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS, UNIFORM
 from shared.job_status import iso_time
 from shared.models import BatchState, Isolation

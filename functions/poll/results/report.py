@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.results.report_data import Failures, Timeline, failures_in
 from functions.poll.results.report_page import job_page
 from functions.poll.results.result_files import readable

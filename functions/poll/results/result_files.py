@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.batch.format_of_job import JSON_LINES, Kind, opening_of, result_file
 from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.results.file_digests import digest_of, has_digest

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch.names import FINAL_JOB_STATES, JobState
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import FINAL_JOB_STATES, JobState
 from functions.poll.results.file_digests import seconds_for_digests
 from functions.poll.results.manifest import bedrock_manifest, build_manifest, event_detail, retry_record
 from functions.poll.results.report import write_report

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.schedule.due_items import in_parallel
 from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import UnreadableItemError

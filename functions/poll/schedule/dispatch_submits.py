@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from functions.poll.schedule.due_items import DueItem, in_parallel, isolated, load
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
-from shared.other_account import other_account
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
 from shared.retry import soon_after
+from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,10 @@ from functions.poll.schedule.due_items import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
-from shared.other_account import other_account
 from shared.pacing.controls import PAUSED_LOOK_SECONDS, PauseReason, Permit
-from shared.rejections import token_state
 from shared.workers_ai.client import TokenState
+from shared.workers_ai.other_account import other_account
+from shared.workers_ai.rejections import token_state
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

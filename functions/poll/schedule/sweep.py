@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import watch_stack_control
@@ -33,9 +33,9 @@ from shared.aws.queues import AdvanceMessage, PollMessage, SplitMessage, WakeMes
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind, Job
 from shared.observability import count, logger
-from shared.other_account import other_account
 from shared.pacing.controls import Denied, Permit
 from shared.retry import soon_after
+from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

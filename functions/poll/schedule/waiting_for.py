@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.schedule.control import MAX_HELD_SECONDS
 from shared.job_status import iso_time
 from shared.lasting_errors import NOTED_AFTER_SECONDS
 from shared.observability import count, logger
-from shared.other_account import other_account
 from shared.pacing.controls import PAUSE_MESSAGES, PauseReason
 from shared.workers_ai.error_codes import advice
+from shared.workers_ai.other_account import other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

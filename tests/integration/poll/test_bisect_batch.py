@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.batch import bisect_batch
 from functions.poll.batch.bisect_batch import (
     LOOK_LATER_SECONDS,

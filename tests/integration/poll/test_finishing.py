@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from dropbatch import names as keys
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS, next_final_batches
 from functions.poll.schedule import advance_job as module

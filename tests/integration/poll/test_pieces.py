@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch import names as keys
 from dropbatch.records.index import RecordIndex, build_body
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules import names as keys
 from functions.poll.batch.bisect_batch import give_up, isolate
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS

@@ -6,7 +6,7 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.batch.unfinished_polls
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 from functions.poll.batch.poll_batch import POLL_FAILED, needs_call
 from shared.aws.queues import FAST_START_BATCHES, FOLLOWED_POLLS, FOLLOWED_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS

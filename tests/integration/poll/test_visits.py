@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dropbatch import names as keys
-from dropbatch.names import JobState
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
 from functions.poll.results import result_files
 from functions.poll.results.result_files import STEP_SECONDS
 from functions.poll.schedule.advance_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS, VISIT_LEASE_SECONDS

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.results import result_files
 from functions.poll.schedule import advance_job as module
 from functions.poll.schedule.advance_job import MIN_ANSWERED_RECORDS, STATUS_SECONDS

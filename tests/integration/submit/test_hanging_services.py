@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from functions.submit import submit_batch as send
 from local.template import default_variables
 from shared import bootstrap as composition

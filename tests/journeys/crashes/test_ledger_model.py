@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 import functions.poll.handler
-from dropbatch.names import FINAL_JOB_STATES
+from dropbatch.rules.names import FINAL_JOB_STATES
 from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read

@@ -14,7 +14,7 @@ import functions.poll.schedule.advance_job
 import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
-from dropbatch.names import JobState, result
+from dropbatch.rules.names import JobState, result
 from functions.poll.schedule.dispatch_submits import MAX_SUBMITS_WAITING
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError

@@ -11,8 +11,8 @@ from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 import functions.poll.schedule.tick
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.tick import (
     BATCHES_PER_MESSAGE,
     LARGE_RECORDS,

@@ -9,8 +9,8 @@ from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 import functions.poll.schedule.tick
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.tick import MAX_POLLS_WAITING, MAX_TURNS_WAITING, MAX_VISITS_WAITING
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload

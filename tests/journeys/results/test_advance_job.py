@@ -6,7 +6,7 @@ import json
 import pytest
 
 import functions.poll.schedule.advance_job as module
-from dropbatch.names import segment
+from dropbatch.rules.names import segment
 from functions.poll.results import result_files as segments
 from local.workers_ai import Fault, expected_result
 from tests.support.translations import M2M, greetings

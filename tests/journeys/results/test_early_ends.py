@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dropbatch import names as keys
-from dropbatch.names import JobState
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
 from functions.poll.batch.collect import _write_part
 from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
 from functions.poll.schedule.advance_job import STATUS_SECONDS

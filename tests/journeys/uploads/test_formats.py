@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dropbatch.options import Options
+from dropbatch.rules.options import Options
 from local.workers_ai import Fault
 
 BGE = "@cf/baai/bge-small-en-v1.5"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dropbatch.check import check_file
-from dropbatch.options import metadata_of
-from dropbatch.plan import StackLimits
 from dropbatch.records.decompress import zstd_module
+from dropbatch.rules.options import metadata_of
+from dropbatch.rules.plan import StackLimits
 from tests.support.journeys.world import BUCKET
 
 ROOT = Path(__file__).parents[3]

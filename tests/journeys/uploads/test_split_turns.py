@@ -106,7 +106,7 @@ def test_run_without_lease_stops(slow, monkeypatch):
 
 
 def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):
-    monkeypatch.setattr("dropbatch.plan.FIRST_BATCH_RECORDS", 1)
+    monkeypatch.setattr("dropbatch.rules.plan.FIRST_BATCH_RECORDS", 1)
     world = start(MAX_REQUESTS_PER_BATCH=10)
     monkeypatch.setattr(turn, "TURN_SECONDS", -1.0)
     world.upload("a.jsonl", BODY, model=M2M)

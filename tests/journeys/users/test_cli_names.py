@@ -7,7 +7,7 @@ import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from dropbatch.names import MAX_PATH_BYTES
+from dropbatch.rules.names import MAX_PATH_BYTES
 from tests.support.aws.resources import client
 
 M2M = "@cf/meta/m2m100-1.2b"

@@ -15,8 +15,9 @@ import time
 import click
 import pytest
 
-from dropbatch import cli, downloads, waiting
+from dropbatch import cli, waiting
 from dropbatch.cli import bars
+from dropbatch.results import downloads
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'

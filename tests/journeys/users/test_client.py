@@ -12,7 +12,8 @@ import pytest
 from pyarrow import parquet
 
 import dropbatch
-from dropbatch import names, uploads
+from dropbatch import uploads
+from dropbatch.rules import names
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
 

@@ -22,7 +22,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
-from dropbatch.names import job_id
+from dropbatch.rules.names import job_id
 from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from shared import bootstrap, observability

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Upload

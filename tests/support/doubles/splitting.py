@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dropbatch.names import JobState
 from dropbatch.records.index import build_body
 from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.rules.names import JobState
 from functions.submit.split import split
 from functions.submit.turn import lease_turn, take_turn
 from shared.errors import StorageError

@@ -7,8 +7,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dropbatch import names as keys
-from dropbatch.names import JobState
+from dropbatch.rules import names as keys
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.advance_job import advance_job
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore

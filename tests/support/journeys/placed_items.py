@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws.resources import ACCOUNT, AWS_ACCOUNT, BUCKET, REGION, TABLE

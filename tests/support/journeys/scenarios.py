@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.names import job_id
+from dropbatch.rules.names import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world

@@ -13,10 +13,10 @@ import yaml
 
 from dropbatch.check import check_beginning, check_file, check_source
 from dropbatch.errors import UploadRefused, UsageError
-from dropbatch.options import metadata_of
-from dropbatch.plan import StackLimits
 from dropbatch.records.decompress import zstd_module
 from dropbatch.records.reading import RANGE_BYTES
+from dropbatch.rules.options import metadata_of
+from dropbatch.rules.plan import StackLimits
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINE = b'{"text":"hello"}\n'

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from dropbatch import columns
-from dropbatch.columns import Source, record_batches
 from dropbatch.errors import Error, UsageError
-from dropbatch.exports import export
+from dropbatch.results import columns
+from dropbatch.results.columns import Source, record_batches
+from dropbatch.results.exports import export
 
 
 def native(id_, vector=None, reference=None, code="inference_failed"):

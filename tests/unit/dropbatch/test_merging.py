@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.formats.registry import FORMATS, Form
-from dropbatch.merging import Merging
+from dropbatch.results.merging import Merging
 from tests.support.finished_jobs import UNREADABLE, finish
 
 ROOT = "20261121T093000Z-00000000"

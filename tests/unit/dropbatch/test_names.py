@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch import names as keys
+from dropbatch.rules import names as keys
 
 UPLOAD = ("bucket", "inbox/a.jsonl", "v1", "etag")
 MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.native import merge_defaults
-from dropbatch.options import (
+from dropbatch.rules.options import (
     MAX_OPTIONS_BYTES,
     Options,
     decode_options,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from dropbatch.downloads import blocks_of_file
 from dropbatch.formats.registry import Form
-from dropbatch.results import records_of
+from dropbatch.results.downloads import blocks_of_file
+from dropbatch.results.reading import records_of
 from tests.support.finished_jobs import finish
 
 JOB = "20261121T093000Z-00000000"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cost import STANDING
-from dropbatch.options import OPTIONS
+from dropbatch.rules.options import OPTIONS
 from local.template import template
 from shared.pacing.controls import PauseReason
 from tests.support.shipped import SHIPPED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dropbatch.names import job_id
+from dropbatch.rules.names import job_id
 
 ROOT = Path(__file__).resolve().parents[3]
 UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from dropbatch.names import JobState
 from dropbatch.records import cut
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules.names import JobState
 from functions.submit import split, stream, turn
 from shared.errors import StorageError
 from shared.invocation import Invocation

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules.names import JobState
 from functions.submit import split, turn
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError

@@ -11,7 +11,7 @@ import pytest
 
 import shared.claims
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.submit import turn as module
 from functions.submit.turn import Turn, TurnOverError
 from shared.errors import StorageError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dropbatch.errors import UploadRefused
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from shared.aws.object_store import ObjectStore
 from shared.models import Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
 from shared.pacing.budget import Budget

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.models import DueKind, JobControl

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
 from shared.ledger.jobs import READ_TRIES

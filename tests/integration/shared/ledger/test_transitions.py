@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
-from dropbatch.formats.bedrock import manifest_out, output_name
 from dropbatch.formats.registry import Form, file_names, reader_of, target_of, writer_of
+from dropbatch.formats.vendors.bedrock import manifest_out, output_name
 
 FILES = Path(__file__).parents[3] / "files"
 FORM = Form("bedrock")

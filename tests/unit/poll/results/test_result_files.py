@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.names import JobState
 from dropbatch.records.plan import SplitPlan
+from dropbatch.rules.names import JobState
 from functions.poll.results import result_files as segments
 from functions.poll.schedule import advance_job as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore

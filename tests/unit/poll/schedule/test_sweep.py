@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_items
 from functions.poll.schedule import sweep as module

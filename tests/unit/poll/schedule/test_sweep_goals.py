@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.schedule.sweep
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
 from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, Sweep, SweepGoal

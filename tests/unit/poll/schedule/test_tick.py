@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.schedule.tick
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage

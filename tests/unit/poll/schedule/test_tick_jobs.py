@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import (
     IDLE_VISIT_SECONDS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.schedule.tick
-from dropbatch.names import JobState
+from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches

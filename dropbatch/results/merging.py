@@ -17,13 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch import aws
-from dropbatch.downloads import blocks_of_file, download_file, merged_name
 from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
 from dropbatch.formats.registry import DELIMITERS
 from dropbatch.jobs import find_job
-from dropbatch.names import JOB_ID
-from dropbatch.results import lines_of, read_failures, records_of, table_rows
+from dropbatch.results.downloads import blocks_of_file, download_file, merged_name
+from dropbatch.results.reading import lines_of, read_failures, records_of, table_rows
+from dropbatch.rules.names import JOB_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ import msgspec
 from dropbatch.errors import Error
 from dropbatch.formats.base import NULL
 from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
-from dropbatch.formats.gemini import reference_of
 from dropbatch.formats.registry import DELIMITERS, FORMATS
 from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
+from dropbatch.formats.vendors.gemini import reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,7 +97,7 @@ def read_results(job: Job) -> Iterator[Record]:
     Raises:
         NotFound: the job is not over.
     """
-    from dropbatch.downloads import blocks_of
+    from dropbatch.results.downloads import blocks_of
 
     manifest = job.manifest()
     files = {file["kind"]: file for file in manifest["files"]}

@@ -1,4 +1,4 @@
-"""Converts other vendors' request bodies to Workers AI's requests, by the table in `dropbatch.formats.members`.
+"""Converts other vendors' request bodies to Workers AI's, by the table in `dropbatch.formats.conversion.members`.
 
 Members that are not in the table are sent as written. Values that do not change are copied as bytes.
 """
@@ -23,10 +23,10 @@ from dropbatch.formats.base import (
     splice_array,
     value_of,
 )
-from dropbatch.formats.members import check_limits, renamed, thinking
-from dropbatch.formats.messages import Names, chat_messages
-from dropbatch.formats.responses import response_format, to_chat, to_responses
-from dropbatch.formats.tools import chat_tool_choice, chat_tools
+from dropbatch.formats.conversion.members import check_limits, renamed, thinking
+from dropbatch.formats.conversion.messages import Names, chat_messages
+from dropbatch.formats.conversion.responses import response_format, to_chat, to_responses
+from dropbatch.formats.conversion.tools import chat_tool_choice, chat_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

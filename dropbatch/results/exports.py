@@ -10,18 +10,18 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.columns import pyarrow, record_batches, source_of, with_gaps
-from dropbatch.downloads import blocks_of, blocks_of_file
 from dropbatch.errors import UsageError
 from dropbatch.formats.base import encode
-from dropbatch.names import EXPORTS
+from dropbatch.results.columns import pyarrow, record_batches, source_of, with_gaps
+from dropbatch.results.downloads import blocks_of, blocks_of_file
+from dropbatch.rules.names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from dropbatch.columns import Source
     from dropbatch.job import Job
+    from dropbatch.results.columns import Source
 
 VECTORS_ONLY = frozenset({"npy", "vectorize"})
 
@@ -58,7 +58,7 @@ def export_folder(folder: Path, kind: str) -> Exported:
 
     Args:
         folder: has the job's manifest and files.
-        kind: one of `dropbatch.names.EXPORTS`.
+        kind: one of `dropbatch.rules.names.EXPORTS`.
 
     Raises:
         NotFound: the job has no output.
@@ -73,7 +73,7 @@ def export(kind: str, source: Source, folder: Path, model: str) -> Exported:
     """Write one file of a job's records.
 
     Args:
-        kind: one of `dropbatch.names.EXPORTS`.
+        kind: one of `dropbatch.rules.names.EXPORTS`.
         source: the job's files.
         folder: where the file is written.
         model: the job's model, which Vectorize's metadata names.

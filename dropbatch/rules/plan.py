@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch.cost import has_price
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from dropbatch.formats.detect import check_named, detect_format, first_model
 from dropbatch.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
 from dropbatch.formats.tables import answer_columns
-from dropbatch.model_catalog import is_model, max_records_per_reply
 from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
 from dropbatch.records.detect_form import BOM, detect_form
 from dropbatch.records.framing import elements
 from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.rules import names as keys
+from dropbatch.rules.cost import has_price
+from dropbatch.rules.model_catalog import is_model, max_records_per_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dropbatch.formats.base import Reader
-    from dropbatch.options import Options
     from dropbatch.records.beginning import Beginning
+    from dropbatch.rules.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from dropbatch.formats.base import (
     splice,
     with_defaults,
 )
-from dropbatch.formats.bedrock_outputs import message_object
-from dropbatch.formats.openai import check_model
-from dropbatch.formats.requests import Endpoint, convert_body
+from dropbatch.formats.conversion.requests import Endpoint, convert_body
+from dropbatch.formats.vendors.bedrock_outputs import message_object
+from dropbatch.formats.vendors.openai import check_model
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Outcome

@@ -23,8 +23,8 @@ from dropbatch.formats.base import (
     splice,
     with_defaults,
 )
-from dropbatch.formats.bedrock_outputs import model_output
-from dropbatch.formats.requests import Endpoint, convert_body
+from dropbatch.formats.conversion.requests import Endpoint, convert_body
+from dropbatch.formats.vendors.bedrock_outputs import model_output
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Json, Outcome, Target

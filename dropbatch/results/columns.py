@@ -16,12 +16,12 @@ from dropbatch.errors import Error, NotFound, UsageError
 from dropbatch.formats.answers import vectors_of
 from dropbatch.formats.base import encode, members_of, value_of
 from dropbatch.formats.tables import answer_text
-from dropbatch.results import is_native, native_records, records_of
+from dropbatch.results.reading import is_native, native_records, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dropbatch.results import Record
+    from dropbatch.results.reading import Record
 
 CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""

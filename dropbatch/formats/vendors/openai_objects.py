@@ -27,13 +27,13 @@ from dropbatch.formats.base import (
     value_of,
     word_of,
 )
-from dropbatch.formats.openai_responses import response_object
-from dropbatch.formats.requests import Endpoint
-from dropbatch.formats.tools import tool_calls_of
+from dropbatch.formats.conversion.requests import Endpoint
+from dropbatch.formats.conversion.tools import tool_calls_of
+from dropbatch.formats.vendors.openai_responses import response_object
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts
-    from dropbatch.formats.tools import ToolCall
+    from dropbatch.formats.conversion.tools import ToolCall
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 

@@ -27,7 +27,7 @@ from dropbatch.formats.base import (
     value_of,
     word_of,
 )
-from dropbatch.formats.tools import function_call, text_of_result
+from dropbatch.formats.conversion.tools import function_call, text_of_result
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import Target

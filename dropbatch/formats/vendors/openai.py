@@ -24,9 +24,9 @@ from dropbatch.formats.base import (
     with_defaults,
     word_of,
 )
-from dropbatch.formats.openai_objects import OBJECTS
-from dropbatch.formats.requests import INPUT_MEMBERS, Endpoint, convert_body
-from dropbatch.model_catalog import MODEL_ID
+from dropbatch.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
+from dropbatch.formats.vendors.openai_objects import OBJECTS
+from dropbatch.rules.model_catalog import MODEL_ID
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Outcome, Target

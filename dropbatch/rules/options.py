@@ -17,9 +17,9 @@ import msgspec
 
 from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.formats.base import UNDECODABLE, begins, members_of
-from dropbatch.formats.openai import BATCH_ENDPOINTS
 from dropbatch.formats.registry import FORMATS
-from dropbatch.names import upload_path
+from dropbatch.formats.vendors.openai import BATCH_ENDPOINTS
+from dropbatch.rules.names import upload_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.formats.base import BadRecordError, Json, Task, encode, value_of
-from dropbatch.formats.requests import Endpoint, convert_body
+from dropbatch.formats.conversion.requests import Endpoint, convert_body
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import Target

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.errors import Error, UsageError
-from dropbatch.names import EXPORTS
+from dropbatch.rules.names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

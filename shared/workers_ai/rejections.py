@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.observability import batch_log_fields, logger
-from shared.other_account import api_of, other_account
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
     ErrorClass,
@@ -18,6 +17,7 @@ from shared.workers_ai.error_codes import (
     classify_submit_error,
     classify_with_valid_token,
 )
+from shared.workers_ai.other_account import api_of, other_account
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch import names as keys
-from dropbatch.cost import Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.formats.base import begins
 from dropbatch.formats.schemas import SCHEMAS
-from dropbatch.model_catalog import find_model
-from dropbatch.options import encode_options
 from dropbatch.records.index import NO_REFERENCE, record_spans
 from dropbatch.records.plan import Checkpoint
+from dropbatch.rules import names as keys
+from dropbatch.rules.cost import Tokens, cost_of, estimate_tokens, output_tokens
+from dropbatch.rules.model_catalog import find_model
+from dropbatch.rules.options import encode_options
 
 if TYPE_CHECKING:
-    from dropbatch.options import Options
     from dropbatch.records.cut import Cut
     from dropbatch.records.plan import SplitPlan
+    from dropbatch.rules.options import Options
 
 MAX_LISTED = 100
 """Bad records that a report lists."""

@@ -25,8 +25,8 @@ from dropbatch.formats.base import (
     splice,
     with_defaults,
 )
-from dropbatch.formats.gemini_objects import response_object
-from dropbatch.formats.gemini_requests import convert_request
+from dropbatch.formats.vendors.gemini_objects import response_object
+from dropbatch.formats.vendors.gemini_requests import convert_request
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Outcome

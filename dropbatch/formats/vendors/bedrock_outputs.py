@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dropbatch.formats.answers import Answer, read_answer, vectors_of
 from dropbatch.formats.base import NULL, begins, elements_of, encode, members_of, splice, splice_array, word_of
-from dropbatch.formats.openai_objects import chat_completion
-from dropbatch.formats.requests import as_array
-from dropbatch.formats.tools import arguments_object
+from dropbatch.formats.conversion.requests import as_array
+from dropbatch.formats.conversion.tools import arguments_object
+from dropbatch.formats.vendors.openai_objects import chat_completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from dropbatch.formats.base import (
     splice_array,
     word_of,
 )
-from dropbatch.formats.members import RESPONSES_NAMES
-from dropbatch.formats.tools import flat_choice, flat_tools, function_call, text_of_result
+from dropbatch.formats.conversion.members import RESPONSES_NAMES
+from dropbatch.formats.conversion.tools import flat_choice, flat_tools, function_call, text_of_result
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import Target

@@ -1,0 +1,1 @@
+"""Other vendors' request bodies become Workers AI's: one table of members, then messages, tools and endpoints."""

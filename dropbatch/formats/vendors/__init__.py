@@ -1,0 +1,1 @@
+"""Other vendors' formats: one module for each, with the objects that it reads and writes."""

@@ -1,0 +1,1 @@
+"""What a user does with a job's results: download, read, merge, export."""
