@@ -122,12 +122,8 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried; empty for a job whose options were wrong."""
-    key = f"{manifest.removesuffix('manifest.json')}options.json"
-    try:
-        return named_options(decode_options(services.store.get(key)))
-    except ObjectNotFoundError:
-        return {}
+    """The options of the job that is retried."""
+    return named_options(_read_options(services, f"{manifest.removesuffix('manifest.json')}options.json"))
 
 
 def pin_options(services: Services, upload_key: str, job_id: str, options: Options) -> Options:
@@ -152,12 +148,19 @@ def keep_options(services: Services, job: Job, options: Options) -> None:
 
 
 def pinned_options(services: Services, job: Job) -> Options:
-    """A job's options, from its `options.json`; empty if somebody deleted that.
+    """A job's options, from its `options.json`.
 
     Raises:
+        UploadRefused: `options_gone`.
         StorageError: S3 failed.
     """
+    return _read_options(services, keys.result(job.upload.key, job.job_id, "options.json"))
+
+
+def _read_options(services: Services, key: str) -> Options:
+    """The options in an object. Without them, the job would send other requests than its user wants."""
     try:
-        return decode_options(services.store.get(keys.result(job.upload.key, job.job_id, "options.json")))
-    except ObjectNotFoundError:
-        return Options()
+        return decode_options(services.store.get(key))
+    except ObjectNotFoundError as error:
+        message = f"{key} was deleted, so the records that are not sent yet have no options. Upload them again."
+        raise UploadRefused("options_gone", message) from error

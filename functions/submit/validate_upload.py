@@ -15,6 +15,7 @@ from dropbatch.errors import UploadRefused
 from dropbatch.records.plan import Checkpoint
 from dropbatch.rules import names as keys
 from dropbatch.rules.names import JobState
+from dropbatch.rules.options import Options
 from dropbatch.rules.validation import Progress, Subject, add_cut, build_report
 from functions.submit.job_options import pinned_options
 from functions.submit.validation_page import validation_page
@@ -53,14 +54,12 @@ def validate(turn: Turn) -> None:
                 _put_progress(services, job, progress, seen)
                 services.ledger.release_job(job, services.now(), validated_turns=job.validated_turns + 1)
                 return
-    subject = Subject(
-        job.upload.key,
-        job.plan,
-        pinned_options(services, job),
-        iso_time(job.created_at),
-        job.job_id,
-        job.upload.version,
-    )
+    try:
+        options = pinned_options(services, job)
+    except UploadRefused as fault:  # A job whose options are wrong has none, and an error already.
+        error, options = error or ErrorDetail(fault.code, fault.message), Options()
+    created_at = iso_time(job.created_at)
+    subject = Subject(job.upload.key, job.plan, options, created_at, job.job_id, job.upload.version)
     report = build_report(subject, progress, *((error.code, error.message) if error else ()))
     page = validation_page(msgspec.json.decode(report))
     services.store.put_if_absent(keys.result(job.upload.key, job.job_id, "report.html"), page, kind=HTML_TYPE)

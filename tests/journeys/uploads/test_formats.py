@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from dropbatch.rules.options import Options
 from local.workers_ai import Fault
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -144,15 +143,6 @@ def test_model_of_openai_file_is_first_that_is_one(world):
     assert [line["response"]["status_code"] for line in world.lines()] == [200, 200, 400]
     record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
     assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
-
-
-def test_job_without_options_keeps_its_model(world, monkeypatch):
-    monkeypatch.setattr("functions.submit.plan_upload.pinned_options", lambda *_: Options())
-    world.upload("a.jsonl", json.dumps(chat(0, model=M2M)), model=LLAMA)
-    world.settle()
-
-    assert world.manifest()["model"] == LLAMA
-    assert world.lines()[0]["response"]["body"]["error"]["code"] == "mismatched_model"
 
 
 def test_bedrock_file_is_answered_with_manifest(world):

@@ -80,6 +80,16 @@ def test_job_whose_item_cannot_be_read_is_found(world, parent):
     assert options_of(world, again)["tags"] == {"of": "parent"}
 
 
+def test_retry_needs_options_of_first_job(world, api, parent):
+    """Without them it would send other requests than those that failed."""
+    world.s3.delete_object(Bucket=BUCKET, Key=f"{parent}/options.json")
+    submits = len(api.accepted)
+    again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
+
+    assert world.manifest(again)["error"]["code"] == "options_gone"
+    assert len(api.accepted) == submits
+
+
 @pytest.mark.parametrize(
     "named",
     [

@@ -1,5 +1,6 @@
 """Uploads that change under our feet: overwritten, deleted, restored or copied while they are read."""
 
+import json
 from io import BytesIO
 
 import pytest
@@ -153,3 +154,32 @@ def test_retry_file_copied_to_inbox_is_tried_again(world, api):
 
     (again,) = [one for folder, one in world.manifests().items() if "again" in folder]
     assert again["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
+
+
+# ── its options ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_job_without_options_sends_no_more(world, api):
+    """Its records would be sent without the options that its user gave them."""
+    world.upload("a.csv", "text\n" + "hello\n" * 6, model="@cf/baai/bge-m3")
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    (options,) = [key for key in world.objects("results/") if key.endswith("/options.json")]
+    world.s3.delete_object(Bucket=BUCKET, Key=options)
+    world.settle()
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "options_gone")
+    assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert len(api.accepted) == 1
+
+
+def test_validation_without_options_is_reported(world):
+    world.s3.put_object(Bucket=BUCKET, Key="validate/a.jsonl", Body=b'{"text":"a"}\n' * 6, Metadata={"model": M2M})
+    world.deliver("UploadQueue")
+    (options,) = [key for key in world.objects("results/_validate/") if key.endswith("/options.json")]
+    world.s3.delete_object(Bucket=BUCKET, Key=options)
+    world.settle()
+
+    (report,) = [key for key in world.objects("results/_validate/") if key.endswith("/report.json")]
+    assert json.loads(world.read(report))["error"]["code"] == "options_gone"
