@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from bench.polling import in_a_row
+from bench.polling.simulated import in_a_row
 
 
 @pytest.fixture(scope="module")

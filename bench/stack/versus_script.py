@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bench.measured_stack import KEY, MODEL, Watch, check, local, pieces, processes, record, running_stack, upload, wait
+from bench.stack.measured import KEY, MODEL, Watch, check, local, pieces, processes, record, running_stack, upload, wait
 from local import aws
 from local.workers_ai import expected_result
 
@@ -91,7 +91,7 @@ def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str
             for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last value is used
                 file.write(piece)
         url = f"{stack['workers_ai_base_url']}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
-        command = [sys.executable, "-m", "bench.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
+        command = [sys.executable, "-m", "bench.stack.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
         began, computed, peak = time.monotonic(), 0.0, 0
         for killed in (True, False) if kill else (False,):
             with subprocess.Popen(command) as process:

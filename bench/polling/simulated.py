@@ -1,4 +1,4 @@
-"""`python -m bench.polling`: simulates ways to decide when to poll a batch; writes `bench/polling.md`.
+"""`python -m bench.polling.simulated`: simulates ways to decide when to poll a batch; writes `bench/polling.md`.
 
 It runs the product's own policy at the product's rates, on its own clock: nothing waits, no API is called, and the same
 seed gives the same table. Faults and the duration of calls and rounds (about a second) are not simulated.
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import polling_stack, whole_path
-from bench.polling_ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
+from bench.polling import on_stack, whole_path
+from bench.polling.ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
 from shared.pacing import poll_schedule as cadence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WRITTEN = Path(__file__).with_name("polling.md")
+WRITTEN = Path(__file__).parents[1] / "polling.md"
 CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
 """The budget's limit with the template's defaults: submits stop while this many batches are pending."""
@@ -247,7 +247,7 @@ def two_jobs() -> list[list[str]]:
     return [head, ["---"] * len(head), *rows]
 
 
-def in_a_row(jobs: int = polling_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
+def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
     """Jobs right after each other, the first on a new model: for each of them, its result with each seed."""
     found: list[list[Found]] = [[] for _ in range(jobs)]
     for seed in range(seeds):
@@ -268,9 +268,9 @@ def _rows_in_a_row() -> list[list[str]]:
         )
         calls.append(_nine_in_ten([1 + statistics.fmean(one.polls) for one in results], 2))
         medians.append(_nine_in_ten([statistics.median(one.delays) for one in results], 0))
-    measured = json.loads(polling_stack.FIGURES.read_text())
+    measured = json.loads(on_stack.FIGURES.read_text())
     head = ["", *(f"job {place}" for place in range(1, len(found) + 1))]
-    rows = [head, ["---"] * len(head), means, calls, medians, ["local stack", *map(polling_stack.cell, measured)]]
+    rows = [head, ["---"] * len(head), means, calls, medians, ["local stack", *map(on_stack.cell, measured)]]
     print(rows)
     return rows
 
@@ -284,7 +284,7 @@ def _nine_in_ten(values: list[float], digits: int) -> str:
 _TEXT = """\
 # When to poll a batch
 
-Written by `python -m bench.polling`; do not edit. A simulation on its own clock: the same on every machine. Each cell
+Written by `python -m bench.polling.simulated`; do not edit. A simulation on its own clock: the same everywhere. Each cell
 shows API calls per batch, including the submit, and seconds from ready to collected: the median and the 95th
 percentile. Submits and polls together make at most {calls} calls a minute; submits stop while {outstanding:,} batches
 are pending. *Around* means a lognormal distribution: with sigma 0.5, two thirds of the batches are between 0.6 and 1.65
@@ -295,7 +295,7 @@ can reach.
 
 The targets: at most 4 calls per batch in the first job and 3 in the second, and the median answer collected within
 20 s. *Whole path*: both functions on moto with the local Workers AI, on one clock that advances by seconds
-(`bench.whole_path`); there a call takes no time. Both rows cover several seeds.
+(`bench.polling.whole_path`); there a call takes no time. Both rows cover several seeds.
 
 {two_jobs}
 
@@ -303,7 +303,7 @@ The targets: at most 4 calls per batch in the first job and 3 in the second, and
 
 One job of 40 batches says little: what the first one teaches depends on when its batches happened to be polled. So the
 simulation also shows the range of nine jobs in ten, from {gap_seeds} seeds. *Local stack*: one run of
-`python -m bench.polling_stack`, with real processes, queues and ticks.
+`python -m bench.polling.on_stack`, with real processes, queues and ticks.
 
 {in_a_row}
 

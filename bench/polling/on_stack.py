@@ -1,7 +1,7 @@
-"""Counts polls on the local stack, with real processes, queues and ticks: `python -m bench.polling_stack`.
+"""Counts polls on the local stack, with real processes, queues and ticks: `python -m bench.polling.on_stack`.
 
-Jobs follow each other immediately, the first on a model that is new. `bench.polling` shows the figures in
-`bench/polling.md`, beside those of its simulation; they are kept in `bench/polling_stack.json`.
+Jobs follow each other immediately, the first on a model that is new. `bench.polling.simulated` shows the figures in
+`bench/polling.md`, beside those of its simulation; they are kept in `bench/polling/on_stack.json`.
 """
 
 from __future__ import annotations

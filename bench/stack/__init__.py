@@ -1,0 +1,1 @@
+"""Measurements of the deployed stack on a local AWS: `python -m bench.stack`."""
