@@ -284,7 +284,7 @@ def _nine_in_ten(values: list[float], digits: int) -> str:
 _TEXT = """\
 # When to poll a batch
 
-Written by `python -m bench.polling.simulated`; do not edit. A simulation on its own clock: the same everywhere. Each cell
+Written by `python -m bench.polling.simulated`; do not edit. A simulation, the same everywhere. Each cell
 shows API calls per batch, including the submit, and seconds from ready to collected: the median and the 95th
 percentile. Submits and polls together make at most {calls} calls a minute; submits stop while {outstanding:,} batches
 are pending. *Around* means a lognormal distribution: with sigma 0.5, two thirds of the batches are between 0.6 and 1.65

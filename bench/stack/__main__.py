@@ -4,7 +4,7 @@ It runs on the local stack, made from `template.yaml`, with real queues, real fu
 `small` drops small files, one after another, and measures the time until their batch is submitted. `large` drops one
 large file and checks every line of its result. `--kill-every` kills one process of the submit function at that
 interval. With `--latency`, AWS answers after the time that it is known to take, and each function process has the share
-of a processor that Lambda gives 512 MB. `compare` runs a large file through Dropbatch and `bench/stack/plain_script.py`.
+of a processor that Lambda gives 512 MB. `compare` runs a file through Dropbatch and `bench/stack/plain_script.py`.
 Each run adds rows to its table in `bench/stack.md`. This is not part of `make bench`: it takes minutes, and memory for
 the local AWS, which keeps objects in memory (about four times the upload).
 """

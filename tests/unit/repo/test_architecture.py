@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -254,8 +255,21 @@ def test_no_modules_import_each_other_in_circle():
     order.prepare()
 
 
-def test_no_module_is_longer_than_400_lines():
-    assert breaches(lambda _, path: max(len(path.read_text("utf-8").splitlines()) - 400, 0)) == {}
+@pytest.fixture
+def written():
+    """Each module that somebody wrote: the product, its tools and its tests."""
+    folders = ("bench", "dropbatch", "functions", "local", "shared", "tests", "tools")
+    return [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_no_module_is_longer_than_400_lines(written):
+    lines = {str(path): len((ROOT / path).read_text("utf-8").splitlines()) for path in written}
+    assert {path: number for path, number in lines.items() if number > 400} == {}
+
+
+def test_no_folder_has_more_than_15_modules(written):
+    modules = Counter(str(path.parent) for path in written)
+    assert {folder: number for folder, number in modules.items() if number > 15} == {}
 
 
 def test_environment_is_read_in_one_place():
