@@ -29,7 +29,7 @@ from bench.share import Share, share_of
 from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
 from functions.poll.schedule.due_items import THREADS
-from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
+from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from functions.submit import stage_batches as staging
 from functions.submit import stream as reading
 from functions.submit.split import split

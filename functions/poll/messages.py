@@ -9,7 +9,8 @@ import msgspec
 from dropbatch.rules import names as keys
 from functions.poll.schedule.advance_job import advance_job
 from functions.poll.schedule.control import follow_stack_control, is_open
-from functions.poll.schedule.tick import REPEAT_SECONDS, advance_batches, wake
+from functions.poll.schedule.due_polls import REPEAT_SECONDS, advance_batches
+from functions.poll.schedule.tick import wake
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import AdvanceMessage, PollMessage, WakeMessage, decode_message
 from shared.job_control import follow_job_control

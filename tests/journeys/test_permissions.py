@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import functions.poll.results.result_files
-import functions.poll.schedule.tick
+import functions.poll.schedule.due_polls
 import functions.submit.turn
 from dropbatch.rules.names import result
 from local.workers_ai import Fault
@@ -36,7 +36,7 @@ DONE_BY_AWS = {
 def small_steps(monkeypatch):
     """What large jobs do, done by small ones: several turns, many due batches, files of several segments."""
     monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_OWN_POLLS", 1)
+    monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.results.result_files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.results.result_files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)

@@ -60,6 +60,8 @@ DECIDING = (
     "dropbatch/records/batch_limits.py",
     "functions/submit/submit_batch.py",
     "functions/poll/batch/bisect_batch.py",
+    "functions/poll/schedule/due_jobs.py",
+    "functions/poll/schedule/due_polls.py",
     "functions/poll/schedule/tick.py",
     "functions/poll/batch/poll_batch.py",
     "functions/poll/batch/unfinished_polls.py",

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import DueItem, in_parallel, isolated, load
+from functions.poll.schedule.due_items import DueItem, each_isolated, load, postponed
 from shared.aws.queues import SubmitMessage
 from shared.models import BatchState
 from shared.pacing.poll_schedule import HELD_POLL_SECONDS
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shared.bootstrap import Services
     from shared.ledger import DueEntry
-    from shared.models import Job
+    from shared.models import Batch, Job
     from shared.pacing.budget import ModelRoom
 
 MAX_EXAMINED = 50
@@ -98,7 +98,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
         go, put_off = _sort(load(services, chosen), calls, services.now())
-        in_parallel(lambda one: isolated(services, one[0].due, lambda: _postpone(services, *one)), put_off)
+        each_isolated(services, [(one[0].due, one) for one in put_off], lambda one: _postpone(services, *one))
         sent += dispatch(services, go)
     return sent
 
@@ -145,17 +145,14 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 def dispatch(services: Services, found: list[DueItem]) -> int:
     """Send batches to the submit function, each postponed first so that the next round does not; return how many."""
 
-    def postponed(one: DueItem) -> bool:
+    def postpone(one: DueItem) -> Batch | None:
         now = services.now()
         paused = one.batch.paused + (_overdue(one, now) if one.batch.state is BatchState.READY else 0.0)
-        return services.ledger.postpone(one.batch, now + DISPATCHED_SECONDS, paused=paused) is not None
+        return services.ledger.postpone(one.batch, now + DISPATCHED_SECONDS, paused=paused)
 
-    done = in_parallel(lambda one: isolated(services, one.due, lambda: postponed(one)), found)
-    messages = [
-        SubmitMessage(one.batch.job_id, one.batch.number) for one, is_done in zip(found, done, strict=True) if is_done
-    ]
-    services.queues.send_all(messages)
-    return len(messages)
+    sent = postponed(services, [(one.due, one) for one in found], postpone)
+    services.queues.send_all([SubmitMessage(one.batch.job_id, one.batch.number) for one in sent])
+    return len(sent)
 
 
 def _overdue(found: DueItem, now: float) -> float:

@@ -25,7 +25,7 @@ from dropbatch.rules.names import JobState
 from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
-from functions.poll.schedule.due_items import in_parallel, isolated
+from functions.poll.schedule.due_items import each_isolated
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.job_status import build_status, write_status
 from shared.ledger import DueEntry
@@ -34,8 +34,6 @@ from shared.observability import logger
 from shared.pacing.controls import Permit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shared.bootstrap import Services
     from shared.invocation import Invocation
 
@@ -152,11 +150,8 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
             return services.ledger.release(batch, turns[batch.number])
         return None
 
-    return sum(in_parallel(lambda batch: _isolated(services, batch, lambda: adjust(batch)), page))
-
-
-def _isolated(services: Services, batch: Batch, step: Callable[[], object]) -> bool:
-    return bool(isolated(services, DueEntry(batch.job_id, batch.number, None), step))
+    items = [(DueEntry(batch.job_id, batch.number, None), batch) for batch in page]
+    return sum(map(bool, each_isolated(services, items, adjust)))
 
 
 def _turn_seconds(services: Services) -> float:

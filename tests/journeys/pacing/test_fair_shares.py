@@ -11,6 +11,7 @@ import pytest
 import functions.poll.batch.poll_batch
 import functions.poll.handler
 import functions.poll.schedule.advance_job
+import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
@@ -199,7 +200,7 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
 
 
 def test_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, short_ticks):
-    monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 2)
+    monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
     world = start()
     world.upload_records("large.jsonl", texts(3), model=BGE)
     world.deliver("UploadQueue")

@@ -10,17 +10,14 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
+import functions.poll.schedule.due_jobs
+import functions.poll.schedule.due_polls
 import functions.poll.schedule.tick
 from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
-from functions.poll.schedule.tick import (
-    BATCHES_PER_MESSAGE,
-    LARGE_RECORDS,
-    MAX_JOBS,
-    TICK_SECONDS,
-    advance_batches,
-    tick,
-)
+from functions.poll.schedule.due_jobs import LARGE_RECORDS
+from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE, advance_batches
+from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, tick
 from shared.aws.queues import decode_message
 from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
@@ -136,8 +133,8 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
 
 
 def test_tick_looks_every_10_s_while_queue_is_full(pending, monkeypatch):
-    monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 0)
-    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_POLLS_WAITING", 2)
+    monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 0)
+    monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_POLLS_WAITING", 2)
     _, services = pending(150, 60)  # More are due than one look reads.
     queues, looks = type(services.queues), []
     waiting = queues.waiting

@@ -8,10 +8,12 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
+import functions.poll.schedule.due_polls
 import functions.poll.schedule.tick
 from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
-from functions.poll.schedule.tick import MAX_POLLS_WAITING, MAX_TURNS_WAITING, MAX_VISITS_WAITING
+from functions.poll.schedule.due_jobs import MAX_TURNS_WAITING, MAX_VISITS_WAITING
+from functions.poll.schedule.due_polls import MAX_POLLS_WAITING
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
 from tests.support.aws.resources import BUCKET, REGION, TABLE
@@ -90,7 +92,7 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
         put_idle(open_job(number, due_in=-4_000))
     world.pass_time(30)
     with monkeypatch.context() as dying:
-        dying.setattr(functions.poll.schedule.tick, "advance_job", lambda *_: 1 / 0)
+        dying.setattr(functions.poll.schedule.due_polls, "advance_job", lambda *_: 1 / 0)
         world.deliver("PollQueue")
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_IDLE_VISITS", 0)

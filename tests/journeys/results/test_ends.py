@@ -7,6 +7,7 @@ import pytest
 
 import functions.poll.batch.poll_batch
 import functions.poll.schedule.advance_job
+import functions.poll.schedule.due_jobs
 import functions.poll.schedule.tick
 import functions.submit.turn
 from local.workers_ai import Fault
@@ -98,7 +99,7 @@ def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind
 @pytest.mark.parametrize(("death", "large"), [(DiedError, False), (DiedError, True), (RuntimeError, False)])
 def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death, large):
     if large:  # Then each try is a message, delivered again and again after a death.
-        monkeypatch.setattr(functions.poll.schedule.tick, "LARGE_RECORDS", 2)
+        monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
     real = functions.poll.batch.poll_batch.collect
 
     def broken(services, job, batch, reply):

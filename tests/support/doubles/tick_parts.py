@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import functions.poll.schedule.tick
 from functions.poll.batch.poll_batch import PollOutcome
+from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
 from shared.ledger import DueEntry
 from shared.models import Batch, DueKind, Job
@@ -221,13 +221,18 @@ class TickParts:
         self.recovered: list[str] = []
         self.counted: list[str] = []
         self.watched: dict[str, bool] = {}
-        for name in ("advance_job", "poll_batch", "send_submits", "dispatch", "watch_pause", "count"):
-            monkeypatch.setattr(functions.poll.schedule.tick, name, getattr(self, f"_{name}"))
-        monkeypatch.setattr(functions.poll.schedule.tick, "watch_stack_control", lambda services: None)
+        for module, names in (
+            (tick, ("send_submits", "watch_pause", "count")),
+            (due_polls, ("advance_job", "poll_batch", "dispatch")),
+            (due_jobs, ("advance_job",)),
+        ):
+            for name in names:
+                monkeypatch.setattr(module, name, getattr(self, f"_{name}"))
+        monkeypatch.setattr(tick, "watch_stack_control", lambda services: None)
 
     def run(self, remaining: float = 150.0) -> None:
         """Run one tick of an invocation that has this many seconds."""
-        functions.poll.schedule.tick.tick(Invocation(self.services, T + remaining))
+        tick.tick(Invocation(self.services, T + remaining))
 
     def _advance_job(self, invocation: Invocation, job_id: str) -> bool:
         self.visits.append((self.clock.at, job_id))

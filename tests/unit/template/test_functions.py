@@ -4,7 +4,7 @@ import json
 import re
 
 from functions.poll.schedule.due_items import THREADS
-from functions.poll.schedule.tick import BATCHES_PER_MESSAGE
+from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
 from tests.support.aws.translated_template import ROOT, resolved, target

@@ -7,17 +7,16 @@ import pytest
 
 from dropbatch.rules.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
-from functions.poll.schedule.tick import (
+from functions.poll.schedule.due_jobs import (
     IDLE_VISIT_SECONDS,
     LARGE_RECORDS,
     LARGE_UPLOAD_BYTES,
-    MAX_IDLE_VISITS,
-    MAX_JOBS,
     MAX_TURNS_WAITING,
     MAX_VISITS_WAITING,
     NO_ROOM_SECONDS,
     is_large,
 )
+from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS
 from shared.aws.queues import AdvanceMessage, SplitMessage
 from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T

@@ -8,7 +8,8 @@ import functions.poll.schedule.tick
 from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, POLL_SECONDS, PollOutcome
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
-from functions.poll.schedule.tick import BATCHES_PER_MESSAGE, LARGE_RECORDS, MAX_OWN_POLLS, advance_batches
+from functions.poll.schedule.due_jobs import LARGE_RECORDS
+from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE, MAX_OWN_POLLS, advance_batches
 from shared.aws.queues import MAX_AHEAD_SECONDS, PollMessage
 from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Submission
@@ -85,7 +86,7 @@ def test_silent_api_delays_work_30_s(parts, monkeypatch):
             parts.ledger.over(batch)
         return PollOutcome(job.job_id, done=False)
 
-    monkeypatch.setattr(functions.poll.schedule.tick, "poll_batch", silent)
+    monkeypatch.setattr(functions.poll.schedule.due_polls, "poll_batch", silent)
     parts.ledger.add(SMALL, waited, *polls(MAX_OWN_POLLS))
 
     parts.run()

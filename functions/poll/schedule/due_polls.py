@@ -1,0 +1,150 @@
+"""Batches to poll: a tick polls those of small jobs itself, and sends the others to more invocations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from functions.poll.batch.poll_batch import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
+from functions.poll.schedule.advance_job import advance_job
+from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
+from functions.poll.schedule.due_items import DueItem, each_isolated, isolated, load, postponed
+from functions.poll.schedule.due_jobs import advance_jobs, is_large
+from shared.aws.queues import PollMessage
+from shared.ledger import DueEntry
+from shared.models import BatchState, DueKind
+from shared.pacing.controls import Denied, Permit
+from shared.workers_ai.other_account import other_account
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.bootstrap import Services
+    from shared.invocation import Invocation
+
+MAX_OWN_POLLS = 16
+"""Batches that one round polls itself, of small jobs only; more are sent to other invocations."""
+OWN_POLLS_SECONDS = 25.0
+"""Seconds that they have, so that other work begins within half a minute even if the API does not answer."""
+ANSWERS_RESERVE_SECONDS = 8.0
+"""Seconds of a tick kept after its own polls to store and join their small answers."""
+BATCHES_PER_MESSAGE = 8
+"""Batches in one message of the poll queue."""
+MAX_POLLS_WAITING = 20
+"""Messages that wait in the poll queue, up to which more are sent."""
+FULL_SECONDS = 10.0
+"""Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
+REPEAT_SECONDS = 1.0
+"""Seconds to wait before visiting again a job that another invocation held."""
+
+
+@dataclass
+class PollAllowance:
+    """Polls that a tick may still make or send.
+
+    Attributes:
+        calls: no more than can call the API before the next tick.
+        look_at: when due batches are read again, Unix seconds; later than now if the poll queue was full.
+    """
+
+    calls: int
+    look_at: float = 0.0
+
+
+def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float) -> int:
+    """Poll as many as one round can, and send the rest to the queue; return how many were polled or sent.
+
+    Args:
+        invocation: the running one.
+        dues: entries of the index.
+        left: what the tick may still do; spent here.
+        over: when the tick has to be over, Unix seconds.
+    """
+    services = invocation.services
+    found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
+    begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
+    polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
+    in_hand: list[DueItem] = []
+    time = over - ANSWERS_RESERVE_SECONDS - services.now()
+    if min(time, invocation.seconds_left - COLLECT_SECONDS) > POLL_BEGUN_SECONDS:
+        in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
+    held = {one.due for one in in_hand}
+    recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
+    others = [one for one in polls if one.due not in held]
+    room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
+    handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
+    if len(others) > room * BATCHES_PER_MESSAGE:
+        left.look_at = services.now() + FULL_SECONDS
+    until = min(over - ANSWERS_RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
+    polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
+    left.calls -= handed + polled
+    return recovered + handed + polled
+
+
+def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str]]) -> int:
+    """Poll the batches that a message names, or collect those that need no poll, in parallel; return how many."""
+    found = load(invocation.services, (DueEntry(job_id, number, None) for job_id, number in batches))
+    return _poll(invocation, [one for one in found if one.batch.work is DueKind.POLL])
+
+
+def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf) -> int:
+    """Poll batches, not beyond a time, Unix seconds, and visit their jobs; return how many batches."""
+    services, polling = invocation.services, invocation.until(until)
+    found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
+    now = services.now()
+    calls = Counter(other_account(services, one.job) for one in found if needs_call(one.job, one.batch, now))
+    permits = {account: services.budget.permit_polls(wanted, now, account) for account, wanted in calls.items()}
+    chosen: list[tuple[DueItem, Permit]] = []
+    for one in found:
+        if not needs_call(one.job, one.batch, now):
+            chosen.append((one, Permit()))
+            continue
+        account = other_account(services, one.job)
+        granted, permit = permits[account]
+        if isinstance(permit, Denied):
+            _postpone(services, one, permit, now)
+        elif granted > 0:
+            permits[account] = granted - 1, permit
+            chosen.append((one, permit))
+
+    def step(chosen: tuple[DueItem, Permit]) -> str | None:
+        """The job's id if it got a part and is to be visited again."""
+        one, permit = chosen
+        asked = poll_batch(polling, one.job, one.batch, permit)
+        # Now, not when all polls of this round are over: some take a minute.
+        return one.job.job_id if asked.done and not advance_job(invocation, one.job.job_id) else None
+
+    again = each_isolated(services, [(one[0].due, one) for one in chosen], step)
+    if wanted := {job_id for job_id in again if job_id}:
+        services.sleep(REPEAT_SECONDS)
+        advance_jobs(invocation, sorted(wanted))
+    return len(chosen)
+
+
+def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
+    """Postpone a poll for which there is no token, or that a pause forbids."""
+    batch = found.batch
+    waited = refusal.until - min(batch.due_at or now, now) if refusal.paused else 0.0
+    isolated(
+        services,
+        found.due,
+        lambda: services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited),
+    )
+
+
+def _send_polls(services: Services, chosen: list[DueItem]) -> int:
+    """Send batches to more invocations of this function; return how many."""
+    due_at = services.now() + DISPATCHED_SECONDS
+    sent = postponed(
+        services, [(one.due, one.batch) for one in chosen], lambda batch: services.ledger.postpone(batch, due_at)
+    )
+    pairs = [(batch.job_id, batch.number) for batch in sent]
+    services.queues.send_all(
+        [
+            PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
+            for start in range(0, len(pairs), BATCHES_PER_MESSAGE)
+        ]
+    )
+    return len(pairs)
