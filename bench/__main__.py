@@ -39,7 +39,8 @@ class Extent:
     processes: int
 
 
-FULL = Extent(5, 80 * MB, 30 * MB, (10 * MB, 200 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
+# From 200 MB on: below that an upload ends before its batches, which grow, are at their largest.
+FULL = Extent(5, 80 * MB, 30 * MB, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7)
 QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
@@ -102,7 +103,7 @@ def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
     """Memory and CPU of both steps by the size of their input, each in its own process."""
     found = []
     seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
-    inputs.write_upload(seed, "1 KB records", extent.split_growth[0])
+    inputs.write_upload(seed, "1 KB records", 10 * MB)
     for size in extent.split_growth:
         inputs.repeat_upload(upload, seed, size)
         found.append(_growth("split", size, partial(in_fresh_process, "split_memory", upload)))
