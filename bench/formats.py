@@ -15,7 +15,7 @@ from dropbatch.records.convert import cut_converted
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from dropbatch.records.reading import RANGE_BYTES
-from functions.poll.batch.join import join, sort_answers
+from functions.poll.batch.join import Answered, join, sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
 from shared.workers_ai.results import parse_answer
 
@@ -77,12 +77,11 @@ def lines(format_: str, one: Cut, reply: bytes) -> int:
     """Size of a batch's output in bytes."""
     answers = sort_answers(parse_answer(reply), one.rows.references_sent())
     if format_ == "native":
-        return sum(map(len, join(one.rows, 0, answers, None, lambda _: b"")))
+        return sum(map(len, join(Answered(one.rows, 0, answers), lambda _: b"")))
     form = Form(format_, HEADERS.get(format_, b""))
-    originals = Originals(one.originals, describer_of(form))
-    return sum(
-        map(len, join_originals(one.rows, 0, answers, None, originals, writer_of(form, target_of(MODEL)), FACTS))
-    )
+    originals, writer = Originals(one.originals, describer_of(form)), writer_of(form, target_of(MODEL))
+    write = partial(writer.line, FACTS) if writer else None
+    return sum(map(len, join_originals(Answered(one.rows, 0, answers), originals, write)))
 
 
 def main(records: int = 20_000, rounds: int = 5) -> None:

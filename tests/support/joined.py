@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.records.index import RecordEntry, index_of
-from functions.poll.batch.join import Failure, join, sort_answers
+from functions.poll.batch.join import Answered, Failure, join, sort_answers
 from shared.workers_ai.results import parse_answer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def lines_of(
     request_of: Callable[[int], bytes] = request_of,
 ) -> list[Failure]:
     """All lines, a good record's too as output, error and request."""
-    lines = join(index_of(rows), first_id, answers, ending, request_of)
+    lines = join(Answered(index_of(rows), first_id, answers, ending), request_of)
     return [Failure(line, b"", b"", "") if isinstance(line, bytes) else line for line in lines]
 
 

@@ -134,24 +134,42 @@ class Failure(NamedTuple):
     code: str
 
 
-def join(
-    rows: RecordIndex,
-    first_id: int,
-    answers: Answers | None,
-    ending: tuple[str, str] | None,
-    request_of: Callable[[int], bytes],
-) -> Iterator[bytes | Failure]:
-    """One output line for each record, in order; a failed record has more lines.
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A batch's records, and what is known about them.
 
-    Args:
+    Attributes:
         rows: the batch's index.
         first_id: id of the first record.
         answers: what the API answered; None if no answer will come.
         ending: code and message for records without an answer.
+    """
+
+    rows: RecordIndex
+    first_id: int
+    answers: Answers | None
+    ending: tuple[str, str] | None = None
+
+    def why_failed(self, place: int) -> tuple[str, str]:
+        """Code and message of a record that was sent and has no good answer."""
+        item = self.answers.items.get(place) if self.answers else None
+        if item is not None:
+            return "inference_failed", error_text(item) or "Workers AI gave no reason."
+        if self.answers and place in self.answers.contradicted:
+            return "missing_response", "Workers AI sent answers that contradict each other."
+        return self.ending or ("missing_response", "Workers AI sent no answer for this record.")
+
+
+def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes | Failure]:
+    """One output line for each record, in order; a failed record has more lines.
+
+    Args:
+        batch: its records and answers.
         request_of: gives a record's request on one line; called only for records that were sent and failed.
     """
     place = -1
-    items = answers.items if answers else {}
+    rows, first_id = batch.rows, batch.first_id
+    items = batch.answers.items if batch.answers else {}
     for index, reference in zip(range(len(rows)), rows.references or repeat(NO_REFERENCE)):  # noqa: B905 - endless
         if index in rows.faults:
             row = rows[index]
@@ -163,20 +181,10 @@ def join(
         if item is not None and (result := result_of(item)) is not None:
             yield answered_line(first_id + index, reference, item, result)
             continue
-        code, message = why_failed(answers, place, ending)
+        code, message = batch.why_failed(place)
         request, row = request_of(index), rows[index]
         output = failed_line(first_id + index, row, code, message)
         yield Failure(output, error_line(output, row, request), request + b"\n", code)
-
-
-def why_failed(answers: Answers | None, place: int, ending: tuple[str, str] | None) -> tuple[str, str]:
-    """Code and message of a record that was sent and has no good answer."""
-    item = answers.items.get(place) if answers else None
-    if item is not None:
-        return "inference_failed", error_text(item) or "Workers AI gave no reason."
-    if answers and place in answers.contradicted:
-        return "missing_response", "Workers AI sent answers that contradict each other."
-    return ending or ("missing_response", "Workers AI sent no answer for this record.")
 
 
 def answered_line(id_: int, reference: msgspec.Raw, item: Item, result: bytes) -> bytes:

@@ -17,16 +17,14 @@ from functions.poll.batch.join import (
     error_line,
     failed_line,
     result_of,
-    why_failed,
 )
 from shared.staged_batch import original_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dropbatch.formats.base import BatchFacts, Writer
-    from dropbatch.records.index import RecordEntry, RecordIndex
-    from functions.poll.batch.join import Answers
+    from dropbatch.records.index import RecordEntry
+    from functions.poll.batch.join import Answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,44 +41,34 @@ class Originals:
 
 
 def join_originals(
-    rows: RecordIndex,
-    first_id: int,
-    answers: Answers | None,
-    ending: tuple[str, str] | None,
-    originals: Originals,
-    writer: Writer | None,
-    facts: BatchFacts,
+    batch: Answered, originals: Originals, write: Callable[[Outcome], bytes] | None
 ) -> Iterator[bytes | Failure]:
     """One output line for each record, in order; a failed record has more lines.
 
     Args:
-        rows: the batch's index.
-        first_id: id of the first record.
-        answers: what the API answered; None if no answer will come.
-        ending: code and message for records without an answer.
+        batch: its records and answers.
         originals: the records as written.
-        writer: makes the output lines; None if they are those of the native format.
-        facts: what output lines contain about the batch.
+        write: makes the output line of a record; None if it is that of the native format.
     """
     place = -1
-    for index, (start, length) in enumerate(original_spans(rows)):
-        row, id_ = rows[index], first_id + index
+    for index, (start, length) in enumerate(original_spans(batch.rows)):
+        row, id_ = batch.rows[index], batch.first_id + index
         record = originals.content[start : start + length]
         if row.code:
             code, message = row.code, row.message
         else:
             place += 1
-            item = answers.items.get(place) if answers else None
+            item = batch.answers.items.get(place) if batch.answers else None
             if item is not None and (result := result_of(item)) is not None:
-                if writer:
-                    yield writer.line(facts, Outcome(id_, row.reference, record, result))
+                if write:
+                    yield write(Outcome(id_, row.reference, record, result))
                 else:
                     yield answered_line(id_, row.reference, item, result)
                 continue
-            code, message = why_failed(answers, place, ending)
+            code, message = batch.why_failed(place)
         message = message[:MAX_ERROR_CHARACTERS]
         native = failed_line(id_, row, code, message)
-        output = writer.line(facts, Outcome(id_, row.reference, record, None, code, message)) if writer else native
+        output = write(Outcome(id_, row.reference, record, None, code, message)) if write else native
         retry = record + b"\n" if record and code not in NOT_RETRIED else b""
         yield Failure(output, error_line(native, row, _request(row, record, originals)), retry, code)
 

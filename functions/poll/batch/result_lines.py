@@ -17,7 +17,7 @@ from dropbatch.formats.registry import describer_of, target_of, writer_of
 from dropbatch.records.index import record_spans
 from dropbatch.rules import names as keys
 from functions.poll.batch.format_of_job import form_of
-from functions.poll.batch.join import Failure, failed_line, join
+from functions.poll.batch.join import Answered, Failure, failed_line, join
 from functions.poll.batch.join_originals import Originals, join_originals
 from shared.api_messages import full_message
 from shared.models import Part
@@ -43,31 +43,25 @@ def lines_of(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> Iterator[bytes | Failure]:
     """The batch's result lines, in the upload's format; what is staged is read if they need it."""
-    key = keys.staged(job.job_id, batch.number)
-    return _lines(services, job, batch, rows, answers, lambda *section: services.store.get(key, *section))
+    key, answered = keys.staged(job.job_id, batch.number), _answered(services, batch, rows, answers)
+    return _lines(services, job, batch, answered, lambda *section: services.store.get(key, *section))
+
+
+def _answered(services: Services, batch: Batch, rows: RecordIndex, answers: Answers | None) -> Answered:
+    return Answered(rows, batch.first_id, answers, _ending(services, batch))
 
 
 def _lines(
-    services: Services,
-    job: Job,
-    batch: Batch,
-    rows: RecordIndex,
-    answers: Answers | None,
-    read: Callable[[int, int], bytes],
+    services: Services, job: Job, batch: Batch, answered: Answered, read: Callable[[int, int], bytes]
 ) -> Iterator[bytes | Failure]:
-    ending = _ending(services, batch)
     if not job.plan.converts:
-        return join(rows, batch.first_id, answers, ending, _request_reader(job, batch, rows, read))
+        return join(answered, _request_reader(job, batch, answered.rows, read))
     form = form_of(services.store, job)
-    content = read(batch.body_size, batch.originals_size)
-    facts = BatchFacts(
-        job.job_id,
-        job.plan.model,
-        batch.submissions[-1].request_id if batch.submissions else "",
-        batch.accepted_at or 0.0,
-    )
-    writer, originals = writer_of(form, target_of(job.plan.model)), Originals(content, describer_of(form))
-    return join_originals(rows, batch.first_id, answers, ending, originals, writer, facts)
+    originals = Originals(read(batch.body_size, batch.originals_size), describer_of(form))
+    request_id = batch.submissions[-1].request_id if batch.submissions else ""
+    facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
+    writer = writer_of(form, target_of(job.plan.model))
+    return join_originals(answered, originals, partial(writer.line, facts) if writer else None)
 
 
 def _ending(services: Services, batch: Batch) -> tuple[str, str] | None:
@@ -137,7 +131,8 @@ def unwritten_lines(
                 for index, row in enumerate(rows)
             )
         else:
-            lines = _lines(services, job, batch, rows, None, partial(_section, staged))
+            answered = _answered(services, batch, rows, None)
+            lines = _lines(services, job, batch, answered, partial(_section, staged))
             yield b"".join(getattr(line, FIELDS[kind]) for line in lines)
 
 

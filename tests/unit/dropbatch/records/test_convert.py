@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -16,7 +17,7 @@ from dropbatch.formats.registry import ARRAYS, Form, describer_of, reader_of, ta
 from dropbatch.records.convert import cut_converted
 from dropbatch.records.index import record_spans
 from dropbatch.records.plan import Checkpoint, SplitPlan
-from functions.poll.batch.join import sort_answers
+from functions.poll.batch.join import Answered, sort_answers
 from functions.poll.batch.join_originals import Originals, join_originals
 from shared.staged_batch import decode_index, encode_index, original_spans
 from shared.workers_ai.results import parse_answer
@@ -65,9 +66,9 @@ def lines_of(cuts, form, model, fails=lambda _: False):
         ]
         answers = sort_answers(parse_answer(json.dumps({"responses": items}).encode()), rows.references_sent())
         originals = Originals(one.originals, describer_of(form))
-        for line in join_originals(
-            rows, one.first_id, answers, None, originals, writer_of(form, target_of(model)), FACTS
-        ):
+        writer = writer_of(form, target_of(model))
+        write = partial(writer.line, FACTS) if writer else None
+        for line in join_originals(Answered(rows, one.first_id, answers), originals, write):
             if isinstance(line, bytes):
                 output.append(line)
             else:
