@@ -22,9 +22,10 @@ from functions.submit.plan_upload import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import AdvanceMessage
 from shared.claims import MAX_CLAIMS
-from shared.errors import InvariantError, LeaseLostError, StorageError
+from shared.errors import InvariantError, StorageError
 from shared.job_control import obey
 from shared.job_status import build_status, write_status
+from shared.ledger import still_leased
 from shared.models import ErrorDetail, Job
 from shared.observability import logger
 
@@ -207,9 +208,7 @@ class _Staging:
         until, bytes_read = now + LEASE_RENEWAL_SECONDS, max(turn.job.bytes_read, turn.bytes_read)
         changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
         kept = turn.services.ledger.update_leased_job(turn.job, {**changes, "blank_until": self.read_to})
-        if kept is None:
-            raise LeaseLostError(turn.job.job_id)
-        turn.job, self.renewed_at = kept, now
+        turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:
             self.status_at = now
-            _write_status(turn.services, kept)
+            _write_status(turn.services, turn.job)

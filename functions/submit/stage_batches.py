@@ -117,9 +117,7 @@ def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[S
     """Put an object unless one exists; return the metadata of the stored one, and its ETag if it is another run's."""
     if store.put_if_absent(key, body, ours.metadata()):
         return ours, ""
-    there = store.head(key)
-    if there is None:
-        raise StorageError(f"{key} no longer exists")
+    there = store.existing(key)
     return StagedInfo.of(there.metadata), there.etag
 
 

@@ -114,6 +114,17 @@ class ObjectStore:
             answer.get("Metadata", {}),
         )
 
+    def existing(self, key: str) -> ObjectInfo:
+        """What HEAD returns about an object that was written.
+
+        Raises:
+            ObjectNotFoundError: it was deleted since.
+        """
+        stored = self.head(key)
+        if stored is None:
+            raise ObjectNotFoundError(f"{key} does not exist")
+        return stored
+
     def read_version(self, key: str, version: str, etag: str, start: int, length: int) -> bytes:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
@@ -153,10 +164,7 @@ class ObjectStore:
         Raises:
             ObjectNotFoundError: nothing is stored under the key.
         """
-        stored = self.head(key)
-        if stored is None:
-            raise ObjectNotFoundError(f"{key} does not exist")
-        return spool(self.blocks(key, 0, stored.size), kept)
+        return spool(self.blocks(key, 0, self.existing(key).size), kept)
 
     def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """A section of an object, a few MB at a time."""

@@ -12,9 +12,9 @@ from shared.aws.dynamodb import ConditionFailedError
 from shared.ledger.batches import Batches
 from shared.ledger.due import DueItems
 from shared.ledger.item_keys import DueEntry
-from shared.ledger.jobs import Jobs
+from shared.ledger.jobs import Jobs, still_leased
 
-__all__ = ["ConditionFailedError", "DueEntry", "Ledger"]
+__all__ = ["ConditionFailedError", "DueEntry", "Ledger", "still_leased"]
 
 
 class Ledger(Jobs, Batches, DueItems):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table, call_dynamodb
-from shared.errors import UnreadableItemError
+from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.item_keys import LIFE_SECONDS, job_key
 from shared.models import SCHEMA, DueKind, ErrorDetail, Isolation, Job, JobControl, LastingError, Staging
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 READ_TRIES = 4
 """Times that jobs are asked for which DynamoDB left out of a read of many, because it was busy."""
+
+
+def still_leased(changed: Job | None, job_id: str) -> Job:
+    """The job after a write under its lease.
+
+    Raises:
+        LeaseLostError: nothing was written, because another run holds the job.
+    """
+    if changed is None:
+        raise LeaseLostError(job_id)
+    return changed
 
 
 class Jobs(Table):

@@ -20,7 +20,6 @@ from dropbatch.rules import names as keys
 from dropbatch.rules.names import JobState
 from functions.poll.batch.join import Answers, add_reply, merge_round, retryable_places, sort_answers
 from functions.poll.batch.result_lines import lines_of, unwritten_part
-from shared.errors import StorageError
 from shared.models import Batch, Job, Part, PartialReply, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.staged_batch import decode_index, decode_ranges, encode_ranges
@@ -218,9 +217,7 @@ class Replies:
         if round_ == 0:
             return list(range(len(self.references)))
         key = keys.staged(self.batch.job_id, self.batch.number, round_)
-        stored = self.services.store.head(key)
-        if stored is None:
-            raise StorageError(f"{key} does not exist")
+        stored = self.services.store.existing(key)
         return decode_ranges(self.services.store.get(key, int(stored.metadata["body-size"])))
 
 
@@ -236,10 +233,7 @@ def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: li
     key = keys.staged(batch.job_id, batch.number, batch.round + 1)
     metadata = {"body-size": str(len(again)), "requests": str(len(places))}
     if not services.store.put_if_absent(key, again + encode_ranges(places), metadata):
-        there = services.store.head(key)
-        if there is None:
-            raise StorageError(f"{key} no longer exists")
-        metadata = dict(there.metadata)
+        metadata = dict(services.store.existing(key).metadata)
     logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
     requests, size = int(metadata["requests"]), int(metadata["body-size"])
@@ -295,10 +289,7 @@ def _write_part(
         part = Part(key, *sizes, retries, len(rows) - failed.total(), failed.total(), usage)
         if services.store.put_if_absent(key, spool, {"part": msgspec.json.encode(part).decode()}):
             return part, failed
-    there = services.store.head(key)
-    if there is None:
-        raise StorageError(f"{key} no longer exists")
-    return msgspec.json.decode(there.metadata["part"], type=Part), failed
+    return msgspec.json.decode(services.store.existing(key).metadata["part"], type=Part), failed
 
 
 def _spool() -> IO[bytes]:

@@ -25,8 +25,9 @@ from functions.poll.batch.result_lines import unwritten_lines
 from functions.poll.results.file_digests import digest_of, has_digest
 from functions.poll.results.manifest import FileEntry, batch_entry
 from functions.poll.results.running_sha256 import RunningSha256, unfinished_bytes
-from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError, UnreadableItemError
+from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
 from shared.job_status import PendingBatches
+from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count
 
@@ -194,10 +195,8 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
                 _put_file(services, job, kind, spool)
             else:
                 moved, sums = _put_segment(services, job, kind, spool, moved, sums)
-    changed = services.ledger.note_joined(job, {kind: moved, "sums": sums} if kind == "output" else {kind: moved})
-    if changed is None:
-        raise LeaseLostError(job.job_id)
-    return changed
+    changes: dict[str, object] = {kind: moved, "sums": sums} if kind == "output" else {kind: moved}
+    return still_leased(services.ledger.note_joined(job, changes), job.job_id)
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
@@ -210,9 +209,7 @@ def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes
         if len(tail) == wanted:
             break
         key = keys.segment(job.job_id, kind, ordinal)
-        stored = services.store.head(key)
-        if stored is None:
-            raise StorageError(f"{key} does not exist")
+        stored = services.store.existing(key)
         take = min(stored.size, wanted - len(tail))
         tail = services.store.get(key, stored.size - take, take) + tail
     return tail
@@ -254,9 +251,7 @@ def _put_segment(
     progress = msgspec.json.encode((moved, sums)).decode()
     if services.store.put_if_absent(key, spool, {"progress": progress}, kind=JSON_LINES):
         return moved, sums
-    there = services.store.head(key)
-    if there is None:
-        raise StorageError(f"{key} no longer exists")
+    there = services.store.existing(key)
     return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
 
 
@@ -346,9 +341,7 @@ def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[i
     content_type = result_file(job, kind).content_type
     upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
     changed = services.ledger.update_leased_job(job, {kind: replace(joined, upload=upload)})
-    if changed is None:
-        raise LeaseLostError(job.job_id)
-    return changed, set()
+    return still_leased(changed, job.job_id), set()
 
 
 def file_key(job: Job, kind: Kind) -> str:

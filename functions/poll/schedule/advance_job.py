@@ -36,6 +36,7 @@ from shared.claims import MAX_CLAIMS, QUIET_CLAIMS, claim_seconds, report_stuck,
 from shared.errors import InvariantError, LeaseLostError, ObjectNotFoundError, StorageError
 from shared.job_control import follow_job_control
 from shared.job_status import JSON_TYPE, build_status, final_status, status_digest, write_status
+from shared.ledger import still_leased
 from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job, Staging
 from shared.observability import count, logger
 from shared.retry import exponential
@@ -210,10 +211,7 @@ def _finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | No
     """Every batch is final: write the result files, the manifest last; return the job if there was not enough time."""
     services = invocation.services
     if job.state is not JobState.FINALIZING:
-        moved = services.ledger.begin_finalizing(job)
-        if moved is None:
-            raise LeaseLostError(job.job_id)
-        job = moved
+        job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
     if ahead.leaves:
         if not invocation.allows(STEP_SECONDS):
             return job
@@ -240,10 +238,7 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     """
     services = invocation.services
     if job.ended_at is None:
-        pinned = services.ledger.update_leased_job(job, {"ended_at": services.now()})
-        if pinned is None:
-            raise LeaseLostError(job.job_id)
-        job = pinned
+        job = still_leased(services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id)
     job = replace(job, completed_at=job.ended_at)
     now = services.now()
     listed = readable(services.ledger.batches(job.job_id)) if job.sums.batches <= MANIFEST_BATCHES else ()
@@ -298,10 +293,7 @@ def _give_up(invocation: Invocation, job: Job) -> None:
         "Dropbatch could not finish this job; the poll function's log shows why. output.jsonl has the lines up to the "
         f"fault, and all other answers are kept for 60 days under staging/{job.job_id}/. Please report this."
     )
-    moved = services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message))
-    if moved is None:
-        raise LeaseLostError(job.job_id)
-    job = moved
+    job = still_leased(services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id)
     while invocation.allows(STEP_SECONDS):
         ahead = next_final_batches(services, job, "output", up_to_fault=True)
         if not ahead.leaves:

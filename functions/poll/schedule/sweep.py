@@ -26,9 +26,9 @@ from functions.poll.batch.collect import collect
 from functions.poll.batch.poll_batch import poll_batch
 from functions.poll.batch.unanswered import end
 from functions.poll.schedule.due_items import each_isolated
-from shared.errors import LeaseLostError, UnreadableItemError
+from shared.errors import UnreadableItemError
 from shared.job_status import build_status, write_status
-from shared.ledger import DueEntry
+from shared.ledger import DueEntry, still_leased
 from shared.models import CANCEL_NOW, CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
 from shared.observability import logger
 from shared.pacing.controls import Permit
@@ -68,12 +68,9 @@ def sweep(invocation: Invocation, job: Job) -> Job:
             write_status(services, job, build_status(job, job.told_succeeded, job.told_failed, None))
         page, is_last = _page(services, job, progress)
         adjusted = _adjust_page(invocation, job, progress.goal, page)
-        moved = services.ledger.update_leased_job(
-            job, {"sweep": _after(services, progress, page, adjusted, is_last=is_last)}
-        )
-        if moved is None:
-            raise LeaseLostError(job.job_id)
-        job, now = moved, services.now()
+        following = _after(services, progress, page, adjusted, is_last=is_last)
+        job = still_leased(services.ledger.update_leased_job(job, {"sweep": following}), job.job_id)
+        now = services.now()
     return job
 
 

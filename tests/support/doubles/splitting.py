@@ -13,6 +13,7 @@ from dropbatch.records.plan import Checkpoint, SplitPlan
 from dropbatch.rules.names import JobState
 from functions.submit.split import split
 from functions.submit.turn import lease_turn, take_turn
+from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
@@ -115,6 +116,8 @@ class Fake:
     def head(self, key: str) -> SimpleNamespace | None:
         """A stored object."""
         return self._call("head", lambda: self.objects.get(key))
+
+    existing = ObjectStore.existing
 
     def replace(self, key: str, body: bytes, etag: str, metadata: dict[str, str]) -> None:
         """Overwrite an object that no batch uses."""

@@ -74,10 +74,12 @@ def test_object_that_another_replaced_is_not_found(store, s3):
 
 
 def test_to_spool_what_is_not_there_fails(store, s3):
-    refuse(s3, "head_object", "404")
+    refuse(s3, "head_object", "404", 2)
 
     with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
         store.spool(KEY, kept)
+    with pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
+        store.existing(KEY)
 
 
 @pytest.mark.parametrize(("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})])
