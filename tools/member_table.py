@@ -14,8 +14,8 @@ from dropbatch.formats.conversion.members import (
     RENAMED,
     RESPONSES_NAMES,
 )
+from dropbatch.formats.model_catalog import catalog, find_model
 from dropbatch.formats.schemas import SCHEMAS
-from dropbatch.rules.model_catalog import catalog, find_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from dropbatch import aws
 from dropbatch.cli.operators import DEAD_LETTERS, QUEUE, log_group
 from dropbatch.errors import Error, NotPermitted
+from dropbatch.formats.model_catalog import find_model, is_listed
 from dropbatch.jobs import history
-from dropbatch.rules.model_catalog import find_model, is_listed
 from dropbatch.rules.names import FINAL_JOB_STATES
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import FileNames, Sign, Target, Task, one_line
 from dropbatch.formats.conversion.requests import convert_defaults
+from dropbatch.formats.model_catalog import find_model
 from dropbatch.formats.native import NativeReader
 from dropbatch.formats.schemas import SCHEMAS
 from dropbatch.formats.tables import Columns, TableReader, TableWriter
@@ -16,7 +17,6 @@ from dropbatch.formats.vendors.anthropic import AnthropicReader, AnthropicWriter
 from dropbatch.formats.vendors.bedrock import BedrockReader, BedrockWriter, output_name
 from dropbatch.formats.vendors.gemini import GeminiReader, GeminiWriter
 from dropbatch.formats.vendors.openai import OpenAIReader, OpenAIWriter
-from dropbatch.rules.model_catalog import find_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,6 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dropbatch.errors import Error
+from dropbatch.formats.model_catalog import catalog
 from dropbatch.openai_api import names
 from dropbatch.openai_api.batches import Batches, NewBatch
 from dropbatch.openai_api.errors import ApiError, of_library
@@ -27,7 +28,6 @@ from dropbatch.openai_api.files import MAX_FILE_BYTES, PART_BYTES, Files, Upload
 from dropbatch.openai_api.forms import FileForm
 from dropbatch.openai_api.results import Results
 from dropbatch.openai_api.store import Store
-from dropbatch.rules.model_catalog import catalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

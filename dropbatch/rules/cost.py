@@ -12,10 +12,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING
 
 from dropbatch.formats.base import Task
-from dropbatch.rules.model_catalog import find_model
+from dropbatch.formats.model_catalog import find_model
 
 if TYPE_CHECKING:
-    from dropbatch.rules.model_catalog import Model
+    from dropbatch.formats.model_catalog import Model
 
 CURRENCY = "USD"
 BYTES_PER_TOKEN = 4

@@ -13,6 +13,7 @@ import msgspec
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.csv_rows import LongRow, delimiters_in, first_row, read_rows
 from dropbatch.formats.detect import check_named, detect_format, first_model
+from dropbatch.formats.model_catalog import is_model, max_records_per_reply
 from dropbatch.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
 from dropbatch.formats.tables import answer_columns
 from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
@@ -21,7 +22,6 @@ from dropbatch.records.framing import elements
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from dropbatch.rules import names as keys
 from dropbatch.rules.cost import has_price
-from dropbatch.rules.model_catalog import is_model, max_records_per_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dropbatch.formats.base import begins
+from dropbatch.formats.model_catalog import find_model
 from dropbatch.formats.schemas import SCHEMAS
 from dropbatch.records.index import NO_REFERENCE, record_spans
 from dropbatch.records.plan import Checkpoint
 from dropbatch.rules import names as keys
 from dropbatch.rules.cost import Tokens, cost_of, estimate_tokens, output_tokens
-from dropbatch.rules.model_catalog import find_model
 from dropbatch.rules.options import encode_options
 
 if TYPE_CHECKING:

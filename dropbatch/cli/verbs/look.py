@@ -117,7 +117,7 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit
 @as_json
 def models(*, all_: bool, as_json: bool) -> None:
     """List models: task, prices per million tokens."""
-    from dropbatch.rules.model_catalog import catalog, find_model
+    from dropbatch.formats.model_catalog import catalog, find_model
 
     for model in sorted((find_model(one.id) for one in catalog().models), key=lambda one: one.id):
         prices = (model.input_price, model.output_price)

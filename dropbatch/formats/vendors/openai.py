@@ -25,8 +25,8 @@ from dropbatch.formats.base import (
     word_of,
 )
 from dropbatch.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
+from dropbatch.formats.model_catalog import MODEL_ID
 from dropbatch.formats.vendors.openai_objects import OBJECTS
-from dropbatch.rules.model_catalog import MODEL_ID
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts, Outcome, Target

@@ -11,8 +11,8 @@ import openai
 import pytest
 from botocore.exceptions import ClientError
 
+from dropbatch.formats.model_catalog import catalog
 from dropbatch.openai_api.server import MAX_HEADER_BYTES
-from dropbatch.rules.model_catalog import catalog
 from tests.support.journeys.openai_server import serving
 
 KEY = "a-key-of-ours"

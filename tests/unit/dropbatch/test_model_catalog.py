@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from dropbatch.formats.base import Shape, Task
+from dropbatch.formats.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
 from dropbatch.formats.registry import target_of
 from dropbatch.rules.cost import (
     DEFAULT_OUTPUT_TOKENS,
@@ -17,7 +18,6 @@ from dropbatch.rules.cost import (
     format_amount,
     has_price,
 )
-from dropbatch.rules.model_catalog import MODEL_ID, catalog, find_model, max_records_per_reply
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"

@@ -77,7 +77,7 @@ PURE = {
     "dropbatch.formats.conversion.tools",
     "shared.aws.attribute_values",
     "dropbatch.rules.names",
-    "dropbatch.rules.model_catalog",
+    "dropbatch.formats.model_catalog",
     "dropbatch.rules.options",
     "shared.workers_ai.results",
     "shared.aws.object_events",
@@ -206,13 +206,15 @@ def test_function_imports_no_other_function():
     assert breaches(rule) == {}
 
 
-def test_poll_rooms_import_only_those_below():
-    above = {"batch": ("results", "schedule"), "results": ("schedule",)}
-
+@pytest.mark.parametrize(
+    ("package", "rooms"),
+    [("functions.poll", ("schedule", "results", "batch")), ("dropbatch", ("rules", "records", "formats"))],
+)
+def test_rooms_import_only_those_below(package, rooms):
     def rule(name, path):
-        _, _, room = name.rpartition("functions.poll.")
-        upper = above.get(room.partition(".")[0], ())
-        return [module for module in imports_of(path) for one in upper if is_in(module, f"functions.poll.{one}")]
+        own = [place for place, room in enumerate(rooms) if is_in(name, f"{package}.{room}")]
+        upper = [f"{package}.{room}" for room in rooms[: own[0]]] if own else []
+        return [module for module in imports_of(path) for one in upper if is_in(module, one)]
 
     assert breaches(rule) == {}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.rules.model_catalog import MODEL_ID
+from dropbatch.formats.model_catalog import MODEL_ID
 from local.template import default_variables
 from shared.errors import ConfigurationError
 from shared.settings import ENVIRONMENT, read_settings

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.errors import UploadRefused
+from dropbatch.formats.model_catalog import is_model
 from dropbatch.records import beginning
 from dropbatch.records.beginning import read_beginning
 from dropbatch.records.decompress import zstd_module
 from dropbatch.records.detect_form import detect_form
 from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.model_catalog import is_model
 from dropbatch.rules.options import path_options
 from functions.submit import stream as reading
 from functions.submit.stream import read_decompressed, read_stored

@@ -7,9 +7,9 @@ import pytest
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import member_of
+from dropbatch.formats.model_catalog import find_model
 from dropbatch.formats.registry import Form, reader_of, target_of
 from dropbatch.formats.schemas import SCHEMAS
-from dropbatch.rules.model_catalog import find_model
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import alternatives, problem
 from tests.support.converted import (

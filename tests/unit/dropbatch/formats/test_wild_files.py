@@ -11,10 +11,10 @@ import pytest
 from dropbatch.formats.base import BatchFacts, Converted, Outcome
 from dropbatch.formats.csv_rows import read_rows
 from dropbatch.formats.detect import detect_format
+from dropbatch.formats.model_catalog import find_model
 from dropbatch.formats.registry import DELIMITERS, Form, reader_of, target_of, writer_of
 from dropbatch.formats.tables import TableWriter
 from dropbatch.records.detect_form import detect_form
-from dropbatch.rules.model_catalog import find_model
 from dropbatch.rules.plan import _delimiter, _elements, _first_row
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
