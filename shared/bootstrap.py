@@ -39,7 +39,7 @@ class Waits(NamedTuple):
     """Limits of one kind of AWS call: seconds to connect, seconds without data, and tries.
 
     There are few tries, because a call to a service that hangs must fail in time. If a service answers that it is busy,
-    the call is tried again after each of `BUSY_PAUSES`.
+    the call is tried again after each of `BUSY_WAITS`.
     """
 
     connect: float
@@ -50,7 +50,7 @@ class Waits(NamedTuple):
     def longest(self) -> float:
         """Seconds after which a call without an answer fails; botocore waits up to 1, 2, 4 … seconds between tries."""
         between = float((1 << self.tries - 1) - 1)
-        return self.tries * (self.connect + self.read) + between + sum(map(longest_jittered, BUSY_PAUSES))
+        return self.tries * (self.connect + self.read) + between + sum(map(longest_jittered, BUSY_WAITS))
 
     def after_busy(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object) -> float | None:
         """Seconds until another try of a call that botocore would give up; None to leave the decision to botocore.
@@ -58,14 +58,14 @@ class Waits(NamedTuple):
         Handles botocore's event `needs-retry`; `response` is None if there was no answer.
         """
         further = attempts - self.tries
-        if response is None or not 0 <= further < len(BUSY_PAUSES):
+        if response is None or not 0 <= further < len(BUSY_WAITS):
             return None
         http, parsed = response
         is_busy = http.status_code >= SERVER_ERROR or parsed.get("Error", {}).get("Code") in THROTTLED
-        return jittered(BUSY_PAUSES[further]) if is_busy else None
+        return jittered(BUSY_WAITS[further]) if is_busy else None
 
 
-BUSY_PAUSES = (0.1, 0.2, 0.4)
+BUSY_WAITS = (0.1, 0.2, 0.4)
 """Seconds before each further try. If 30 % of all calls are refused as busy, 1 in 1,000 still fails."""
 SERVER_ERROR = 500
 """The lowest HTTP status of a service that failed; S3's `SlowDown` (503) is one of them."""

@@ -95,7 +95,7 @@ def obey(services: Services, job: Job) -> Job | None:
     if command is None:
         return job
     control = controlled(job.control or JobControl(), command, services.now())
-    # While it is being split, it becomes due when split ends or pauses.
+    # While it is being split, it becomes due when the turn or split ends.
     due_at = services.now() if job.state is JobState.IN_PROGRESS else None
     noted = services.ledger.note_control(job, control, due_at)
     if noted and command.word in JOB_COMMANDS:

@@ -94,8 +94,8 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     now = services.now()
     estimate = _estimate(job, candidate, staged)
     ending = _ending(job, staged, before.estimate + estimate, now)
-    turn = _turn(services, job, before.ordinal)
-    is_due = ending is None and turn <= now
+    slot = _slot(services, job, before.ordinal)
+    is_due = ending is None and slot <= now
     batch = Batch(
         job_id=job.job_id,
         number=name,
@@ -107,8 +107,8 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
         created_at=now,
         end=staged.end,
         ordinal=before.ordinal,
-        due_at=_ended_at(candidate.number, now) if ending else now + SUBMIT_GRACE_SECONDS if is_due else turn,
-        paused=0.0 if ending else max(turn - now, 0.0),  # Its time limit for acceptance starts with its turn.
+        due_at=_ended_at(candidate.number, now) if ending else now + SUBMIT_GRACE_SECONDS if is_due else slot,
+        paused=0.0 if ending else max(slot - now, 0.0),  # Its time limit for acceptance starts with its slot.
         work=DueKind.POLL if ending else DueKind.SUBMIT if before.ordinal else DueKind.FIRST,
         ending=ending,
         originals_size=staged.originals_size,
@@ -152,7 +152,7 @@ def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
     return to_billionths(cost.amount) if cost else 0
 
 
-def _turn(services: Services, job: Job, ordinal: int) -> float:
+def _slot(services: Services, job: Job, ordinal: int) -> float:
     """When a batch may be submitted: the first of a job immediately, others at the submit rate."""
     budget = services.budget
     ahead = max(ordinal - budget.burst // 2, 0)

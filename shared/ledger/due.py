@@ -77,7 +77,7 @@ class DueItems(Table):
         return _claims(self.get(due.key) or {})
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an item that the submit function works on is due, and how often it was claimed; None while it is held.
+        """When an item that the submit function works on is due, and how often it was claimed; None while it is leased.
 
         None too if it has got further already: then the function failed after the write that counts.
         """

@@ -152,7 +152,7 @@ class SweepGoal(StrEnum):
     END_ALL = "end all"  # None is submitted, and no answer is awaited.
     END = "end"  # None is submitted; those that the API has accepted keep waiting for their answers.
     HOLD = "hold"  # None is submitted for now.
-    RELEASE = "release"  # Those that were held get their turns again.
+    RELEASE = "release"  # Those that were held get slots again.
     FINISH = "finish"  # Those that split created only to end them are ended.
 
 

@@ -123,8 +123,8 @@ class Budget(ControlItems):
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
         # Checked before a probe is claimed, because a probe without a token would be lost.
-        if (held := self._held(controls.rate, 1, burst, now)) is not None:
-            return held
+        if (denied := self._denied(controls.rate, 1, burst, now)) is not None:
+            return denied
         if controls.stack.held_since:
             return Denied(soon_after(now + STACK_LOOK_SECONDS, 10), paused=True)
         paused = self.pass_pause(controls.pause, CallKind.SUBMIT, now)
@@ -178,8 +178,8 @@ class Budget(ControlItems):
     def permit_polls(self, wanted: int, now: float, account: str = "") -> tuple[int, Permit | Denied]:
         """A permit for up to `wanted` polls of an account now (1 or more): how many, and the permit."""
         controls = self.controls(account=account)
-        if (held := self._held(controls.rate, 1, self.poll_burst, now)) is not None:
-            return 0, held
+        if (denied := self._denied(controls.rate, 1, self.poll_burst, now)) is not None:
+            return 0, denied
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
         if isinstance(paused, Denied):
             return 0, paused
@@ -189,10 +189,10 @@ class Budget(ControlItems):
             return 0, Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return granted, Permit(paused)
 
-    def isolation_turns(self, wanted: int, now: float) -> list[float]:
+    def isolation_slots(self, wanted: int, now: float) -> list[float]:
         """When each piece of a batch may be submitted: some immediately, the others at a quarter of the submit rate.
 
-        This is a separate token bucket, stored like the rate. A turn is not a permit: the submit requests one like any
+        This is a separate token bucket, stored like the rate. A slot is not a permit: the submit requests one like any
         other.
 
         Args:
@@ -220,12 +220,12 @@ class Budget(ControlItems):
             except ConditionFailedError:
                 continue
             break
-        return [max((begin + (1 + turn - burst) * interval) / 1000, now) for turn in range(wanted)]
+        return [max((begin + (1 + slot - burst) * interval) / 1000, now) for slot in range(wanted)]
 
     def permit_check(self, now: float) -> bool:
         """Whether one free call may be made now, which shows whether the token is good: no pause prevents it."""
         rate = self.controls().rate
-        return self._held(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
+        return self._denied(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""
@@ -236,7 +236,7 @@ class Budget(ControlItems):
         full = model in controls.full_models
         return not (paused or waits or full or controls.rate.hold_until > now or controls.stack.held_since)
 
-    def _held(self, rate: Rate, tokens: int, burst: int, now: float) -> Denied | None:
+    def _denied(self, rate: Rate, tokens: int, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
         if rate.hold_until > now:
             return Denied(soon_after(rate.hold_until, 10), paused=True)

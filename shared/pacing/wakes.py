@@ -2,7 +2,7 @@
 
 On a stack that was idle no tick is running: what a message leaves due would wait for the next one, up to a minute. So
 each invocation that a message called notes what it leaves due without a message on its way. At its end it plans one
-wake-up, at the earliest of these times: a delayed message, which runs rounds as a tick does until the next tick.
+wake-up, at the earliest of these times: a delayed message, which runs cycles as a tick does until the next tick.
 
 One control item says from when until when somebody looks at what is due: the tick that runs, or the wake-up that is
 planned or runs. Whoever finds its time in it sends nothing, so a thousand batches send one message. Each tick replaces

@@ -222,34 +222,34 @@ def _split(services: Services, batch: Batch) -> None:
     places, kept = record_spans(rows), original_spans(rows)
     bounds = boundaries(rows, batch.pieces)
     now = services.now()
-    turns = services.budget.isolation_turns(len(bounds), now)
+    slots = services.budget.isolation_slots(len(bounds), now)
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
     # The last piece first: it holds the end from which split continues, wherever this function dies.
-    for number, (begin, end), turn in reversed(list(zip(numbers, bounds, turns, strict=True))):
+    for number, (begin, end), slot in reversed(list(zip(numbers, bounds, slots, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece are contiguous in the body, with their commas.
         body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
         originals = store.get(key, batch.body_size + start, size)
-        held = StagedInfo(
+        staged = StagedInfo(
             end - begin, len(sent), len(body), batch.end if end == len(rows) else None, originals_size=size
         )
         store.put_if_absent(
             keys.staged(batch.job_id, number),
             body + originals + encode_index(rows.section(begin, end)),
-            held.metadata(),
+            staged.metadata(),
         )
         piece = Batch(
             job_id=batch.job_id,
             number=number,
             state=BatchState.READY,
             first_id=batch.first_id + begin,
-            requests=held.requests,
-            sendable=held.sendable,
-            body_size=held.body_size,
+            requests=staged.requests,
+            sendable=staged.sendable,
+            body_size=staged.body_size,
             created_at=now,
-            end=held.end,
-            due_at=turn + SUBMIT_GRACE_SECONDS,
+            end=staged.end,
+            due_at=slot + SUBMIT_GRACE_SECONDS,
             work=DueKind.SUBMIT,
             originals_size=size,
         )
@@ -258,7 +258,7 @@ def _split(services: Services, batch: Batch) -> None:
         count("BatchesHalved")
         logger.info("batch split", **batch_log_fields(batch), pieces=len(bounds))
         messages = [SubmitMessage(batch.job_id, number) for number in numbers]
-        services.queues.send_all(messages, [turn - now for turn in turns])
+        services.queues.send_all(messages, [slot - now for slot in slots])
 
 
 def give_up(services: Services, batch: Batch) -> None:

@@ -185,9 +185,9 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
             if digest:
                 digest.update(block)
             spool.write(block)
-        held = spool.tell()
-        if held > joined.growing_size:
-            moved = replace(moved, size=joined.size + held - joined.growing_size)
+        length = spool.tell()
+        if length > joined.growing_size:
+            moved = replace(moved, size=joined.size + length - joined.growing_size)
             moved = replace(moved, sha=digest.state() if digest else "")
             if final and not _has_segments(joined):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
@@ -240,10 +240,10 @@ def _put_segment(
     services: Services, job: Job, kind: Kind, spool: IO[bytes], moved: ResultFileProgress, sums: JobTotals
 ) -> tuple[ResultFileProgress, JobTotals]:
     """Write a segment once. If an earlier run wrote one under its key, that one and the progress in it count."""
-    held = spool.tell()
+    length = spool.tell()
     spool.seek(0)
-    if held < _grown(MIN_COPY_BYTES, moved):
-        moved = replace(moved, growing=moved.growing + 1, growing_size=held)
+    if length < _grown(MIN_COPY_BYTES, moved):
+        moved = replace(moved, growing=moved.growing + 1, growing_size=length)
         key = _growing_key(job, kind, moved)
     else:
         key = keys.segment(job.job_id, kind, moved.segments)

@@ -2,7 +2,7 @@
 
 A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job is paused, its model
 waits, or its model has as many batches outstanding as it may. During a pause of the account, only a few batches are
-read in each round, and those that need no call, because their job was stopped, are sent. The time for which a batch was
+read in each cycle, and those that need no call, because their job was stopped, are sent. The time for which a batch was
 due but not read, or was postponed, does not count towards its expiry.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.pacing.budget import ModelRoom
 
 MAX_EXAMINED = 50
-"""Most due batches that one round reads."""
+"""Most due batches that one cycle reads."""
 MAX_EXAMINED_IN_A_PAUSE = 2
 MAX_SUBMITS_WAITING = 50
 """Messages that wait in the submit queue, up to which more are sent."""
@@ -40,7 +40,7 @@ MAX_POSTPONED_SECONDS = 1_800.0
 
 @dataclass
 class SubmitCalls:
-    """Calls that the submits of one round may make: tokens, and each model's room. Each batch sent takes one.
+    """Calls that the submits of one cycle may make: tokens, and each model's room. Each batch sent takes one.
 
     Attributes:
         services: the process's services.
@@ -143,7 +143,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:
-    """Send batches to the submit function, each postponed first so that the next round does not; return how many."""
+    """Send batches to the submit function, each postponed first so that the next cycle does not; return how many."""
 
     def postpone(one: DueItem) -> Batch | None:
         now = services.now()

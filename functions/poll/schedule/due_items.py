@@ -51,7 +51,7 @@ def each_isolated(services: Services, items: Sequence[tuple[DueEntry, S]], step:
 
 
 def postponed(services: Services, items: Sequence[tuple[DueEntry, S]], postpone: Callable[[S], object]) -> list[S]:
-    """Postpone items that are about to be sent, so that the next round does not read them; return those that were."""
+    """Postpone items that are about to be sent, so that the next cycle does not read them; return those that were."""
     done = each_isolated(services, items, postpone)
     return [item for (_, item), is_done in zip(items, done, strict=True) if is_done]
 
@@ -79,7 +79,7 @@ def set_aside(services: Services, due: DueEntry) -> None:
                 logger.error("item given up", job_id=due.job_id, number=due.number)
         elif services.ledger.set_aside(due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)):
             report_stuck(claims, due.job_id, due.number)
-    except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next round
+    except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next cycle
         logger.exception("item not set aside", job_id=due.job_id, number=due.number)
         count("Errors")
 

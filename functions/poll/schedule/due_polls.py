@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.invocation import Invocation
 
 MAX_OWN_POLLS = 16
-"""Batches that one round polls itself, of small jobs only; more are sent to other invocations."""
+"""Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""
 OWN_POLLS_SECONDS = 25.0
 """Seconds that they have, so that other work begins within half a minute even if the API does not answer."""
 ANSWERS_RESERVE_SECONDS = 8.0
@@ -37,7 +37,7 @@ MAX_POLLS_WAITING = 20
 FULL_SECONDS = 10.0
 """Seconds until the batches to poll are read again when that many messages wait: each read returns all of them."""
 REPEAT_SECONDS = 1.0
-"""Seconds to wait before visiting again a job that another invocation held."""
+"""Seconds to wait before visiting again a job that another invocation had leased."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class PollAllowance:
 
 
 def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float) -> int:
-    """Poll as many as one round can, and send the rest to the queue; return how many were polled or sent.
+    """Poll as many as one cycle can, and send the rest to the queue; return how many were polled or sent.
 
     Args:
         invocation: the running one.
@@ -70,9 +70,9 @@ def poll_due_batches(invocation: Invocation, dues: list[DueEntry], left: PollAll
     time = over - ANSWERS_RESERVE_SECONDS - services.now()
     if min(time, invocation.seconds_left - COLLECT_SECONDS) > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
-    held = {one.due for one in in_hand}
+    own = {one.due for one in in_hand}
     recovered = dispatch(services, begun)  # The submit function recovers the submits of an invocation that died.
-    others = [one for one in polls if one.due not in held]
+    others = [one for one in polls if one.due not in own]
     room = max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0) if others else 0
     handed = _send_polls(services, others[: room * BATCHES_PER_MESSAGE])
     if len(others) > room * BATCHES_PER_MESSAGE:
@@ -113,7 +113,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
         """The job's id if it got a part and is to be visited again."""
         one, permit = chosen
         asked = poll_batch(polling, one.job, one.batch, permit)
-        # Now, not when all polls of this round are over: some take a minute.
+        # Now, not when all polls of this cycle are over: some take a minute.
         return one.job.job_id if asked.done and not advance_job(invocation, one.job.job_id) else None
 
     again = each_isolated(services, [(one[0].due, one) for one in chosen], step)

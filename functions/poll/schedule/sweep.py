@@ -3,16 +3,16 @@
 | the job | its batches |
 | --- | --- |
 | is cancelled at once | all end |
-| has an error, is past its deadline, is cancelled | those that were never accepted end, without a token or a turn |
+| has an error, is past its deadline, is cancelled | those that were never accepted end, without a token or a slot |
 | is paused | those that wait to be submitted are postponed by a day, so that they hide no other job's |
-| was resumed | they get their turns again, at the submit rate; the next page follows these turns |
+| was resumed | they get slots again, at the submit rate; the next page follows the last of these |
 | has batches that split created only to end them | these end |
 
 The first row that applies is the job's goal, and the job item holds the progress towards it. Whoever changes the job
 begins no sweep: a visit that finds another goal in the item than the job has begins a new one, so none is forgotten.
 Each batch is changed by conditional writes of its own: a function that dies leaves the rest of the page to the next
 visit. A second pass finds batches that a slow function, which read the job before, changed meanwhile. Batches that a
-pass misses are not lost: each is checked when its own turn comes.
+pass misses are not lost: each is checked when its own slot comes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _after(services: Services, progress: Sweep, page: list[Batch], adjusted: int
     """The progress after a page: the next page, the next pass, or none."""
     now = services.now()
     if not is_last:
-        pace = adjusted * _turn_seconds(services) if progress.goal is SweepGoal.RELEASE else 0.0
+        pace = adjusted * _slot_seconds(services) if progress.goal is SweepGoal.RELEASE else 0.0
         return replace(progress, after=page[-1].number, due=now + pace)
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
@@ -132,9 +132,9 @@ def _after(services: Services, progress: Sweep, page: list[Batch], adjusted: int
 def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[Batch]) -> int:
     """Adjust each batch in isolation; return how many were adjusted."""
     services = invocation.services
-    now, apart = services.now(), _turn_seconds(services)
+    now, apart = services.now(), _slot_seconds(services)
     held = [batch.number for batch in page if batch.held and batch.state is BatchState.READY and not batch.ending]
-    turns = {number: now + place * apart for place, number in enumerate(held)}
+    slots = {number: now + place * apart for place, number in enumerate(held)}
 
     def adjust(batch: Batch) -> object:
         if batch.state is BatchState.READY and batch.ending:
@@ -143,16 +143,16 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
             return _end(invocation, job, goal, batch)
         if goal is SweepGoal.HOLD:
             return _waits(batch) and not batch.held and services.ledger.hold(batch, now, job.deadline_at)
-        if goal is SweepGoal.RELEASE and batch.number in turns:
-            return services.ledger.release(batch, turns[batch.number])
+        if goal is SweepGoal.RELEASE and batch.number in slots:
+            return services.ledger.release(batch, slots[batch.number])
         return None
 
     items = [(DueEntry(batch.job_id, batch.number, None), batch) for batch in page]
     return sum(map(bool, each_isolated(services, items, adjust)))
 
 
-def _turn_seconds(services: Services) -> float:
-    """Seconds between the turns of two batches: submits may use half of the rate budget."""
+def _slot_seconds(services: Services) -> float:
+    """Seconds between the slots of two batches: submits may use half of the rate budget."""
     return 2 * services.budget.interval / 1_000
 
 

@@ -1,8 +1,8 @@
-"""The tick: processes due items in rounds, a bounded number of each kind, until there are none or its time is over.
+"""The tick: processes due items in cycles, a bounded number of each kind, until there are none or its time is over.
 
-Nothing is kept in memory between two rounds: the `due` index holds what to do. Work that one invocation cannot do is
+Nothing is kept in memory between two cycles: the `due` index holds what to do. Work that one invocation cannot do is
 sent to queues, one for each kind of message, each with a bound of its own. Jobs that a visit moves on come first in
-each round. Visits that only show how far a job is come last, a bounded number in a tick: the more jobs are open, the
+each cycle. Visits that only show how far a job is come last, a bounded number in a tick: the more jobs are open, the
 rarer they are. At its end the tick deletes what jobs that are over have staged.
 """
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from shared.ledger import DueEntry
 
 TICK_SECONDS = 52.0
-"""Seconds that one tick runs rounds; the next tick starts a minute after this one started."""
+"""Seconds that one tick runs cycles; the next tick starts a minute after this one started."""
 MAX_TICK_SECONDS = 58.0
 """Seconds within which a tick ends, its own polls and their collection included."""
 MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 1.0, 10.0
-"""Seconds between two rounds of one tick."""
+"""Seconds between two cycles of one tick."""
 MAX_JOBS = 25
-"""Jobs of each kind that one round visits."""
+"""Jobs of each kind that one cycle visits."""
 MAX_IDLE_VISITS = 300
 """Jobs that one tick visits only to show how far they are: the cost of many open jobs is bounded."""
 MAX_COUNTED = 20_000
@@ -86,7 +86,7 @@ def tick(invocation: Invocation) -> None:
     watch_pause(services, began, submits_wait=waiting > 0, polls_wait=outstanding > 0)
     left = _Allowance.of(services.budget.calls_in(60), MAX_IDLE_VISITS)
     none_of = {work for work, number in {**counts, DueKind.POLL: outstanding}.items() if not number}
-    _rounds(invocation, left, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
+    _run_cycles(invocation, left, began if looks else None, (ends, began + MAX_TICK_SECONDS), none_of)
     delete_staged(services, ends)
     count("Ticks")  # Last, so that a tick that dies is not counted.
 
@@ -105,33 +105,33 @@ def wake(invocation: Invocation, message: WakeMessage) -> None:
     left = _Allowance.of(services.budget.calls_in(ends - now), 0)
     own = replace(invocation, services=replace(services, queues=replace(services.queues, hops=message.hops)))
     over = ends + MAX_TICK_SECONDS - TICK_SECONDS
-    _rounds(own, left, message.at, (ends, over), set())
+    _run_cycles(own, left, message.at, (ends, over), set())
 
 
-def _rounds(
+def _run_cycles(
     invocation: Invocation,
     left: _Allowance,
     watched_from: float | None,
     limits: tuple[float, float],
     none_of: Collection[DueKind],
 ) -> None:
-    """Run rounds until there will be nothing to do before the end.
+    """Run cycles until there will be nothing to do before the end.
 
     Args:
         invocation: the running one.
         left: what may still be sent.
         watched_from: since when others need not wake this function, as the control item says; None if it does not.
-        limits: when no further round begins, and when the last one has to be over, Unix seconds.
+        limits: when no further cycle begins, and when the last one has to be over, Unix seconds.
         none_of: kinds of which there is nothing, due or not, as was just counted.
     """
     services = invocation.services
     ends, over = limits
     while True:
-        worked, following = _round(invocation, left, over, none_of)
+        worked, following = _cycle(invocation, left, over, none_of)
         none_of = set()
-        pause = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
-        if services.now() + pause < ends:
-            services.sleep(min(pause, MAX_SLEEP_SECONDS))
+        wait = MIN_SLEEP_SECONDS if worked else max(following - services.now(), MIN_SLEEP_SECONDS)
+        if services.now() + wait < ends:
+            services.sleep(min(wait, MAX_SLEEP_SECONDS))
         elif watched_from is None or services.now() + MIN_SLEEP_SECONDS >= ends:
             return
         else:
@@ -154,7 +154,7 @@ def _note_outstanding(services: Services, outstanding: int, ticked_at: float, un
     services.budget.note_outstanding(outstanding, full, ticked_at, until)
 
 
-def _round(invocation: Invocation, left: _Allowance, over: float, none_of: Collection[DueKind]) -> tuple[bool, float]:
+def _cycle(invocation: Invocation, left: _Allowance, over: float, none_of: Collection[DueKind]) -> tuple[bool, float]:
     """Process each kind of due work once; batches for which there is no token are not read.
 
     Args:

@@ -19,7 +19,7 @@ from dropbatch.rules.names import JobState
 from functions.submit import submit_batch as send
 from local.template import default_variables
 from shared import bootstrap as composition
-from shared.bootstrap import BUSY_PAUSES, Waits
+from shared.bootstrap import BUSY_WAITS, Waits
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
@@ -203,14 +203,14 @@ def test_busy_service_is_tried_more_than_hanging(begin, service):
     services = begin()
     client = services.ledger.client if service == "DynamoDB" else services.store.client
     good = (200, b'{"Item": {}}' if service == "DynamoDB" else b"")
-    made = answer_from(client, [BUSY[service]] * (TRIES + len(BUSY_PAUSES) - 1) + [good])
+    made = answer_from(client, [BUSY[service]] * (TRIES + len(BUSY_WAITS) - 1) + [good])
 
     if service == "DynamoDB":
         client.get_item(TableName="table", Key={"pk": {"S": "a"}})
     else:
         services.store.put("a", b"content")
 
-    assert len(made) == TRIES + len(BUSY_PAUSES)
+    assert len(made) == TRIES + len(BUSY_WAITS)
 
 
 def test_service_that_stays_busy_is_given_up(begin):
@@ -220,7 +220,7 @@ def test_service_that_stays_busy_is_given_up(begin):
     with pytest.raises(StorageError, match="SlowDown"):
         services.store.put("a", b"content")
 
-    assert len(made) == TRIES + len(BUSY_PAUSES)
+    assert len(made) == TRIES + len(BUSY_WAITS)
 
 
 def test_call_that_is_wrong_is_made_once(begin):

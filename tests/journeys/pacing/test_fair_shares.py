@@ -58,7 +58,7 @@ def test_stuck_batches_hold_up_no_other(start, api, short_ticks, broken):
     job = job_of("broken")
     if broken != "job missing":
         services_of().ledger.create_job(job)
-    put_batches(job, 15, state=BatchState.QUEUED, due_in=-600)  # More than the tokens of one round.
+    put_batches(job, 15, state=BatchState.QUEUED, due_in=-600)  # More than the tokens of one cycle.
     if broken == "job unreadable":
         edit(world, {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": "META"}}, created_at={"S": "edited"})
     if broken == "batch unreadable":

@@ -115,7 +115,7 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
         patch.setattr(botocore.client.BaseClient, "_make_api_call", counted)
         tick(Invocation(services, began + TIMEOUT))
 
-    rounds = MINUTE
+    cycles = MINUTE
     allowed = services.budget.calls_in(MINUTE)
     polls = sum(services.api.asked.values())
     changed = [sk for sk, item in items_of(world).items() if item != before[sk]]
@@ -124,8 +124,8 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
     assert changed
     assert all(float(before[sk]["due_at"]["N"]) <= services.now() for sk in changed)
     # A claim and a note for each poll, a token for each call, a postponement for each one handed over.
-    assert calls["UpdateItem"] <= 3 * allowed + rounds
-    assert calls["items read"] <= 6 * allowed + MAX_JOBS + 5 * rounds
+    assert calls["UpdateItem"] <= 3 * allowed + cycles
+    assert calls["items read"] <= 6 * allowed + MAX_JOBS + 5 * cycles
     # Near its end a tick polls nothing itself: it would not be over in time if the API were silent.
     assert calls["SendMessageBatch"] <= allowed / BATCHES_PER_MESSAGE + TICK_SECONDS / 4
     longest_due = sorted((item for item in before.values()), key=lambda item: float(item["due_at"]["N"]))

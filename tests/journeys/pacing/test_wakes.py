@@ -167,7 +167,7 @@ def test_message_that_fails_wakes_for_what_it_left(services, world):
 
 @pytest.fixture
 def idle(world, monkeypatch):
-    """An idle stack: its last tick was 10 s ago. Messages are delivered while a wake-up waits between two rounds."""
+    """An idle stack: its last tick was 10 s ago. Messages are delivered while a wake-up waits between two cycles."""
     services = functions.poll.handler.services()
 
     def sleep(seconds):

@@ -68,7 +68,7 @@ class MemoryLedger:
                 self.batches[item.job_id, item.number] = item
 
     def limits(self, work: DueKind) -> list[int]:
-        """How many items of a kind each round requested."""
+        """How many items of a kind each cycle requested."""
         return [limit for _, kind, limit in self.asked if kind is work]
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:

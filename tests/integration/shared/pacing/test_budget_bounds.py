@@ -1,4 +1,4 @@
-"""The rate budget on DynamoDB: what its conditions refuse, and the turns of a batch's pieces, which it keeps there."""
+"""The rate budget on DynamoDB: what its conditions refuse, and the slots of a batch's pieces, which it keeps there."""
 
 import pytest
 
@@ -72,39 +72,39 @@ def test_hold_leaves_tokens_as_they_are(budget):
     assert held(budget) == taken(7, NOW + 17, NOW)
 
 
-# ── turns of a batch's pieces ────────────────────────────────────────────────────────────────────────────────────────
+# ── slots of a batch's pieces ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def waits(turns):
-    return [round(turn - NOW, 3) for turn in turns]
+def waits(slots):
+    return [round(slot - NOW, 3) for slot in slots]
 
 
 def test_twelve_pieces_go_at_once_then_one_by_one(budget):
-    assert waits(budget.isolation_turns(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
+    assert waits(budget.isolation_slots(15, NOW)) == [0.0] * 12 + [2.4, 4.8, 7.2]
 
 
 def test_pieces_of_next_batch_queue_behind(budget):
-    budget.isolation_turns(11, NOW)
-    assert waits(budget.isolation_turns(3, NOW)) == [0.0, 2.4, 4.8]
+    budget.isolation_slots(11, NOW)
+    assert waits(budget.isolation_slots(3, NOW)) == [0.0, 2.4, 4.8]
     assert held(budget, TURNS).filled_at == in_milliseconds(14 * 2.4)
 
 
 def test_piece_burst_refills_with_time(budget):
-    budget.isolation_turns(13, NOW)
-    later = budget.isolation_turns(3, NOW + 4.8)
+    budget.isolation_slots(13, NOW)
+    later = budget.isolation_slots(3, NOW + 4.8)
     assert waits(later) == [4.8, 7.2, 9.6]
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(2, 1), (30, 1), (32, 2)])
 def test_low_rate_still_sends_one_piece_at_once(budget, calls, at_once):
-    turns = Budget(budget.client, "table", calls).isolation_turns(3, NOW)
-    assert turns.count(NOW) == at_once
-    assert turns == sorted(turns)
+    slots = Budget(budget.client, "table", calls).isolation_slots(3, NOW)
+    assert slots.count(NOW) == at_once
+    assert slots == sorted(slots)
 
 
 @pytest.mark.parametrize(("races", "begins"), [(1, 2.4), (2, 2.4), (3, 0.0)], ids=str)
-def test_taken_turns_are_not_given_again(budget, monkeypatch, races, begins):
-    """Turns that others took meanwhile are given again only after three lost races."""
+def test_taken_slots_are_not_given_again(budget, monkeypatch, races, begins):
+    """Slots that others took meanwhile are given again only after three lost races."""
     put(budget, TURNS, Rate(in_milliseconds(12 * 2.4)))
     true_get, looks = budget.get, []
 
@@ -114,7 +114,7 @@ def test_taken_turns_are_not_given_again(budget, monkeypatch, races, begins):
 
     monkeypatch.setattr(budget, "get", get)
 
-    assert waits(budget.isolation_turns(1, NOW)) == [begins]
+    assert waits(budget.isolation_slots(1, NOW)) == [begins]
 
     monkeypatch.undo()
     assert held(budget, TURNS).filled_at == in_milliseconds((13 if races < 3 else 12) * 2.4)

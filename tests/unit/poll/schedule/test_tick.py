@@ -1,4 +1,4 @@
-"""The rounds of a tick: how long it goes on and waits, and what each round reads and sends."""
+"""The cycles of a tick: how long it goes on and waits, and what each cycle reads and sends."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from shared.pacing.budget import Free
 from tests.support.doubles.ledger_items import JOB, M2M, READY, T
 from tests.support.doubles.tick_parts import TickParts
 
-ONE_ROUND = 41.0
-"""Seconds that an invocation has left whose tick has one round, in which it may still poll."""
+ONE_CYCLE = 41.0
+"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 
 
@@ -34,7 +34,7 @@ def turn(number, kind=DueKind.SUBMIT, at=0.0):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "last"), [(150, 51), (92, 51), (91, 50), (70, 29), (ONE_ROUND, 0), (40, 0), (20, 0)]
+    ("seconds", "last"), [(150, 51), (92, 51), (91, 50), (70, 29), (ONE_CYCLE, 0), (40, 0), (20, 0)]
 )
 def test_busy_tick_has_round_each_second(parts, seconds, last):
     parts.ledger.add(SMALL)
@@ -169,7 +169,7 @@ def test_models_are_counted_only_from_limit_on(parts, outstanding, full):
     assert parts.budget.noted == (outstanding, full)
 
 
-# ── what a round reads ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── what a cycle reads ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_batches_are_read_only_if_submittable(parts, free, firsts, submits):
     parts.budget.available = free
     parts.ledger.add(turn(0, DueKind.FIRST, at=900), turn(1, at=900))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert (parts.ledger.limits(DueKind.FIRST), parts.ledger.limits(DueKind.SUBMIT)) == ([firsts], [submits])
 
@@ -197,7 +197,7 @@ def test_polls_are_read_up_to_their_tokens(parts, free, calls, read):
     parts.budget.available, parts.budget.calls = Free(polls=free), calls
     parts.ledger.add(turn(0, DueKind.POLL, at=900))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert parts.ledger.limits(DueKind.POLL) == [read]
 
@@ -215,7 +215,7 @@ def test_earlier_rounds_reduce_poll_allowance(parts):
 def test_jobs_are_read_without_tokens(parts):
     parts.budget.available = Free()
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert parts.ledger.limits(DueKind.WORK) == parts.ledger.limits(DueKind.JOB) == [MAX_JOBS]
 
@@ -250,7 +250,7 @@ def test_first_batches_go_first(parts, free, left, outcome, calls):
     parts.ledger.add(turn(0, DueKind.FIRST), turn(1))
     parts.submit_outcomes = [outcome]
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     found = [([one.number for one in dues], calls) for dues, calls, _ in parts.submits]
     assert found == list(zip([["00000000"], ["00000001"]], calls, strict=False))
@@ -263,7 +263,7 @@ def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
     parts.budget.available = Free(*free, paused=True, look_at=T + 9)
     parts.submit_outcomes = [outcome]
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert [(calls, pause) for _, calls, pause in parts.submits] == [(each, T + 9) for each in calls]
 
@@ -271,7 +271,7 @@ def test_pause_shares_probe_among_both_kinds(parts, free, outcome, calls):
 def test_no_pause_is_named_without_one(parts):
     parts.budget.available = Free(1, 2, look_at=T + 9)
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert [pause for _, _, pause in parts.submits] == [None, None]
 

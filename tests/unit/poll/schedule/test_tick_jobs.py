@@ -22,8 +22,8 @@ from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import TickParts
 
-ONE_ROUND = 41.0
-"""Seconds that an invocation has left whose tick has one round, in which it may still poll."""
+ONE_CYCLE = 41.0
+"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
 SWEPT = {"control": JobControl("v", held_since=T)}
@@ -81,7 +81,7 @@ def test_tick_visits_small_jobs_and_sends_large(parts, job, idle, message):
     parts.ledger.add(job)
     parts.ledger.idle |= {job.job_id} if idle else set()
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert parts.visits == ([] if message else [(0, job.job_id)])
     assert parts.queues.sent == ([message] if message else [])
@@ -107,7 +107,7 @@ def test_moving_jobs_precede_polls_idle_jobs_follow(parts):
     parts.ledger.add(SMALL, idle, replace(BATCH, submissions=(Submission("id", 1, T),)))
     parts.ledger.idle.add("idle")
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert parts.order == [SMALL.job_id, BATCH.number, "idle"]
 
@@ -127,7 +127,7 @@ def test_tick_visits_few_idle_and_all_moving_jobs(parts):
 
 @pytest.mark.parametrize("job", [LARGE, JOB, SMALL], ids=["large", "its upload is being read", "small"])
 def test_ten_thousand_jobs_delay_work_30_s(parts, job):
-    """A round of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""
+    """A cycle of 25 visits takes 0.9 s on the share of a processor that Lambda gives 512 MB."""
     idle = [replace(SMALL, job_id=f"idle {number}", due_at=T - 600 + number / 20) for number in range(10_000)]
     parts.ledger.add(*idle, replace(job, job_id="work", due_at=T + 5))
     parts.ledger.idle |= {one.job_id for one in idle}
@@ -146,7 +146,7 @@ def test_each_kind_of_message_has_own_room(parts, job, queue, most, waiting, sen
     parts.queues.waiting_messages = Counter({"split": 99, "submit": 99, "poll": 99, "visit": 99, queue: waiting})
     parts.ledger.add(*jobs)
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert most == {"split": MAX_TURNS_WAITING, "visit": MAX_VISITS_WAITING}[queue]
     assert [message.job_id for message in parts.queues.sent] == [one.job_id for one in jobs[:sent]]
@@ -174,7 +174,7 @@ def test_message_is_sent_only_if_job_itself_is_due(parts, monkeypatch, job, due_
     real = parts.ledger.job
     monkeypatch.setattr(parts.ledger, "job", lambda job_id: replace(real(job_id), due_at=due_at))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert len(parts.queues.sent) == sent
     assert parts.ledger.set_aside_ids == []
@@ -184,7 +184,7 @@ def test_changed_job_gets_no_message(parts):
     parts.ledger.add(LARGE)
     parts.ledger.is_changed_by_others = True
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert (parts.queues.sent, parts.ledger.set_aside_ids) == ([], [])
 

@@ -17,8 +17,8 @@ from shared.pacing.controls import Denied
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 from tests.support.doubles.tick_parts import TickParts
 
-ONE_ROUND = 41.0
-"""Seconds that an invocation has left whose tick has one round, in which it may still poll."""
+ONE_CYCLE = 41.0
+"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3, due_at=None)
 LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
 ACCEPTED = replace(BATCH, submissions=(Submission("id", 1, T),))
@@ -58,7 +58,7 @@ def test_tick_polls_small_jobs_while_time_allows(parts, seconds, due_in, by_tick
     assert parts.queues.sent == ([] if by_tick else [PollMessage(((JOB.job_id, "00000000"),))])
 
 
-@pytest.mark.parametrize(("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_ROUND, ONE_ROUND)])
+@pytest.mark.parametrize(("seconds", "has"), [(150, 50), (76, 50), (49, 49), (ONE_CYCLE, ONE_CYCLE)])
 def test_poll_of_tick_leaves_time_to_store(parts, seconds, has):
     parts.ledger.add(SMALL, *polls(1))
 
@@ -97,7 +97,7 @@ def test_silent_api_delays_work_30_s(parts, monkeypatch):
 def test_surplus_small_polls_are_sent(parts):
     parts.ledger.add(SMALL, *polls(MAX_OWN_POLLS + 2))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert len(parts.polled) == MAX_OWN_POLLS
     assert numbers_of(parts.queues.sent) == [f"{number:08d}" for number in (MAX_OWN_POLLS, MAX_OWN_POLLS + 1)]
@@ -106,7 +106,7 @@ def test_surplus_small_polls_are_sent(parts):
 def test_polls_of_large_jobs_are_sent(parts):
     parts.ledger.add(LARGE, *polls(BATCHES_PER_MESSAGE + 1))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert parts.polled == {}
     assert [len(message.batches) for message in parts.queues.sent] == [BATCHES_PER_MESSAGE, 1]
@@ -140,7 +140,7 @@ def test_no_more_messages_wait_than_twenty(parts, waiting, sent):
     parts.queues.waiting_messages["poll"] = waiting
     parts.ledger.add(LARGE, *polls(18))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert len(numbers_of(parts.queues.sent)) == sent
 
@@ -167,7 +167,7 @@ def test_full_queue_is_retried_after_10_s(parts, job, waiting, count, looks):
 def test_abandoned_submit_is_recovered_not_polled(parts):
     parts.ledger.add(SMALL, *polls(1, state=BatchState.SUBMITTING))
 
-    parts.run(ONE_ROUND)
+    parts.run(ONE_CYCLE)
 
     assert (parts.recovered, parts.polled, parts.queues.sent) == (["00000000"], {}, [])
 
