@@ -26,7 +26,7 @@ def iso_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches pending at the API, among those that a visit read: the first hundred that are not joined yet.
+    """Batches pending at the API, among those that a visit read: the first hundred not appended yet.
 
     Attributes:
         queued: batches that the API has not started, as far as it reports.

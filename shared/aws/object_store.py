@@ -67,7 +67,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartPart:
-    """A piece of an object that is being joined: its place, its size in bytes, its ETag as S3 returned it."""
+    """A piece of an object that is being assembled: its place, its size in bytes, its ETag as S3 returned it."""
 
     number: int
     size: int
@@ -256,10 +256,10 @@ class ObjectStore:
         if errors := answer.get("Errors"):
             raise StorageError(f"S3 delete_objects: {len(errors)} not deleted, the first with {errors[0].get('Code')}")
 
-    # ── joining objects by server-side copy ──────────────────────────────────────────────────────────────────────
+    # ── assembling objects by server-side copy ──────────────────────────────────────────────────────────────────────
 
     def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
-        """Start joining objects into a new one; return the id of the multipart upload."""
+        """Start assembling a new object; return the id of the multipart upload."""
         upload_id: str = self._call("create_multipart_upload", Key=key, **_optional(metadata, kind))["UploadId"]
         return upload_id
 

@@ -166,8 +166,8 @@ class Jobs(Table):
         expected: dict[str, object] = {"state": JobState.SPLITTING, "told_at": job.told_at}
         return self._change_job(job.job_id, expected, {"told_at": told_at, **told})
 
-    def note_joined(self, job: Job, changes: Mapping[str, object]) -> Job | None:
-        """Store how far a file is joined: under the lease; or, while split has it, if nobody has joined more."""
+    def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
+        """Store how much of a file is appended: under the lease; or, while split has it, if nobody appended more."""
         if job.state is not JobState.SPLITTING:
             return self.update_leased_job(job, changes)
         return self._change_job(job.job_id, {"state": JobState.SPLITTING, "output": job.output}, dict(changes))

@@ -18,7 +18,7 @@ class Part:
     """A batch's part: three sections in one object (`dropbatch.rules.names.part`).
 
     Attributes:
-        key: the object; empty if no line is written before they are joined. Then the sizes are estimates.
+        key: the object; empty if no line is written before they are appended to a file. Then the sizes are estimates.
         output: bytes of the output lines, first in the object.
         errors: bytes of the error lines, after them.
         retry: bytes of the retry lines, last.

@@ -47,18 +47,18 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class ResultFileProgress:
-    """How far one result file of a job has been joined into segments.
+    """How far one result file of a job has been appended to segments.
 
     Attributes:
-        mark: number of the last batch joined; empty before the first.
+        mark: number of the last batch appended; empty before the first.
         next_id: records of all batches up to the mark, that is, the first record id after it.
         segments: segments that are large enough to be copied as they are.
         growing: how often the segment after them, still too small, was written, each time longer; 0 if there is none.
         growing_size: bytes of that segment.
-        size: bytes joined, in all segments.
-        lines: lines joined, in all segments.
+        size: bytes appended, in all segments.
+        lines: lines appended, in all segments.
         sha: state of the running SHA-256 over these bytes, which contains none of them; empty before the first.
-        upload: id of the multipart upload that joins the segments; empty until it has begun.
+        upload: id of the multipart upload that makes the file of its segments; empty until it has begun.
     """
 
     mark: str = ""

@@ -1,7 +1,8 @@
 """A batch's result lines, from what is staged and the API's answers.
 
 The lines of a batch that was never submitted follow from what is staged and from why it ended. They are written only
-when they are joined, so ending a batch moves none of its bytes and takes as long for a large one as for a small one.
+when they are appended to a file, so ending a batch moves none of its bytes, and a large one takes no
+longer than a small one.
 """
 
 from __future__ import annotations

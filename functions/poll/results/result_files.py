@@ -1,4 +1,4 @@
-"""Result files: sections of final batches' parts are joined into write-once segments, and these into the file itself.
+"""Result files: sections of final batches' parts are appended to write-once segments; these become the file.
 
 A mark in the job item holds the progress: every batch up to it is final, and its bytes are in segments. Each step takes
 a bounded number of batches and bytes and ends in one conditional write, so the work for a batch is the same in a job of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shared.invocation import Invocation
 
 SEGMENT_BYTES = 64 << 20
-"""Approximate bytes of parts that one step joins."""
+"""Approximate bytes of parts that one step appends."""
 MIN_COPY_BYTES = 8 << 20
 """Bytes from which a segment is copied as it is; S3 requires 5 MiB."""
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
@@ -79,7 +79,7 @@ class ReadyBatches:
 
 
 def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
-    """How much of one of a job's result files is joined."""
+    """How much of one of a job's result files has been appended."""
     return {"output": job.output, "errors": job.errors, "retry": job.retry, "batches": job.batches}[kind]
 
 
@@ -98,11 +98,11 @@ def next_final_batches(
     Raises:
         InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its batch records.
     """
-    joined = progress_of(job, kind)
-    succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, joined.next_id
+    progress = progress_of(job, kind)
+    succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, progress.next_id
     leaves: list[Batch] = []
     contiguous, pending = True, PendingBatches()
-    batches = services.ledger.batches(job.job_id, after=joined.mark, page_size=page)
+    batches = services.ledger.batches(job.job_id, after=progress.mark, page_size=page)
     for seen, batch in enumerate(readable(batches) if up_to_fault else batches, 1):
         if batch.state is BatchState.DONE:
             if contiguous and (fault := _fault(batch, covered)):
@@ -125,7 +125,7 @@ def next_final_batches(
             break
         if (
             len(leaves) == MAX_STEP_BATCHES
-            or size >= _grown(SEGMENT_BYTES, joined)
+            or size >= _grown(SEGMENT_BYTES, progress)
             or (seen >= page and not contiguous)
         ):
             return ReadyBatches(leaves, size, succeeded, failed, last=False, pending=pending)
@@ -172,40 +172,40 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         LeaseLostError: another run holds the job.
         StorageError: an AWS service failed.
     """
-    joined = progress_of(job, kind)
+    progress = progress_of(job, kind)
     moved, sums = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
-        if joined.growing:
-            spool.writelines(services.store.blocks(_growing_key(job, kind, joined), 0, joined.growing_size))
+        if progress.growing:
+            spool.writelines(services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size))
         digest = None
-        if has_digest(joined):
-            digest = RunningSha256(joined.sha, _tail(services, job, kind, spool))
-        opening = b"" if joined.mark else opening_of(services.store, job, kind)
+        if has_digest(progress):
+            digest = RunningSha256(progress.sha, _tail(services, job, kind, spool))
+        opening = b"" if progress.mark else opening_of(services.store, job, kind)
         for block in chain([opening], _read_sections(services, job, kind, ahead.leaves)):
             if digest:
                 digest.update(block)
             spool.write(block)
         length = spool.tell()
-        if length > joined.growing_size:
-            moved = replace(moved, size=joined.size + length - joined.growing_size)
+        if length > progress.growing_size:
+            moved = replace(moved, size=progress.size + length - progress.growing_size)
             moved = replace(moved, sha=digest.state() if digest else "")
-            if final and not _has_segments(joined):
+            if final and not _has_segments(progress):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
                 spool.seek(0)
                 _put_file(services, job, kind, spool)
             else:
                 moved, sums = _put_segment(services, job, kind, spool, moved, sums)
     changes: dict[str, object] = {kind: moved, "sums": sums} if kind == "output" else {kind: moved}
-    return still_leased(services.ledger.note_joined(job, changes), job.job_id)
+    return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
-    """The last bytes joined, which fill no block of the digest; they are read again, because no item stores them."""
-    joined = progress_of(job, kind)
-    wanted = unfinished_bytes(joined.size)
-    growing.seek(max(joined.growing_size - wanted, 0))
+    """The last bytes appended, which fill no block of the digest; they are read again, because no item stores them."""
+    progress = progress_of(job, kind)
+    wanted = unfinished_bytes(progress.size)
+    growing.seek(max(progress.growing_size - wanted, 0))
     tail = growing.read()
-    for ordinal in reversed(range(joined.segments)):
+    for ordinal in reversed(range(progress.segments)):
         if len(tail) == wanted:
             break
         key = keys.segment(job.job_id, kind, ordinal)
@@ -216,9 +216,9 @@ def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes
 
 
 def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgress, JobTotals]:
-    """Mark, lines and sums after these batches are joined."""
-    joined, sums = progress_of(job, kind), job.sums
-    lines, next_id = joined.lines, joined.next_id
+    """Mark, lines and sums after these batches are appended."""
+    progress, sums = progress_of(job, kind), job.sums
+    lines, next_id = progress.lines, progress.next_id
     for batch in ahead.leaves:
         part = _part(batch)
         next_id += batch.requests
@@ -233,7 +233,7 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgres
                 sums.usage.plus(part.usage),
                 sums.body_size + (batch.body_size if part.succeeded else 0),
             )
-    return replace(joined, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
+    return replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
 
 
 def _put_segment(
@@ -283,19 +283,19 @@ def _part(batch: Batch) -> Part:
     return batch.part
 
 
-def _growing_key(job: Job, kind: Kind, joined: ResultFileProgress) -> str:
-    return keys.segment(job.job_id, kind, joined.segments, joined.growing)
+def _growing_key(job: Job, kind: Kind, progress: ResultFileProgress) -> str:
+    return keys.segment(job.job_id, kind, progress.segments, progress.growing)
 
 
-def _has_segments(joined: ResultFileProgress) -> bool:
-    return joined.segments > 0 or joined.growing > 0
+def _has_segments(progress: ResultFileProgress) -> bool:
+    return progress.segments > 0 or progress.growing > 0
 
 
-def _grown(size: int, joined: ResultFileProgress) -> int:
-    return size << joined.segments // SEGMENTS_BEFORE_DOUBLING
+def _grown(size: int, progress: ResultFileProgress) -> int:
+    return size << progress.segments // SEGMENTS_BEFORE_DOUBLING
 
 
-# ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── assembling the file ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
@@ -313,34 +313,34 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
         _put_file(invocation.services, job, kind, opening_of(store, job, kind))
         return job
     job, copied = _resume_upload(invocation.services, job, kind)
-    joined = progress_of(job, kind)
-    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(joined.segments)]
-    if joined.growing:
-        sources.append(_growing_key(job, kind, joined))
+    progress = progress_of(job, kind)
+    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)]
+    if progress.growing:
+        sources.append(_growing_key(job, kind, progress))
     missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):
             if not invocation.allows(STEP_SECONDS):
                 return None
             chosen = missing[start : start + MAX_PARALLEL_COPIES]
-            list(threads.map(lambda piece: store.upload_part_copy(key, joined.upload, *piece), chosen))
-    pieces = store.list_parts(key, joined.upload)
+            list(threads.map(lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen))
+    pieces = store.list_parts(key, progress.upload)
     size = sum(piece.size for piece in pieces)
-    if len(pieces) != len(sources) or size != joined.size:
-        raise coverage_error(job, f"the segments of {kind} hold {size} bytes, expected {joined.size}")
-    store.complete_multipart_upload(key, joined.upload, pieces)
+    if len(pieces) != len(sources) or size != progress.size:
+        raise coverage_error(job, f"the segments of {kind} hold {size} bytes, expected {progress.size}")
+    store.complete_multipart_upload(key, progress.upload, pieces)
     return job
 
 
 def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
     """The job with the upload of a file, begun if there is none, and the numbers of the pieces that it has."""
-    joined, key = progress_of(job, kind), file_key(job, kind)
-    if joined.upload:
+    progress, key = progress_of(job, kind), file_key(job, kind)
+    if progress.upload:
         with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
-            return job, {piece.number for piece in services.store.list_parts(key, joined.upload)}
+            return job, {piece.number for piece in services.store.list_parts(key, progress.upload)}
     content_type = result_file(job, kind).content_type
     upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
-    changed = services.ledger.update_leased_job(job, {kind: replace(joined, upload=upload)})
+    changed = services.ledger.update_leased_job(job, {kind: replace(progress, upload=upload)})
     return still_leased(changed, job.job_id), set()
 
 
@@ -362,10 +362,10 @@ def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[byte
 
 def entry_of(invocation: Invocation, job: Job, kind: Kind) -> FileEntry:
     """A file that exists, as the manifest lists it."""
-    joined = progress_of(job, kind)
+    progress = progress_of(job, kind)
     name = result_file(job, kind).name
-    if not joined.size:
+    if not progress.size:
         content = opening_of(invocation.services.store, job, kind)
         return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = digest_of(invocation, file_key(job, kind), joined)
-    return FileEntry(name, kind, joined.size, digest, joined.lines)
+    digest = digest_of(invocation, file_key(job, kind), progress)
+    return FileEntry(name, kind, progress.size, digest, progress.lines)

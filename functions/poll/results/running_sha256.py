@@ -1,4 +1,4 @@
-"""A SHA-256 that can be saved and resumed, so that a file joined over many runs has one digest.
+"""A SHA-256 that can be saved and resumed, so that a file written over many runs has one digest.
 
 Why it is worth its lines: the manifest promises each file's SHA-256, as `sha256sum` prints it, so that a download can
 be checked. A file grows over many invocations, and each hashes only the bytes that it appends. The simpler ways do not

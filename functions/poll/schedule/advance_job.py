@@ -1,6 +1,6 @@
 """A job's visits: its result files grow as batches become final, until they and the manifest are complete.
 
-The files grow with the job (`functions.poll.results.result_files`); at the end they are joined, and the manifest is
+The files grow with the job (`functions.poll.results.result_files`); at the end they are assembled, and the manifest is
 written last. A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the job
 item has the progress. Each visit checks that the batches tile the upload: they must cover the records without gap or
 overlap.
@@ -66,7 +66,7 @@ MIN_ANSWERED_RECORDS = 100
 
 
 def advance_job(invocation: Invocation, job_id: str) -> bool:
-    """Visit a job: join what is final, finish it when everything is, write its status.
+    """Visit a job: append what is final, finish it when everything is, write its status.
 
     Returns:
         False if another run holds the job; that run may not have seen the batch that was finished last.
@@ -84,7 +84,7 @@ def advance_job(invocation: Invocation, job_id: str) -> bool:
         try:
             _watch_split(invocation, job)
         except LeaseLostError:
-            logger.info("another run joins", job_id=job_id)
+            logger.info("another run appends", job_id=job_id)
         return True  # The end of split makes the job due.
     if job.lease_until > now:
         return False
@@ -128,7 +128,7 @@ def _advance(invocation: Invocation, job: Job) -> None:
     if job.state is not JobState.FINALIZING:
         job = end_long_hold(services, follow_job_control(services, job.job_id) or job)
         job = sweep(invocation, job)
-    job, ahead = _join(invocation, job)
+    job, ahead = _append_final(invocation, job)
     if not _is_all(job, ahead):
         if job.error is None and (fault := _fault(services, job, ahead)):
             failed = services.ledger.fail_job(job, fault, services.now())
@@ -140,8 +140,8 @@ def _advance(invocation: Invocation, job: Job) -> None:
         services.ledger.release_job(unfinished, services.now())
 
 
-def _join(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
-    """Join what fills a step, as far as time allows; not while a sweep goes on, which makes more that can be joined."""
+def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
+    """Append what fills a step, as far as time allows; not while a sweep goes on, which makes more of it."""
     services = invocation.services
     ahead = next_final_batches(services, job, "output")
     sweep_at = next_sweep(job, services.now())
@@ -154,7 +154,7 @@ def _join(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 
 
 def _watch_split(invocation: Invocation, job: Job) -> None:
-    """Visit a job whose upload is still being read: join, judge, write the status, but touch neither lease nor claims.
+    """Visit a job whose upload is still being read: append, judge, write the status; touch neither lease nor claims.
 
     These belong to split, which would lose its turn. Runs at the same time exclude each other by when the status was
     told last. A job that has an error is visited in between too: its status tells the error at once.
@@ -175,7 +175,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
         write_status(services, replace(noted, lease_until=0.0), status)
     if noted.error is None and (fault := _fault(services, noted, ahead)):
         services.ledger.fail_job(noted, fault, services.now())
-    _join(invocation, noted)
+    _append_final(invocation, noted)
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:

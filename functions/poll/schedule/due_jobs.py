@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from shared.models import Job
 
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
-"""Records or bytes above which a job's answers are collected and joined outside of ticks."""
+"""Records or bytes above which a job's answers are collected and appended outside of ticks."""
 IDLE_VISIT_SECONDS = 40.0
-"""Seconds that a visit of a large job has that only shows how far it is: too few to join results."""
+"""Seconds that a visit of a large job has that only shows how far it is: too few to append results."""
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
 """Messages that wait in the split queue and in the visit queue, up to which more are sent."""
 NO_ROOM_SECONDS = 20.0

@@ -78,14 +78,14 @@ TRANSITIONS = {
         ("state", "due_at"),
     ),
     "note_told": (JOB, lambda at, seen: at.note_told(seen, T + 9, {"quiet": 1}), ("state", "told_at")),
-    "note_joined": (
+    "note_appended": (
         replace(JOB, state=JobState.IN_PROGRESS),
-        lambda at, seen: at.note_joined(seen, {"output": ResultFileProgress("m")}),
+        lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("m")}),
         ("state", "lease_until"),
     ),
-    "note_joined while it is split": (
+    "note_appended while it is split": (
         JOB,
-        lambda at, seen: at.note_joined(seen, {"output": ResultFileProgress("m")}),
+        lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("m")}),
         ("state", "output"),
     ),
     "postpone_job": (JOB, lambda at, seen: at.postpone_job(seen, T + 9), ("state", "due_at")),

@@ -236,9 +236,9 @@ WRITES = {
         lambda at, seen: at.note_told(seen, T + 9, {"told_failed": 2}),
         {"told_at": T + 9, "told_failed": 2},
     ),
-    "note_joined while it is split": (
+    "note_appended while it is split": (
         replace(JOB, lease_until=T + 40, claims=3),
-        lambda at, seen: at.note_joined(seen, {"errors": ResultFileProgress("m")}),
+        lambda at, seen: at.note_appended(seen, {"errors": ResultFileProgress("m")}),
         {"errors": plain(attribute(ResultFileProgress("m")))},
     ),
     "note_isolation": (

@@ -74,7 +74,7 @@ class Ledger:
     def release_job(self, job, due_at, _work=None, **learned):
         return self._write(job, lease_until=0.0, due_at=due_at, claims=0, **learned)
 
-    def note_joined(self, job, changes):
+    def note_appended(self, job, changes):
         return self.update_leased_job(job, changes)
 
     def update_leased_job(self, job, changes):
