@@ -252,11 +252,11 @@ class Budget(ControlItems):
         """Move the bucket's time forward, from wherever others have moved it meanwhile, if that leaves it in the burst.
 
         Any number of functions take tokens at the same time. The write fails only if the bucket has been emptied, or
-        was full and no longer is, since it was read.
+        was full and no longer is, since it was read. What is then read may also say that all calls have to wait.
         """
         clock, cost = int(now * 1000), tokens * self.interval
         for _ in range(3):
-            if self._free(rate, burst, now) < tokens:
+            if self._free(rate, burst, now) < tokens or rate.hold_until > now:
                 return False
             if rate.filled_at > clock:
                 change, condition = "filled_at + :cost", "filled_at BETWEEN :now AND :most"

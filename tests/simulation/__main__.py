@@ -3,7 +3,7 @@
 SEED=17     that world alone: the smallest plan that breaks the same law, and its last events (EVENTS=60)
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
-EXPLORE=2   small worlds under every schedule: one switch or death (1), one of each (2), two switches (3)
+EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world
 OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each (20) and HOURS (8):
             a large world, and bench/simulation.md
 """
@@ -19,7 +19,8 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
-from tests.simulation.explore.schedules import SMALL_WORLDS, explore
+from tests.simulation.explore.schedules import explore
+from tests.simulation.explore.small_worlds import SMALL_WORLDS
 from tests.simulation.operate import backlog, year
 from tests.simulation.worlds.runs import random_world, run, smallest
 
@@ -69,7 +70,7 @@ def small_worlds(depth: int) -> bool:
     is_broken = False
     for small in SMALL_WORLDS:
         began = time.monotonic()
-        found = explore(small, depth)
+        found = explore(small, depth, int(os.environ.get("SCHEDULES", "2000")))
         print(
             f"{small.name}: {found.calls} calls, {found.schedules:,} schedules, {found.distinct:,} of them distinct, "
             f"{time.monotonic() - began:.0f} s, {len(found.broken)} broken",

@@ -10,12 +10,17 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from local.template import powertools_variables
 from tests.mutants.__main__ import HEAVY, Changed, Mutant, all_mutants
 
-HANGS_AFTER = 20
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HANGS_AFTER = 8
 """Seconds of the processor after which a world counts as one that does not end."""
 
 
@@ -25,19 +30,19 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def is_found(mutant: Mutant, seconds: float) -> bool:
+def is_found(mutant: Mutant, seconds: float, known: Sequence[Any] = ()) -> bool:
     """Search with a defect, in a process that has imported nothing of what is judged; return whether it is found."""
     sys.meta_path.insert(0, Changed(mutant))
-    search = importlib.import_module("tests.simulation.explore.search").Search()
+    search = importlib.import_module("tests.simulation.explore.search").Search(known=known)
 
     def hangs(*_: object) -> None:
         search.law = "does not end"
-        say(f"{mutant.name}: {search}")
+        say(f"{mutant.name}: {search}, {time.process_time():.1f} s")
         os._exit(0)
 
     signal.signal(signal.SIGVTALRM, hangs)
     search.run(seconds, lambda: signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_AFTER))
-    say(f"{mutant.name}: {search}")
+    say(f"{mutant.name}: {search}, {time.process_time():.1f} s")
     return bool(search.law)
 
 

@@ -1,9 +1,11 @@
-"""Explore: small worlds under every schedule with up to two switches and one death.
+"""Explore: small worlds under the schedules that can make a difference.
 
-A world runs once as it is, with fixed durations and without chance. Then it runs again for each of its calls: there the
-running invocation is held up, so that everything else goes on before it (a switch), or its process dies. Pairs of both
-follow. A switch that changes nothing of what is written, and in which order, needs no second one: such runs are
-duplicates, and pairs that begin with them are left out.
+A world runs once as it is, with fixed durations and without chance. What makes a difference is the order in which two
+invocations touch one item. So for each item that two invocations touch, one of which writes it, the world runs again
+with the earlier one held up until the later one has touched it (the races of dynamic partial order reduction); what
+then races is tried after that. Also each write is tried as the last call of its process, as one whose answer is lost
+and which the SDK repeats, and as one whose answer never comes although it was applied. A run that wrote what another
+has written, in the same order, is a duplicate: nothing is tried after it.
 """
 
 from __future__ import annotations
@@ -11,39 +13,114 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import dataclass, field
-from itertools import product
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, zip_longest
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from greenlet import getcurrent
 
 from local.workers_ai import Behaviour, Fault
 from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Violation
-from tests.simulation.worlds.users import MODELS, Dropped, drop
-from tests.simulation.worlds.world import World, simulated
+from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.simulation.kernel import Life
     from tests.simulation.services.dynamodb import Key, Wire
+    from tests.simulation.worlds.users import Dropped
+    from tests.simulation.worlds.world import World
 
-HOLD_UPS = (1.5, 100.0)
-"""Seconds: longer than a message takes to be processed, and longer than the items' leases and waits of a minute."""
+MOST_SECONDS = 140.0
+"""Longest that an invocation is held up: after 150 s Lambda ends it."""
+AFTER_SECONDS = 0.003
+"""How long after the other's touch the one that was held up goes on."""
+MOST_RACES = 6
+"""Invocations after a write for each of which it is held up; one for control items, which all of them write."""
 SETTLE_SECONDS = 50 * 86_400.0
 AFTERWARDS_SECONDS = 1_200.0
+CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")
+"""What can end a call otherwise than by its answer; at most once in a schedule."""
+TOLD = ("state", "attempt", "round", "work", "claims", "pieces")
+"""Attributes by which two runs are compared."""
+MOVED = ("state", "attempt", "round", "pieces", "ending", "halving", "control", "error", "isolation", "output")
+"""Attributes of an item whose change is more than a claim or a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What happens at which call: seconds that it is held up, or the death of its process."""
+    """What happens at which call: seconds that it is held up, its process's death, or the loss of its answer.
+
+    Attributes:
+        lost_at: a write that is applied and, as its answer is lost, sent again.
+        fails_at: a write that is applied and, as no answer comes, given up.
+        refused_at: a write that is not applied.
+    """
 
     held_up: tuple[tuple[int, float], ...] = ()
     dies_at: int = 0
+    lost_at: int = 0
+    fails_at: int = 0
+    refused_at: int = 0
 
     def __str__(self) -> str:
         """For people."""
-        parts = [f"call {number} is held up for {seconds:g} s" for number, seconds in self.held_up]
-        return ", ".join([*parts, *([f"death at call {self.dies_at}"] if self.dies_at else [])]) or "undisturbed"
+        named = zip(
+            ("death", "answer lost", "no answer", "refusal"), (getattr(self, name) for name in CUTS), strict=True
+        )
+        parts = [f"call {number} is held up for {seconds:.3g} s" for number, seconds in self.held_up]
+        return ", ".join([*parts, *(f"{what} at call {at}" for what, at in named if at)]) or "undisturbed"
+
+    @property
+    def last(self) -> int:
+        """The last call at which something happens: what is tried after this schedule is later."""
+        return max((number for number, _ in self.held_up), default=0)
+
+    @property
+    def depth(self) -> int:
+        """How many things happen."""
+        return len(self.held_up) + self.is_cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a process dies, or an answer is lost."""
+        return any(getattr(self, name) for name in CUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An invocation reads or writes an item, at the world's call of this number and this time.
+
+    Attributes:
+        writes: whether it writes it, or tried to.
+        moves: whether it changes more than times and claims.
+    """
+
+    place: int
+    at: float
+    life: str
+    key: Key
+    writes: bool
+    moves: bool = False
+
+
+@dataclass(slots=True)
+class Ran:
+    """What running a small world under a schedule came to.
+
+    Attributes:
+        digest: of everything that was written, in order.
+        refusals: the conditions of writes that did not hold: of which write, and which parts of them.
+    """
+
+    digest: str
+    calls: int
+    touches: list[Touch]
+    violations: list[Violation]
+    refusals: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -65,48 +142,21 @@ class Explored:
 
 @dataclass(frozen=True, slots=True)
 class SmallWorld:
-    """A scenario: what its users do, and what the API does."""
+    """A scenario: what its users do, and what the API does.
+
+    Attributes:
+        most_calls: to the API in an undisturbed run; 0: any number.
+        most_seconds: until all is over then; 0: any.
+        latency: seconds that the API takes for a batch.
+    """
 
     name: str
     act: Callable[[World], list[Dropped]]
     faults: tuple[Fault, ...] = ()
     settings: tuple[tuple[str, object], ...] = (("MAX_REQUESTS_PER_BATCH", 2),)
-
-
-def _one_batch(world: World) -> list[Dropped]:
-    return [drop(world, "a.jsonl", 2)]
-
-
-def _notified_twice(world: World) -> list[Dropped]:
-    dropped = drop(world, "a.jsonl", 2)
-    world.notify_again(dropped.upload)
-    return [dropped]
-
-
-def _bad_record(world: World) -> list[Dropped]:
-    return [drop(world, "a.jsonl", 2, may_fail=True)]
-
-
-def _cancelled(world: World) -> list[Dropped]:
-    dropped = drop(world, "a.jsonl", 4, may_fail=True)
-    world.run(1.5)
-    world.command(dropped.upload.job_id, "cancel")
-    return [dropped]
-
-
-def _two_jobs(world: World) -> list[Dropped]:
-    return [drop(world, "a.jsonl", 1), drop(world, "b.jsonl", 1, MODELS[1])]
-
-
-SMALL_WORLDS = (
-    SmallWorld("one batch", _one_batch),
-    SmallWorld("notified twice", _notified_twice),
-    SmallWorld("refused record", _bad_record, (Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0),)),
-    SmallWorld("lost after acceptance", _bad_record, (Fault(kind="accept_then_reset"),)),
-    SmallWorld("failed after acceptance", _bad_record, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)),
-    SmallWorld("cancelled", _cancelled),
-    SmallWorld("two jobs", _two_jobs),
-)
+    most_calls: int = 0
+    most_seconds: float = 0.0
+    latency: float = 3.0
 
 
 class _NoChance(random.Random):
@@ -122,9 +172,48 @@ class _NoChance(random.Random):
         return bounds[0] if len(bounds) > 1 else 0
 
 
-def run(small: SmallWorld, schedule: Schedule) -> tuple[str, int, list[Violation]]:
-    """Run a small world under one schedule; return what it wrote as a digest, its calls, and what it broke."""
-    behaviour = Behaviour(embedder="hash", latency=3.0)
+class _Touches:
+    """Notes which invocation touches which item, and at which call it could have been held up before that."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.found: list[Touch] = []
+        self._digest = hashlib.sha256()
+        self._places: dict[object, int] = {}
+        before = world.calls.before
+
+        def call(life: Life, operation: str) -> None:
+            self._places[getcurrent()] = world.calls.places
+            if before is not None:
+                before(life, operation)
+
+        world.calls.before = call
+        world.dynamodb.readers.append(self._read)
+        world.dynamodb.watchers.append(self._write)
+
+    def _read(self, key: Key, item: Wire | None) -> None:
+        self._note(key, writes=item is None)  # A write whose condition did not hold.
+
+    def _write(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        moves = key[0] != "CONTROL" and any((old or {}).get(name) != (new or {}).get(name) for name in MOVED)
+        self._note(key, writes=True, moves=moves)
+        written = {name: (new or {}).get(name) for name in TOLD}
+        self._digest.update(json.dumps([key, written], sort_keys=True).encode())
+
+    def _note(self, key: Key, *, writes: bool, moves: bool = False) -> None:
+        life = self.world.kernel.life()
+        if life is not None:
+            self.found.append(Touch(self._places[getcurrent()], self.world.kernel.now, life.name, key, writes, moves))
+
+    @property
+    def digest(self) -> str:
+        """Of all writes, in order."""
+        return self._digest.hexdigest()
+
+
+def run(small: SmallWorld, schedule: Schedule) -> Ran:
+    """Run a small world under one schedule."""
+    behaviour = Behaviour(embedder="hash", latency=small.latency)
     with (
         patch.object(random, "random", lambda: 0.5),
         patch.object(random, "uniform", lambda low, high: (low + high) / 2),
@@ -132,69 +221,132 @@ def run(small: SmallWorld, schedule: Schedule) -> tuple[str, int, list[Violation
         simulated(1, Awkward(cold_start_seconds=0.0), behaviour, **dict(small.settings)) as world,
     ):
         world.kernel.random = world.calls.random = _NoChance()
-        world.calls.held_up = dict(schedule.held_up)
-        world.calls.dies_at = schedule.dies_at
+        calls = world.calls
+        calls.held_up = dict(schedule.held_up)
+        for name in CUTS:
+            setattr(calls, name, getattr(schedule, name))
+        touches = _Touches(world)
         laws = Laws(world)
-        digest = hashlib.sha256()
-
-        def note(key: Key, _old: Wire | None, new: Wire | None) -> None:
-            written = {
-                name: wire for name, wire in (new or {}).items() if name in ("state", "attempt", "work", "claims")
-            }
-            digest.update(json.dumps([key, written], sort_keys=True).encode())
-
-        world.dynamodb.watchers.append(note)
+        ItemLaws(laws)
         if small.faults:
             world.inject(*small.faults)
         dropped = small.act(world)
         world.settle(SETTLE_SECONDS)
-        places = world.calls.places
+        places, seconds = calls.places, world.kernel.now - world.began
         world.wait_for_late_things(AFTERWARDS_SECONDS)
-        Ending(laws).judge(dropped)
-        return digest.hexdigest(), places, laws.violations
+        Ending(laws).judge(
+            dropped, may_retry=schedule.depth > 0, may_count=not (schedule.fails_at or schedule.refused_at)
+        )
+        if not schedule.depth:
+            _judge_promises(small, laws, seconds)
+        return Ran(touches.digest, places, touches.found, laws.violations, frozenset(world.dynamodb.refusals))
 
 
-def single(calls: int) -> Iterator[Schedule]:
-    """Every schedule with one switch, then every one with a death, of a world of so many calls."""
-    places = range(1, calls + 1)
-    yield from (Schedule((one,)) for one in product(places, HOLD_UPS))
-    yield from (Schedule(dies_at=number) for number in places)
+def _judge_promises(small: SmallWorld, laws: Laws, seconds: float) -> None:
+    """Judge how many calls an undisturbed run makes, and how long it takes."""
+    made = len(laws.world.call_times)
+    if small.most_calls and made > small.most_calls:
+        laws.broken("no more calls are made than are needed", f"{made} calls, at most {small.most_calls}")
+    if small.most_seconds and seconds > small.most_seconds:
+        laws.broken("everything is over in time", f"after {seconds:.0f} s, at most {small.most_seconds:.0f}")
 
 
-def explore(small: SmallWorld, depth: int) -> Explored:
-    """Run every schedule of a small world.
+def following(ran: Ran, schedule: Schedule) -> Iterator[Schedule]:
+    """The schedules to try after a run: each race the other way round, and each write dying or without an answer."""
+    first, before = schedule.last, dict(schedule.held_up)
+    held = {place: seconds for place, seconds in before.items() if place != first}
+    races = (
+        replace(
+            schedule, held_up=(*(before if place > first else held).items(), (place, before.get(place, 0) + seconds))
+        )
+        for place, seconds in _races(ran.touches)
+        if place >= first
+    )
+    cuts: list[list[Schedule]] = []
+    if not schedule.is_cut:
+        places = dict.fromkeys(touch.place for touch in ran.touches if touch.writes and touch.place > first)
+        cuts = [[_cut(schedule, name, place) for place in places] for name in CUTS]
+    ends = filter(None, chain.from_iterable(zip_longest(*cuts)))
+    yield from filter(None, chain.from_iterable(zip_longest(races, races, ends)))
 
-    Args:
-        small: the world.
-        depth: 1: one switch, or one death; 2: also a switch and a death; 3: also two switches.
+
+def _cut(schedule: Schedule, name: str, place: int) -> Schedule:
+    """A schedule in which a write's process dies after it, or its answer is lost."""
+    changes: dict[str, Any] = {name: place + (name == "dies_at")}
+    return replace(schedule, **changes)
+
+
+def _races(touches: list[Touch]) -> Iterator[tuple[int, float]]:
+    """Each write that another invocation's touch of the same item follows: its call, and the seconds until after that.
+
+    Of another invocation: its first touch, after which the two write one after the other; its last one, and a second
+    later, when it has written what it did not write as long as it was the second.
     """
-    base, calls, violations = run(small, Schedule())
-    explored = Explored(small.name, calls, 1, 1, [(Schedule(), one) for one in violations])
-    seen = {base}
-
-    def attempt(schedule: Schedule) -> bool:
-        """Run a schedule; return whether it wrote what no other has written."""
-        digest, _, broken = run(small, schedule)
-        explored.schedules += 1
-        explored.broken += [(schedule, one) for one in broken]
-        is_new = digest not in seen
-        seen.add(digest)
-        explored.distinct += is_new
-        return is_new
-
-    telling = [held for one in single(calls) if attempt(one) for held in one.held_up]
-    if depth > 1:
-        for first, number in product(telling, range(1, calls + 1)):
-            attempt(Schedule((first,), number))
-    if depth > 2:
-        for pair in _pairs(telling, calls):
-            attempt(Schedule(pair))
-    return explored
+    of_item: dict[Key, list[Touch]] = {}
+    for touch in touches:
+        of_item.setdefault(touch.key, []).append(touch)
+    for key in sorted(of_item, key=lambda key: (key[0] == "CONTROL", key[1] == "META")):
+        most = MOST_RACES if key[0].startswith("JOB#") else 1
+        found = of_item[key]
+        for place, one in enumerate(found):
+            if not one.writes:
+                continue
+            others: dict[str, list[float]] = {}
+            for other in found[place + 1 :]:
+                if other.at - one.at > MOST_SECONDS:
+                    break
+                if other.life != one.life and (other.moves or len(others) < most):
+                    others.setdefault(other.life, []).append(other.at - one.at)
+            for seconds in others.values():
+                for after in dict.fromkeys((seconds[0], seconds[-1], seconds[-1] + 1)):
+                    yield one.place, round(after + AFTER_SECONDS, 3)
 
 
-def _pairs(telling: list[tuple[int, float]], calls: int) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
-    """A switch that changes something, and any after it."""
-    for first in telling:
-        for number in range(first[0] + 1, calls + 20):
-            for seconds in HOLD_UPS:
-                yield first, (number, seconds)
+class Exploration:
+    """A world's schedules: those with one thing that happens first, then two, and so on; or some of each in between."""
+
+    def __init__(self, small: SmallWorld, depth: int, chance: random.Random | None = None) -> None:
+        """Nothing has run yet.
+
+        Args:
+            small: the world.
+            depth: most things that happen in one schedule.
+            chance: draws every second schedule from all that are to be tried; None: each at its turn.
+        """
+        self.small = small
+        self.depth = depth
+        self.explored = Explored(small.name)
+        self._chance = chance
+        self.last: Ran | None = None
+        self._seen: set[str] = set()
+        self._waiting = [Schedule()]
+        self._next = 0
+
+    def step(self) -> tuple[Schedule, list[Violation]] | None:
+        """Run the next schedule; None if there are none left."""
+        if self._next == len(self._waiting):
+            return None
+        if self._chance and self.explored.schedules % 2:
+            drawn = self._chance.randrange(self._next, len(self._waiting))
+            self._waiting[self._next], self._waiting[drawn] = self._waiting[drawn], self._waiting[self._next]
+        schedule = self._waiting[self._next]
+        self._next += 1
+        ran = self.last = run(self.small, schedule)
+        self.explored.schedules += 1
+        self.explored.calls = self.explored.calls or ran.calls
+        self.explored.broken += [(schedule, one) for one in ran.violations]
+        if ran.digest not in self._seen:
+            self._seen.add(ran.digest)
+            self.explored.distinct += 1
+            if schedule.depth < self.depth:
+                self._waiting.extend(following(ran, schedule))
+        return schedule, ran.violations
+
+
+def explore(small: SmallWorld, depth: int, most: int | None = None) -> Explored:
+    """Run the schedules of a small world with at most so many things that happen; at most so many schedules."""
+    exploration = Exploration(small, depth)
+    for done in count():
+        if done == most or exploration.step() is None:
+            break
+    return exploration.explored

@@ -1,20 +1,35 @@
-"""Search: random worlds and small worlds in turn, until one breaks a law."""
+"""Search: small worlds under their schedules, and random worlds, until one breaks a law.
+
+First each small world runs as it is; then those schedules under which a condition of a write did not hold that held
+before (`telling`), since only these can show that it is missing; then always the world that has used the least time
+of the processor so far.
+"""
 
 from __future__ import annotations
 
+import random
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, product, zip_longest
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from tests.simulation.explore import schedules
-from tests.simulation.worlds import runs
+from tests.simulation.explore.schedules import Exploration, Schedule, SmallWorld, run
+from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.worlds.runs import random_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tests.simulation.worlds.judges import Violation
+
+DEPTH = 3
+"""Most things that happen in one schedule of a small world."""
+TELLING = 4
+"""Schedules that are kept for each condition that did not hold."""
+RANDOM_SHARE = 4.0
+"""How many times the processor's time of a small world random worlds get."""
 
 
 @dataclass(slots=True)
@@ -30,6 +45,9 @@ class Search:
     worlds: int = 0
     name: str = ""
     law: str = ""
+    known: Sequence[tuple[str, Schedule]] = ()
+    """Schedules to run first, each with the name of its small world, as `telling` found them."""
+    _seeds: count[int] = field(default_factory=lambda: count(1))
 
     def run(self, seconds: float, begin: Callable[[], object]) -> None:
         """Run worlds until one breaks a law or so many seconds of the processor have passed.
@@ -38,40 +56,81 @@ class Search:
             seconds: of the whole process.
             begin: called before each world.
         """
-        for self.worlds, (self.name, world) in enumerate(_worlds(), 1):
+        chance = random.Random(1)
+        first = [_Source(partial(self._known, one, Schedule())) for one in SMALL_WORLDS]
+        worlds = {one.name: one for one in SMALL_WORLDS}
+        first += [_Source(partial(self._known, worlds[name], schedule)) for name, schedule in self.known]
+        sources = [_Source(self._small(Exploration(one, DEPTH, chance))) for one in SMALL_WORLDS]
+        sources.append(_Source(self._random, RANDOM_SHARE))
+        turns = chain(first, iter(lambda: min(sources, key=lambda one: one.spent), None))
+        for source in turns:
+            self.worlds += 1
             begin()
+            began = time.process_time()
             try:
-                self.law = next((one.law for one in world()), "")
+                violations = source.step()
             except Exception as error:  # noqa: BLE001 - a world that fails tells of its defect too
                 self.law = repr(error)[:100]
-            if self.law or time.process_time() > seconds:
+            else:
+                self.law = violations[0].law if violations else ""
+                if violations is None:
+                    sources.remove(source)
+            now = time.process_time()
+            source.spent += (now - began) / source.share
+            if self.law or now > seconds:
                 return
+
+    def _small(self, exploration: Exploration) -> Callable[[], Sequence[Violation] | None]:
+        def step() -> Sequence[Violation] | None:
+            self.name = exploration.small.name
+            if (ran := exploration.step()) is None:
+                return None
+            self.name = f"{exploration.small.name}, {ran[0]}"
+            return ran[1]
+
+        return step
+
+    def _known(self, small: SmallWorld, schedule: Schedule) -> Sequence[Violation]:
+        self.name = f"{small.name}, {schedule}"
+        return run(small, schedule).violations
+
+    def _random(self) -> Sequence[Violation]:
+        seed = next(self._seeds)
+        self.name = f"seed {seed}"
+        return random_world(seed).violations
 
     def __str__(self) -> str:
         """For people."""
         return f"{self.name}: {self.law}, world {self.worlds}" if self.law else f"not in {self.worlds} worlds"
 
 
-def _worlds() -> Iterator[tuple[str, Callable[[], Sequence[Violation]]]]:
-    """Worlds and their names, without end."""
-    scheduled = _small_worlds()
-    for seed in count(1):
-        yield f"seed {seed}", partial(_random, seed)
-        if (found := next(scheduled, None)) is not None:
-            yield f"{found[0].name}, {found[1]}", partial(_scheduled, *found)
+@dataclass(slots=True)
+class _Source:
+    """Worlds of one kind: what runs the next one, and the processor's seconds that they have used, by their share."""
+
+    step: Callable[[], Sequence[Violation] | None]
+    share: float = 1.0
+    spent: float = 0.0
 
 
-def _random(seed: int) -> Sequence[Violation]:
-    return runs.random_world(seed).violations
+def telling(seconds: float) -> Iterator[tuple[str, Schedule]]:
+    """Schedules under which a condition of a write did not hold that held before: at most `TELLING` for each.
 
-
-def _scheduled(small: schedules.SmallWorld, schedule: schedules.Schedule) -> Sequence[Violation]:
-    return schedules.run(small, schedule)[2]
-
-
-def _small_worlds() -> Iterator[tuple[schedules.SmallWorld, schedules.Schedule]]:
-    """Each small world undisturbed, then each under every single switch or death: in turn, since one may tell soon."""
-    nothing = schedules.Schedule()
-    yield from product(schedules.SMALL_WORLDS, [nothing])
-    each = [product([one], schedules.single(schedules.run(one, nothing)[1])) for one in schedules.SMALL_WORLDS]
-    yield from filter(None, chain.from_iterable(zip_longest(*each)))
+    Args:
+        seconds: of the processor, for which they are looked for.
+    """
+    chance, seen = random.Random(1), Counter[str]()
+    explorations = [(Exploration(one, DEPTH, chance), _Source(lambda: None)) for one in SMALL_WORLDS]
+    ends = time.process_time() + seconds
+    while explorations and time.process_time() < ends:
+        exploration, source = pair = min(explorations, key=lambda one: one[1].spent)
+        began = time.process_time()
+        ran = exploration.step()
+        source.spent += time.process_time() - began
+        if ran is None:
+            explorations.remove(pair)
+            continue
+        assert exploration.last is not None
+        if any(seen[one] < TELLING for one in exploration.last.refusals):
+            yield exploration.small.name, ran[0]
+        seen.update(exploration.last.refusals)

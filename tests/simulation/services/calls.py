@@ -44,6 +44,9 @@ class Calls:
         """Seconds, by place, for which the running task does not go on."""
         self.dies_at = 0
         """The place at which the running process dies; 0: none."""
+        self.lost_at = self.fails_at = self.refused_at = 0
+        """The place of a write whose answer is lost, so that the SDK sends it again or gives up; and of one that is
+        refused; 0: none."""
 
     def now(self) -> float:
         """The simulated clock."""
@@ -67,11 +70,14 @@ class Calls:
         """A call that changes something; `effect` gets the number of the SDK's earlier tries."""
         if self.kernel.life() is None:
             return effect(0)
+        place = self.places + 1
         self._pass(operation)
-        if self.happens("throttled"):
+        if self.happens("throttled") or place == self.refused_at:
             raise refused("ThrottlingException", operation)
         done = effect(0)
-        if self.happens("answered_late"):
+        if place == self.fails_at:
+            raise refused("InternalServerError", operation, 500)
+        if self.happens("answered_late") or place == self.lost_at:
             self.take(operation, 1.0)
             done = effect(1)
         self.take(operation, 0.5)

@@ -18,7 +18,7 @@ from tests.simulation.services.errors import EXCEPTIONS, refused
 from tests.simulation.services.expressions import NotSimulatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from tests.simulation.services.calls import Calls
 
@@ -123,6 +123,13 @@ class DynamoDB:
         self.index = Index()
         self._partitions: dict[str, SortedDict] = {}
         self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
+        """Called with each write: its key, the item before it, and the item after it."""
+        self.named: Collection[str] = ()
+        """Attributes that the present update names, in its condition or in what it changes."""
+        self.refusals: set[str] = set()
+        """Conditions that did not hold: of which write, and which parts of them."""
+        self.readers: list[Callable[[Key, Wire | None], None]] = []
+        """Called with the key and the item that a call has read; without an item if its condition did not hold."""
 
     # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +139,7 @@ class DynamoDB:
 
     def _get(self, table: str, key: Wire) -> Wire:
         self._check(table)
-        item = self.items.get(key_of(key))
+        item = self._read(key_of(key))
         return {} if item is None else {"Item": item}
 
     def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Wire:
@@ -150,7 +157,7 @@ class DynamoDB:
         def read() -> Wire:
             self._check(table)
             left = [key for key in keys if self.calls.happens("unprocessed")]
-            found = [item for key in keys if key not in left and (item := self.items.get(key_of(key))) is not None]
+            found = [item for key in keys if key not in left and (item := self._read(key_of(key))) is not None]
             rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
             return {"Responses": {table: found}, **rest}
 
@@ -171,7 +178,7 @@ class DynamoDB:
         def write(retries: int) -> Wire:
             self._check(TableName)
             self._test(
-                "PutItem",
+                f"PutItem {key_of(item)[1]}",
                 key_of(item),
                 ConditionExpression,
                 ExpressionAttributeNames,
@@ -202,8 +209,9 @@ class DynamoDB:
             self._check(TableName)
             key = key_of(Key)
             names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
-            self._test("UpdateItem", key, ConditionExpression, names, values, retries)
+            self._test(f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries)
             new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
+            self.named = names.values()
             self._store(key, new)
             changed = new if ReturnValues == "ALL_NEW" else expressions.changed(new, UpdateExpression, names)
             return {} if ReturnValues == "NONE" else {"Attributes": changed}
@@ -327,7 +335,14 @@ class DynamoDB:
                 return {"Items": page, "LastEvaluatedKey": {name: page[-1][name] for name in ("pk", "sk")}}
             page.append(item)
             size += 300
+            self._read((item["pk"]["S"], sk))
         return {"Items": page}
+
+    def _read(self, key: Key) -> Wire | None:
+        item = self.items.get(key)
+        for read in self.readers if item is not None else ():
+            read(key, item)
+        return item
 
     def _check(self, table: str) -> None:
         if table != self.table:
@@ -336,8 +351,15 @@ class DynamoDB:
     def _test(
         self, operation: str, key: Key, text: str, names: dict[str, str] | None, values: Wire | None, retries: int
     ) -> None:
-        if text and not expressions.condition(text)(self.items.get(key, {}), names or {}, values or {}):
-            raise refused("ConditionalCheckFailedException", operation, retries=retries)
+        item = self.items.get(key, {})
+        if text and not expressions.condition(text)(item, names or {}, values or {}):
+            for read in self.readers:
+                read(key, None)
+            clauses = [text] if "BETWEEN" in text else text.split(" AND ")
+            failed = [one for one in clauses if not expressions.condition(one)(item, names or {}, values or {})]
+            if not retries:  # Otherwise it finds what it has written itself.
+                self.refusals.add(f"{operation} if {' and '.join(failed)}")
+            raise refused("ConditionalCheckFailedException", operation.partition(" ")[0], retries=retries)
 
     def _store(self, key: Key, item: Wire | None) -> None:
         old = self.items.get(key)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.rules.names import staged
 from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, size_of
@@ -148,8 +150,14 @@ class Ending:
         self.lines = 0
         """Of all result files that were judged."""
 
-    def judge(self, dropped: list[Dropped]) -> None:
-        """Judge each job's results, and the bill of all."""
+    def judge(self, dropped: list[Dropped], *, may_retry: bool = False, may_count: bool = True) -> None:
+        """Judge each job's results, and the bill of all.
+
+        Args:
+            dropped: what was dropped.
+            may_retry: whether AWS was too slow or gave no answer, so that messages may fail and come again.
+            may_count: whether each count has reached the metrics.
+        """
         for one in dropped:
             item = self.world.job(one.upload)
             if item is None or item["state"]["S"] not in FINAL:
@@ -158,20 +166,21 @@ class Ending:
                 continue
             self.judge_results(one, item)
         self.judge_bill()
-        self._judge_failures()
-        self._judge_metrics()
+        self._judge_failures(may_retry=may_retry or self.world.calls.awkward.throttled > 0)
+        if may_count:
+            self._judge_metrics()
 
-    def _judge_failures(self) -> None:
+    def _judge_failures(self, *, may_retry: bool) -> None:
         for function in self.world.functions.values():
             for error in function.errors:
-                if isinstance(error, RetryableError) and self.world.calls.awkward.throttled:
+                if isinstance(error, RetryableError) and may_retry:
                     continue
                 self.laws.broken("no invocation fails", f"{function.name}: {error!r}")
         for failure in self.world.failures:
-            if not (isinstance(failure, RetryableError) and self.world.calls.awkward.throttled):
+            if not (isinstance(failure, RetryableError) and may_retry):
                 self.laws.broken("no message fails", repr(failure)[:300])
         awkward = self.world.calls.awkward
-        if awkward.death or awkward.delivered_twice or awkward.throttled:
+        if awkward.death or awkward.delivered_twice or may_retry:
             return  # Each of them uses up a message's deliveries; the ledger does what it asked for.
         for queue in self.world.sqs.queues.values():
             for message in queue.dead:
@@ -241,9 +250,28 @@ class Ending:
             )
         for one in self.world.api.accepted:
             extra[one["sha256"]] += 1
+        self._judge_bodies()
         again = sum(times - 1 for times in extra.values())
         if again and not self.world.has_faults and unknowable == 0:
             self.laws.broken("a batch is billed once", f"{again} batches were accepted again")
+
+    def _judge_bodies(self) -> None:
+        """Judge that each batch was accepted with the records of its round, as far as these are still staged."""
+        bodies = {one["request_id"]: one["sha256"] for one in self.world.api.accepted}
+        for key, item in self.world.dynamodb.items.items():
+            if not key[1].startswith("BATCH#"):
+                continue
+            for one in item["submissions"]["L"]:
+                told = {name: next(iter(wire.values())) for name, wire in one["M"].items()}
+                round_ = int(told.get("round", 0))
+                stored = self.world.s3.objects.get(
+                    staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"), round_)
+                )
+                if stored is None or told["request_id"] not in bodies:
+                    continue
+                size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
+                if sha256(stored.body[:size]).hexdigest() != bodies[told["request_id"]]:
+                    self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
 
 
 class Promises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from local.workers_ai import Behaviour
+from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Drop, Plan, draw, smaller
 from tests.simulation.worlds.users import drop
@@ -53,6 +54,7 @@ def run(plan: Plan, events: list[str] | None = None) -> Outcome:
 
         world.calls.before = note
         laws = Laws(world, events)
+        ItemLaws(laws)
         promises = Promises(laws)
         world.inject(*plan.faults)
         dropped = []

@@ -9,7 +9,6 @@ import pytest
 
 from local.workers_ai import Fault
 from shared.ledger.batches import Batches
-from tests.simulation.explore.schedules import SMALL_WORLDS, explore
 from tests.simulation.services.awkward import Awkward
 from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run, smallest
@@ -36,22 +35,6 @@ def test_no_law_is_broken(seed):
 @pytest.mark.parametrize("plan", FOUND.values(), ids=FOUND)
 def test_what_was_found_once_stays_fixed(plan):
     assert run(plan).violations == ()
-
-
-@pytest.mark.parametrize("small", SMALL_WORLDS[:1], ids=lambda small: small.name)
-def test_every_switch_and_every_death_keeps_laws(small):
-    explored = explore(small, 1)
-
-    assert explored.broken == []
-    assert explored.schedules > 250
-    assert explored.distinct > 15, "a switch changes what is written, or in which order"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("small", SMALL_WORLDS, ids=lambda small: small.name)
-def test_switch_with_death_keeps_laws(small):
-    assert explore(small, 2).broken == []
 
 
 def test_seed_gives_same_run_under_another_hash_seed():

@@ -1,0 +1,207 @@
+"""Small worlds: two or three invocations that meet at one item, each a scenario of users, messages and the API."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from local.workers_ai import Fault
+from tests.simulation.explore.schedules import SmallWorld
+from tests.simulation.services.errors import refused
+from tests.simulation.worlds.users import MODELS, Dropped, drop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.simulation.services.s3 import Version
+    from tests.simulation.worlds.world import World
+
+MINUTE, HOUR = 60.0, 3_600.0
+Act = "Callable[[World], list[Dropped]]"
+
+
+def one(world: World, size: int = 2, *, may_fail: bool = True, name: str = "a.jsonl") -> list[Dropped]:
+    """A file is dropped."""
+    return [drop(world, name, size, may_fail=may_fail)]
+
+
+def notified_twice(world: World) -> list[Dropped]:
+    """S3 sends its event twice."""
+    dropped = one(world)
+    world.notify_again(dropped[0].upload)
+    return dropped
+
+
+def two_jobs(world: World) -> list[Dropped]:
+    """Two files are dropped together, for two models."""
+    return [drop(world, "a.jsonl", 1), drop(world, "b.jsonl", 1, MODELS[1])]
+
+
+def commanded(
+    world: World, words: Sequence[str], *, after: float = 1.5, size: int = 4, apart: float = 30.0
+) -> list[Dropped]:
+    """A user commands a job."""
+    dropped = one(world, size)
+    world.run(after)
+    for word in words:
+        world.command(dropped[0].upload.job_id, word)
+        world.run(apart)
+    return dropped
+
+
+def stack_paused(world: World) -> list[Dropped]:
+    """An operator pauses the stack for ten minutes."""
+    world.command("stack", "pause")
+    world.run(5)
+    dropped = one(world, 4)
+    world.run(10 * MINUTE)
+    world.command("stack", "run")
+    return dropped
+
+
+def recovering(world: World, *, after: float, size: int = 6, jobs: int = 1) -> list[Dropped]:
+    """The API's faults end some time after files were dropped."""
+    dropped = [drop(world, f"{name}.jsonl", size, may_fail=True) for name in "abcdef"[:jobs]]
+    world.run(after)
+    world.api.clear_faults()
+    return dropped
+
+
+def token_replaced(world: World) -> list[Dropped]:
+    """The token is revoked while batches are outstanding, and replaced half an hour later."""
+    dropped = one(world, 4)
+    world.run(3)
+    world.api.switch(tokens=("second-token",))
+    dropped += one(world, name="b.jsonl")
+    world.run(HOUR / 2)
+    world.token = "second-token"
+    return dropped
+
+
+def with_messages_twice(act: Callable[[World], list[Dropped]], apart: float, world: World) -> list[Dropped]:
+    """Every message of a queue comes twice."""
+    put = world.sqs.put
+
+    def twice(name: str, body: str, delay: float = 0.0) -> None:
+        put(name, body, delay)
+        put(name, body, delay + apart)
+
+    world.sqs.put = twice  # type: ignore[method-assign]
+    return act(world)
+
+
+def then_a_wait(world: World) -> list[Dropped]:
+    """A lost batch is to be submitted again when another job's submit makes all calls wait."""
+    dropped = one(world)
+    world.run(72.2)
+    world.inject(Fault(kind="971", on="submit", retry_after=20))
+    return dropped + one(world, name="b.jsonl")
+
+
+def dies_after(world: World, word: str) -> None:
+    """The process dies that is the first to store an object whose key holds this word."""
+    dead: list[str] = []
+
+    def watch(version: Version) -> None:
+        if word in version.key and not dead and (life := world.kernel.life()) is not None:
+            dead.append(version.key)
+            world.kernel.kill(life)
+
+    world.s3.watchers.append(watch)
+
+
+def table_fails(world: World, name: str, seconds: float) -> None:
+    """From the first write that sets this attribute on, the table refuses all writes of that invocation's kind."""
+    real, until = world.dynamodb.update_item, [0.0]
+
+    def failing(**given: Any) -> Any:
+        now = world.kernel.now
+        if f":to_{name}" in given.get("ExpressionAttributeValues", {}) and not until[0]:
+            until[0] = now + seconds
+        if now < until[0] and (life := world.kernel.life()) is not None and life.name.startswith("Submit"):
+            world.kernel.wait(1.0)
+            raise refused("InternalServerError", "UpdateItem", 500)
+        return real(**given)
+
+    world.dynamodb.update_item = failing  # type: ignore[method-assign]
+
+
+def dies_with_answer(world: World) -> list[Dropped]:
+    """The submit function dies when it has stored an answer that came at once."""
+    dies_after(world, "/raw-")
+    return one(world)
+
+
+def leaves_receipt(world: World) -> list[Dropped]:
+    """The table refuses an acceptance for so long that only a receipt in S3 is left of it."""
+    table_fails(world, "submissions", 170.0)
+    return one(world)
+
+
+LOST = Fault(kind="10404", on="poll", status=404, times=6)
+TWICE, LATE = 0.05, 40.0
+ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
+BAD = (Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0),)
+SLOW = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 4))
+ONE_CALL = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 1))
+WHOLE = (("MAX_REQUESTS_PER_BATCH", 20),)
+DEADLINE = (("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.02))
+
+
+def twice(act: Callable[[World], list[Dropped]], apart: float = TWICE) -> Callable[[World], list[Dropped]]:
+    """The same with every message twice."""
+    return partial(with_messages_twice, act, apart)
+
+
+SMALL_WORLDS = (
+    SmallWorld("one batch", partial(one, may_fail=False), most_calls=2, most_seconds=15),
+    SmallWorld("notified twice", notified_twice),
+    SmallWorld("two jobs", two_jobs),
+    SmallWorld("messages twice", twice(FOUR)),
+    SmallWorld("messages late", twice(FOUR, LATE)),
+    SmallWorld("refused record", FOUR, BAD, WHOLE),
+    SmallWorld("refused record, messages twice", twice(FOUR), BAD, WHOLE),
+    SmallWorld("refused records of a large batch", partial(one, size=20), BAD, WHOLE),
+    SmallWorld("every record is refused", partial(one, size=20), (Fault(kind="5006", on="submit", times=0),), WHOLE),
+    SmallWorld("lost after acceptance", ONE, (Fault(kind="accept_then_reset"),)),
+    SmallWorld("lost after acceptance, messages late", twice(ONE, LATE), (Fault(kind="accept_then_reset"),)),
+    SmallWorld("lost twice", TWO, (Fault(kind="accept_then_reset", times=2),)),
+    SmallWorld("failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)),
+    SmallWorld("lost id", twice(TWO), (LOST,)),
+    SmallWorld("overdue", twice(TWO), (Fault(kind="stuck", seconds=150),), DEADLINE),
+    SmallWorld("answer at once", twice(TWO), (Fault(kind="sync_answer"),)),
+    SmallWorld("death after an answer at once", twice(dies_with_answer, 1.0), (Fault(kind="sync_answer"),)),
+    SmallWorld("receipt", twice(leaves_receipt, 1.0)),
+    SmallWorld("answers missing", twice(TWO), (Fault(kind="missing", first=1),)),
+    SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
+    SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
+    SmallWorld("a second round of a lost batch", twice(then_a_wait, 10.0), (LOST, Fault(kind="item_fails", first=1))),
+    SmallWorld("a lost batch has failed", twice(then_a_wait, 10.0), (LOST, Fault(kind="batch_fails"))),
+    SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="10404", on="poll", status=404, times=12),)),
+    SmallWorld("cancelled, messages a second later", twice(partial(commanded, words=("cancel",), after=0.3), 1.0)),
+    SmallWorld("cancelled", partial(commanded, words=("cancel",))),
+    SmallWorld("cancelled, messages twice", twice(partial(commanded, words=("cancel",)))),
+    SmallWorld("cancelled early", partial(commanded, words=("cancel",), after=0.3)),
+    SmallWorld("cancelled now", partial(commanded, words=("cancel now",))),
+    SmallWorld("cancelled now, messages twice", twice(partial(commanded, words=("cancel now",), size=2), 1.0)),
+    SmallWorld("paused and resumed", partial(commanded, words=("pause", "run"), after=0.6)),
+    SmallWorld("paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))),
+    SmallWorld("stack paused", stack_paused),
+    SmallWorld("unusable model", FOUR, (Fault(kind="5007", times=0),)),
+    SmallWorld("no capacity", partial(recovering, after=HOUR), (Fault(kind="3040", on="submit", times=0),)),
+    SmallWorld("no quota", FOUR, (Fault(kind="3036", on="submit", times=4),)),
+    SmallWorld("token replaced", token_replaced),
+    SmallWorld("outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)),
+    SmallWorld("no connection", partial(recovering, after=HOUR / 2), (Fault(kind="refuse", times=0),)),
+    SmallWorld("too many calls", FOUR, (Fault(kind="971", times=3, retry_after=30),)),
+    SmallWorld("wait for a year", FOUR, (Fault(kind="971", retry_after=31_536_000),)),
+    SmallWorld("bare refusal", FOUR, (Fault(kind="bare", status=429),)),
+    SmallWorld("four calls a minute", partial(one, size=20, may_fail=False), (), SLOW),
+    SmallWorld("refused record at four calls a minute", FOUR, BAD, (("API_CALLS_PER_MINUTE", 4),)),
+    SmallWorld(
+        "stalled model",
+        partial(recovering, after=HOUR, size=10, jobs=2),
+        (Fault(kind="stuck", seconds=HOUR / 2, times=0),),
+        ONE_CALL,
+    ),
+)

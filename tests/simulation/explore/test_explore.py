@@ -1,0 +1,68 @@
+"""Small worlds keep the laws under each schedule of their races; a condition that is missing is found by them."""
+
+import pytest
+
+from shared.ledger import batches
+from shared.ledger.batches import Batches
+from tests.simulation.explore.schedules import Schedule, explore, run
+from tests.simulation.explore.small_worlds import SMALL_WORLDS
+
+OF_NAME = {one.name: one for one in SMALL_WORLDS}
+HEAVY = {"stalled model"}
+
+
+@pytest.mark.parametrize("name", sorted(OF_NAME.keys() - HEAVY))
+def test_undisturbed_world_keeps_laws(name):
+    assert run(OF_NAME[name], Schedule()).violations == []
+
+
+def test_every_race_of_smallest_world_keeps_laws():
+    explored = explore(OF_NAME["one batch"], 1)
+
+    assert explored.broken == []
+    assert explored.schedules > 100
+    assert explored.distinct > 40, "a schedule changes what is written, or in which order"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("name", OF_NAME)
+def test_two_disturbances_keep_laws(name):
+    assert explore(OF_NAME[name], 2, most=2_000).broken == []
+
+
+def laws_broken(name, most):
+    """Laws that some of a world's first schedules broke."""
+    return {one.law for _, one in explore(OF_NAME[name], 2, most).broken}
+
+
+def test_poll_that_does_not_check_its_claim_is_found(monkeypatch):
+    monkeypatch.setattr(batches, "_unchanged", lambda batch: {"state": batch.state, "attempt": batch.attempt})
+
+    assert "no update is lost" in laws_broken("messages twice", 100)
+
+
+def test_submit_that_does_not_check_its_round_is_found(monkeypatch):
+    """Only a submit that was held up while the batch was polled, and while its answer began another round."""
+
+    def unaware(self, batch, expected, changes, remove=()):
+        return real(self, batch, {name: value for name, value in expected.items() if name != "round"}, changes, remove)
+
+    real = Batches._change_batch
+    world = OF_NAME["a second round of a lost batch"]
+    second = [one for one in run(world, Schedule()).touches if one.moves and one.life.startswith("Submit")][5]
+    held_up = Schedule(((second.place, 33.0),))
+    assert run(world, held_up).violations == []
+    monkeypatch.setattr(Batches, "_change_batch", unaware)
+
+    assert "a round is submitted with its own records" in {one.law for one in run(world, held_up).violations}
+
+
+def test_hold_that_begins_while_a_token_is_taken_is_heeded():
+    """What is read again after the bucket was found to have changed may say that all calls have to wait."""
+    world = OF_NAME["bare refusal"]
+    taken = [one for one in run(world, Schedule()).touches if one.writes and one.key == ("CONTROL", "RATE")]
+    refused = next(place for place, one in enumerate(taken) if one.life == taken[place - 1].life)
+    held_up = Schedule(((taken[refused - 2].place, taken[refused].at - taken[refused - 2].at + 0.003),))
+
+    assert run(world, held_up).violations == []

@@ -1,0 +1,250 @@
+"""Laws of each item and each call: no update is lost, no item contradicts itself, each call is permitted.
+
+They need no knowledge of what a transition is for: only what each invocation has read of an item before it writes it,
+and what the documents promise of every item, permit and wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from shared.pacing.budget import Budget
+from shared.pacing.controls import pause_sk
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Life
+    from tests.simulation.services.dynamodb import Key, Wire
+    from tests.simulation.worlds.judges import Laws
+
+TIMES = frozenset(
+    {
+        *("due_at", "work", "claims", "paused", "held", "lease_until", "told_at", "status_sha", "fraction", "quiet"),
+        *(
+            "told_succeeded",
+            "told_failed",
+            "bytes_read",
+            "vain_since",
+            "watched_from",
+            "watched_until",
+            "ticked_at",
+            "trouble",
+        ),
+    }
+)
+"""Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
+ATOMIC = frozenset({"filled_at"})
+"""What is increased by a write, whatever it is."""
+UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK")
+"""Control items whose writers replace them without having read them, as the modules of `shared.pacing` explain."""
+GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "claims": 1}
+"""Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
+LEASED = frozenset({"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"})
+"""What only the invocation changes that has a job's lease, once its upload is read."""
+CONDITIONS = frozenset({"attempt", "round"})
+"""Counts that writes name as a condition too."""
+ONCE = ("total", "error", "ended_at")
+"""What a job's item holds never changes again, once it is known."""
+MOST_WRITES, WITHIN_SECONDS = 40, 60.0
+"""No batch is written more often within so many seconds."""
+MAX_HOLD_SECONDS = 900.0
+"""Longest wait after a refusal for too many calls, and of a model without capacity."""
+MAX_PROBE_SECONDS = 1_800.0
+"""Longest time between a pause's beginning and its probe."""
+MIN_WAIT_SECONDS = 7.0
+"""Shortest such wait."""
+DAY = 86_400
+
+
+def number(item: Wire | None, name: str) -> float:
+    """A number of an item; 0 if it has none."""
+    return float((item or {}).get(name, {}).get("N", "0"))
+
+
+class ItemLaws:
+    """Judges each write by what its invocation had read, and each call by the permit that it had."""
+
+    def __init__(self, laws: Laws) -> None:
+        """Watch the table and the calls of a world."""
+        self.laws = laws
+        self.world = laws.world
+        self.seen: WeakKeyDictionary[Life, dict[Key, Wire]] = WeakKeyDictionary()
+        """What each invocation has last read of each item, or written to it."""
+        self.probes: WeakKeyDictionary[Life, set[str]] = WeakKeyDictionary()
+        """Sort keys of the pauses and waits whose probe each invocation has claimed."""
+        self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
+        self.budget = Budget(self.world.dynamodb, "", self.world.calls_per_minute)  # type: ignore[arg-type]
+        self.holders: dict[Key, Life] = {}
+        """Who holds the lease of each job, and of each batch that is being submitted."""
+        self._written: dict[Key, deque[float]] = {}
+        self._moments: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
+        before = self.world.calls.before
+
+        def call(life: Life, operation: str) -> None:
+            if before is not None:
+                before(life, operation)
+            if operation == "api.call":
+                self._judge_call(life)
+
+        self.world.calls.before = call
+        self.world.dynamodb.readers.append(self._read)
+        self.world.dynamodb.watchers.append(self._judge)
+
+    def _read(self, key: Key, item: Wire | None) -> None:
+        life = self.world.kernel.life()
+        if life is not None and item is not None:
+            self.seen.setdefault(life, {})[key] = item
+
+    def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        life = self.world.kernel.life()
+        if life is None:
+            return
+        seen = self.seen.setdefault(life, {})
+        if old is not None and new is not None and not key[1].startswith(UNREAD):
+            self._judge_update(key, seen.get(key, old), old, new)
+        if key[0] == "CONTROL":
+            self._judge_control(life, key[1], old, new)
+        elif new is not None and key[1] == "META":
+            self._judge_job(life, key, old, new)
+        elif new is not None:
+            self._judge_batch(life, key, old, new)
+        if new is None:
+            seen.pop(key, None)
+        else:
+            seen[key] = new
+
+    def _judge_update(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
+        if seen is old:
+            return
+        others = changed(seen, old)
+        counted = (GROWING.keys() - CONDITIONS).intersection(self.world.dynamodb.named)
+        lost = others & (changed(old, new) | counted) - TIMES - ATOMIC
+        if lost:
+            self.laws.broken("no update is lost", f"{key}: {sorted(lost)}, read before another invocation wrote them")
+
+    # ── jobs and batches ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_job(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
+        is_leased = number(old, "lease_until") > self.world.kernel.now and (old or new)["state"]["S"] != "splitting"
+        touched = LEASED & changed(old or {}, new)
+        if is_leased and touched and self.holders.get(key, life) is not life:
+            self.laws.broken("only who has the lease changes a job", f"{key}: {sorted(touched)}")
+        if number(new, "lease_until") != number(old, "lease_until"):
+            self.holders[key] = life
+        for name in ONCE:
+            if old and name in old and old[name] != new.get(name):
+                self.laws.broken("what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}")
+        if old and number(new, "fraction") < number(old, "fraction"):
+            self.laws.broken("fraction_done never falls", f"{key}")
+        if old and number(new["output"]["M"], "lines") < number(old["output"]["M"], "lines"):
+            self.laws.broken("a result file never shrinks", f"{key}")
+
+    def _judge_batch(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
+        state, was = new["state"]["S"], old["state"]["S"] if old else ""
+        is_split, is_ending = number(new, "pieces") > 0, "ending" in new
+        if state == "submitting" and (is_split or is_ending or "halving" in new):
+            self.laws.broken("what is ended or split is not submitted", f"{key}")
+        if is_split and (is_ending or "part" in new or (new["submissions"]["L"] and was == "submitting")):
+            self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
+        if state == "halved" and not is_split:
+            self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
+        if old is not None:
+            self._judge_counts(key, old, new)
+        if state == "submitting" != was:
+            self._judge_permit(life, key)
+            self.holders[key] = life
+        elif was == "submitting" and number(old, "fence") > self.world.kernel.now and self.holders[key] is not life:
+            self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
+        times = self._written.setdefault(key, deque(maxlen=MOST_WRITES))
+        times.append(self.world.kernel.now)
+        if len(times) == MOST_WRITES and times[-1] - times[0] < WITHIN_SECONDS:
+            self.laws.broken("no batch is written without end", f"{key}: {MOST_WRITES} times within a minute")
+            times.clear()
+
+    def _judge_counts(self, key: Key, old: Wire, new: Wire) -> None:
+        for name, most in GROWING.items():
+            more = number(new, name) - number(old, name)
+            if more > most or (more < 0 and name != "claims"):
+                self.laws.broken("counts of a batch grow by one", f"{key}: {name} by {more:g}")
+        is_begun = new["state"]["S"] == "submitting" != old["state"]["S"]
+        if (number(new, "attempt") > number(old, "attempt")) != is_begun:
+            self.laws.broken("each submit is an attempt of its own", f"{key}")
+
+    # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_permit(self, life: Life, key: Key) -> None:
+        """Judge that a submit heeds the control items that its invocation has read."""
+        now, seen, probes = self.world.kernel.now, self.seen.get(life, {}), self.probes.get(life, set())
+        for name in self._waits(seen, key):
+            item = seen.get(("CONTROL", name), {})
+            until = number(item, "until") or float("inf")
+            if item and name not in probes and now < until:
+                self.laws.broken("no call is made in a pause but its probe", f"{key}: {name}")
+        if number(seen.get(("CONTROL", "STACK")), "held_since"):
+            self.laws.broken("a paused stack submits nothing", f"{key}")
+        full = seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get("full_models", {}).get("SS", ())
+        if self._model(seen, key) in full:
+            self.laws.broken("a model has no more outstanding batches than it may", f"{key}")
+
+    def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
+        own = [name for pk, name in seen if pk == "CONTROL" and name == self._pause(seen, key)]
+        return [*own, f"RATE#MODEL#{self._model(seen, key)}"]
+
+    def _model(self, seen: dict[Key, Wire], key: Key) -> str:
+        job = seen.get((key[0], "META"))
+        return str(job["plan"]["M"]["model"]["S"]) if job else ""
+
+    def _pause(self, seen: dict[Key, Wire], key: Key) -> str:
+        """Sort key of the pause of a job's account."""
+        job = seen.get((key[0], "META"))
+        account = str(job["plan"]["M"].get("account", {}).get("S", "")) if job else ""
+        return pause_sk("" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
+
+    def _judge_call(self, life: Life) -> None:
+        """Judge that an invocation has taken a token for each call; a call has two moments, its begin and its end."""
+        moments = self._moments[life] = self._moments.get(life, 0) + 1
+        if moments > 2 * self.tokens.get(life, 0):
+            self.laws.broken("each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls")
+
+    def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
+        now = self.world.kernel.now
+        if new is None:
+            return
+        if name == "RATE":
+            self._judge_rate(life, old, new)
+        elif name.startswith("PAUSE"):
+            self._judge_wait(name, new, "next_probe", now + MAX_PROBE_SECONDS)
+            if "until" in new and not now < number(new, "until") <= now + DAY + 60:
+                self.laws.broken("a quota pause ends at midnight", f"{new}")
+        elif name.startswith("RATE#MODEL#"):
+            self._judge_wait(name, new, "until", now + MAX_HOLD_SECONDS)
+        if old is not None and "nonce" in old and old["nonce"] == new.get("nonce"):
+            self.probes.setdefault(life, set()).add(name)
+
+    def _judge_wait(self, name: str, new: Wire, moment: str, latest: float) -> None:
+        lasts = number(new, moment) - number(new, "since")
+        if number(new, moment) > latest or lasts < MIN_WAIT_SECONDS:
+            self.laws.broken("every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning")
+
+    def _judge_rate(self, life: Life, old: Wire | None, new: Wire) -> None:
+        now, budget = self.world.kernel.now, self.budget
+        if number(new, "hold_until") > now + MAX_HOLD_SECONDS:
+            self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
+        if number(new, "hold_until") < number(old, "hold_until"):
+            self.laws.broken("the longest wait counts", "RATE: hold_until")
+        if (filled := number(new, "filled_at")) == number(old, "filled_at"):
+            return
+        before = number(old, "filled_at")  # Of a full bucket nobody else knows from when on the tokens count.
+        taken = round((filled - before) / budget.interval) if before > 1000 * now else budget.burst
+        self.tokens[life] = self.tokens.get(life, 0) + taken
+        if filled > 1000 * now + budget.burst * budget.interval:
+            self.laws.broken("no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms")
+        if number(self.seen.get(life, {}).get(("CONTROL", "RATE")), "hold_until") > now:
+            self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
+
+
+def changed(old: dict[str, Any], new: dict[str, Any]) -> set[str]:
+    """Names of the attributes in which two items differ."""
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
