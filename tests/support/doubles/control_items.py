@@ -7,13 +7,23 @@ from typing import Any
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
 from shared.pacing.budget import Budget
-from shared.pacing.controls import Controls, ModelWait, Pause, PauseReason, Rate, StackControl
+from shared.pacing.controls import (
+    Controls,
+    Denied,
+    ModelWait,
+    Pause,
+    PauseReason,
+    Permit,
+    Rate,
+    StackControl,
+    control_key,
+)
 
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""
 MIDNIGHT = 1_795_305_600.0
 """The next one."""
-MODEL = "@cf/a/one"
+MODEL, OTHER = "@cf/a/one", "@cf/a/two"
 INTERVAL = 300
 """Milliseconds between two tokens at 200 calls a minute."""
 
@@ -38,6 +48,16 @@ def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> Mo
 def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate:
     """A token bucket from which this many tokens are taken at `NOW`, at 200 calls a minute."""
     return Rate(int(NOW * 1_000) + tokens * INTERVAL, hold_until, held_since)
+
+
+def is_free(permit: Permit | Denied) -> bool:
+    """Whether a call is permitted, and probes nothing."""
+    return permit == Permit()
+
+
+def lift_by_hand(budget: Budget) -> None:
+    """Delete the stack's pause, as an operator may."""
+    budget.client.delete_item(TableName=budget.table, Key=control_key("PAUSE"))
 
 
 class GivenBudget(Budget):

@@ -16,24 +16,8 @@ from shared.pacing.budget import (
     Budget,
     ModelRoom,
 )
-from shared.pacing.controls import (
-    Denied,
-    PauseReason,
-    Permit,
-)
-
-NOW = 1_795_253_400.0
-"""09:30:00 UTC."""
-MODEL, OTHER = "@cf/a/one", "@cf/a/two"
-
-
-def is_free(permit):
-    return isinstance(permit, Permit) and permit == Permit()
-
-
-def lift_by_hand(budget):
-    budget.client.delete_item(TableName=budget.table, Key={"pk": {"S": "CONTROL"}, "sk": {"S": "PAUSE"}})
-
+from shared.pacing.controls import Denied, PauseReason, Permit
+from tests.support.doubles.control_items import MODEL, NOW, OTHER, is_free, lift_by_hand
 
 # ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

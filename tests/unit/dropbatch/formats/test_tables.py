@@ -14,23 +14,12 @@ from dropbatch.formats.csv_rows import delimiters_in, first_row, read_rows, whol
 from dropbatch.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
 from dropbatch.formats.tables import Columns, answer_columns
 from dropbatch.formats.template import Template
+from tests.support.rows import BGE, convert, sent
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 KIMI = "@cf/moonshotai/kimi-k2.6"
 GPT_OSS = "@cf/openai/gpt-oss-20b"
-BGE = "@cf/baai/bge-m3"
 FACTS = BatchFacts("j", BGE)
-
-
-def convert(header, rows, model=BGE, template="", defaults=None, kind="csv"):
-    target = target_of(model, template, defaults)
-    return reader_of(Form(kind, header), target).convert(rows)
-
-
-def sent(header, row, model=BGE, template="", **options):
-    (converted,) = convert(header, [row], model, template, **options)
-    assert isinstance(converted, Converted), converted
-    return json.loads(converted.request)
 
 
 def line_of(header, row, result=None, code="", message="", kind="csv"):

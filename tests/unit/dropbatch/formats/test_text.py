@@ -1,28 +1,13 @@
 """Text files: each line is an input."""
 
-import json
-
 import pytest
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import Converted
-from dropbatch.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
+from dropbatch.formats.registry import Form, describer_of, file_names, target_of, writer_of
+from tests.support.rows import BGE, convert, sent
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-
-
-BGE = "@cf/baai/bge-m3"
-
-
-def convert(header, rows, model=BGE, template="", defaults=None, kind="csv"):
-    target = target_of(model, template, defaults)
-    return reader_of(Form(kind, header), target).convert(rows)
-
-
-def sent(header, row, model=BGE, template="", **options):
-    (converted,) = convert(header, [row], model, template, **options)
-    assert isinstance(converted, Converted), converted
-    return json.loads(converted.request)
 
 
 def error_of(function, *arguments):

@@ -8,15 +8,8 @@ import pytest
 from local.workers_ai import Behaviour
 from local.workers_ai.models.catalogue import MODELS
 from local.workers_ai.models.schemas import problem
+from tests.support.converted import BGE, DEEPSEEK, GPT, KIMI, LLAMA, M3, QWEN, SCOUT
 
-BGE = "@cf/baai/bge-small-en-v1.5"
-M3 = "@cf/baai/bge-m3"
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"
-QWEN = "@cf/qwen/qwen3-30b-a3b-fp8"
-KIMI = "@cf/moonshotai/kimi-k2.6"
-DEEPSEEK = "@cf/deepseek-ai/deepseek-v4-flash-0731"
-GPT = "@cf/openai/gpt-oss-20b"
 WHISPER = "@cf/openai/whisper-large-v3-turbo"
 HELLO = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

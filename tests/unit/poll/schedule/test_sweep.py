@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_items
 from functions.poll.schedule import sweep as module
@@ -14,29 +13,29 @@ from shared.errors import LeaseLostError, UnreadableItemError
 from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
-    CANCEL_NOW,
     CANCELLED,
     PAST_DEADLINE,
     BatchState,
     JobControl,
     Submission,
-    Sweep,
     SweepGoal,
 )
 from tests.support.doubles.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
+from tests.support.doubles.swept_jobs import (
+    CANCELLED_JOB,
+    CANCELLED_JOB_NOW,
+    END,
+    HOLD,
+    PAUSED,
+    RELEASE,
+    RESUMED,
+    RUNNING,
+)
 
 PAGE = 3
 """Batches of a page in these tests."""
 MOST_PAGES = 20
 """Pages after which a sweep that does not end fails its test."""
-PAUSED = {"control": JobControl("v", held_since=T - 9)}
-RESUMED = {"control": JobControl("v", resumed_at=T - 8)}
-CANCELLED_JOB = {"control": JobControl("v", cancelled=CANCEL)}
-CANCELLED_JOB_NOW = {"control": JobControl("v", cancelled=CANCEL_NOW)}
-HOLD = Sweep(SweepGoal.HOLD, T - 9, passes=1)
-RELEASE = Sweep(SweepGoal.RELEASE, T - 8, passes=2)
-END = Sweep(SweepGoal.END, 0.0, passes=2)
-RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
 HELD = replace(READY, held=True)
 ID = Submission("id", 1, T - 60)
 QUEUED = replace(BATCH, submissions=(ID,))

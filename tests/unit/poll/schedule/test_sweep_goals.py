@@ -9,17 +9,18 @@ import functions.poll.schedule.sweep
 from dropbatch.rules.names import JobState
 from functions.poll.schedule.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
-from shared.models import CANCEL, CANCEL_NOW, BatchState, JobControl, Sweep, SweepGoal
+from shared.models import BatchState, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
-
-PAUSED = {"control": JobControl("v", held_since=T - 9)}
-RESUMED = {"control": JobControl("v", resumed_at=T - 8)}
-CANCELLED_JOB = {"control": JobControl("v", cancelled=CANCEL)}
-CANCELLED_JOB_NOW = {"control": JobControl("v", cancelled=CANCEL_NOW)}
-HOLD = Sweep(SweepGoal.HOLD, T - 9, passes=1)
-RELEASE = Sweep(SweepGoal.RELEASE, T - 8, passes=2)
-END = Sweep(SweepGoal.END, 0.0, passes=2)
-RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
+from tests.support.doubles.swept_jobs import (
+    CANCELLED_JOB,
+    CANCELLED_JOB_NOW,
+    END,
+    HOLD,
+    PAUSED,
+    RELEASE,
+    RESUMED,
+    RUNNING,
+)
 
 
 @pytest.mark.parametrize(
