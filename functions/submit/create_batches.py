@@ -79,7 +79,7 @@ def batches_before(services: Services, last: Batch | None) -> Before:
     number = last.number[:8]
     whole = services.ledger.batch(last.job_id, number) if number != last.number else last
     if whole is None or whole.ordinal is None:
-        return Before(int(number) + 1)  # Written by a version that did not count: assume that all are sendable.
+        raise InvariantError(f"batch {last.job_id}/{number} cannot be read, or was not counted")
     return Before(whole.ordinal + (whole.sendable > 0), whole.estimated_before + whole.estimate)
 
 
