@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dropbatch.errors import UploadRefused
-from dropbatch.formats.base import FileNames, Sign, Target, Task, one_line
+from dropbatch.formats.base import NULL, FileNames, Sign, Target, Task, one_line
 from dropbatch.formats.conversion.requests import convert_defaults
 from dropbatch.formats.model_catalog import find_model
 from dropbatch.formats.native import NativeReader
@@ -15,11 +15,13 @@ from dropbatch.formats.tables import Columns, TableReader, TableWriter
 from dropbatch.formats.text import TextReader, text_request
 from dropbatch.formats.vendors.anthropic import AnthropicReader, AnthropicWriter
 from dropbatch.formats.vendors.bedrock import BedrockReader, BedrockWriter, output_name
-from dropbatch.formats.vendors.gemini import GeminiReader, GeminiWriter
+from dropbatch.formats.vendors.gemini import GeminiReader, GeminiWriter, reference_of
 from dropbatch.formats.vendors.openai import OpenAIReader, OpenAIWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import msgspec
 
     from dropbatch.formats.base import Json, Reader, Writer
 
@@ -36,6 +38,8 @@ class Format:
         delimiter: of a table's fields, unless the header has another.
         content_type: of a table's result files.
         describe: returns a record as JSON on one line, where no writer does.
+        reference: returns the record's reference, from the members of its output line.
+        answer: the members in which the output line has the answer, from the outer one on.
         names: the names of the result files for an upload's key.
     """
 
@@ -46,7 +50,13 @@ class Format:
     delimiter: bytes = b""
     content_type: str = ""
     describe: Callable[[bytes], bytes] = one_line
+    reference: Callable[[dict[str, msgspec.Raw]], msgspec.Raw] = lambda _: NULL
+    answer: tuple[str, ...] = ()
     names: Callable[[str], FileNames] = lambda _: FileNames()
+
+
+def _named(member: str) -> Callable[[dict[str, msgspec.Raw]], msgspec.Raw]:
+    return lambda line: line.get(member, NULL)
 
 
 FORMATS = {
@@ -55,16 +65,30 @@ FORMATS = {
         OpenAIReader,
         lambda target: OpenAIWriter(target.task),
         Sign("body", beside=("custom_id", "url"), names_model=True),
+        reference=_named("custom_id"),
+        answer=("response", "body"),
     ),
     "anthropic": Format(
-        AnthropicReader, lambda _: AnthropicWriter(), Sign("params", beside=("custom_id",), names_model=True)
+        AnthropicReader,
+        lambda _: AnthropicWriter(),
+        Sign("params", beside=("custom_id",), names_model=True),
+        reference=_named("custom_id"),
+        answer=("result", "message"),
     ),
-    "gemini": Format(GeminiReader, lambda _: GeminiWriter(), Sign("request", inside=("contents", "content"))),
+    "gemini": Format(
+        GeminiReader,
+        lambda _: GeminiWriter(),
+        Sign("request", inside=("contents", "content")),
+        reference=reference_of,
+        answer=("response",),
+    ),
     "bedrock": Format(
         BedrockReader,
         lambda _: BedrockWriter(),
         Sign("modelInput"),
         names=lambda key: FileNames(output=output_name(key)),
+        reference=_named("recordId"),
+        answer=("modelOutput",),
     ),
     "csv": Format(extension=".csv", delimiter=b",", content_type="text/csv; charset=utf-8"),
     "tsv": Format(extension=".tsv", delimiter=b"\t", content_type="text/tab-separated-values; charset=utf-8"),

@@ -17,10 +17,9 @@ from dropbatch.formats.base import NULL
 from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
 from dropbatch.formats.registry import DELIMITERS, FORMATS
 from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
-from dropbatch.formats.vendors.gemini import reference_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from dropbatch.job import Job
 
@@ -74,21 +73,6 @@ _LAST_COLUMNS = re.compile(rb"([,;\t|])error_code(?:_\d+)?\1error_message(?:_\d+
 _failure = msgspec.json.Decoder(Failure).decode
 _decode = msgspec.json.decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-_REFERENCES: dict[str, Callable[[dict[str, msgspec.Raw]], msgspec.Raw]] = {
-    "openai": lambda line: line.get("custom_id", NULL),
-    "anthropic": lambda line: line.get("custom_id", NULL),
-    "gemini": reference_of,
-    "bedrock": lambda line: line.get("recordId", NULL),
-}
-"""A line's reference to its record, by format."""
-_BODIES = {
-    "openai": ("response", "body"),
-    "anthropic": ("result", "message"),
-    "gemini": ("response",),
-    "bedrock": ("modelOutput",),
-}
-"""Where a line has the answer, by format."""
 
 
 def read_results(job: Job) -> Iterator[Record]:
@@ -163,13 +147,13 @@ def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]
     if format_ in DELIMITERS:
         yield from _rows(output)
         return
-    reference, path = _REFERENCES[format_], _BODIES[format_]
+    form = FORMATS[format_]
     for line in lines_of(output):
         members = _members(line)
-        value: Any = _decode(members.get(path[0], NULL))
-        for name in path[1:]:
+        value: Any = _decode(members.get(form.answer[0], NULL))
+        for name in form.answer[1:]:
             value = value.get(name) if isinstance(value, dict) else None
-        yield _decode(reference(members)), value
+        yield _decode(form.reference(members)), value
 
 
 def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
