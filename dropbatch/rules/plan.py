@@ -171,9 +171,9 @@ def _plan(
     if format_ in DELIMITERS:
         form = "rows"
         delimiter = options.delimiter or _delimiter(format_, head[start:])
-        header, size, start_line = _first_row(head[start:], delimiter.encode())
-        header = head[:start] + header if header else b""
-        start += size
+        row = _first_row(head[start:], delimiter.encode())
+        header = head[:start] + row.text if row.text else b""
+        start, start_line = start + row.size, row.lines
     plan = replace(
         first,
         packing=beginning.packing,
@@ -219,8 +219,16 @@ def _delimiter(format_: str, text: bytes) -> str:
     return found[0] if found else DELIMITERS[format_].decode()
 
 
-def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
-    """A table's first row that is not empty, and the bytes and lines up to its end.
+class FirstRow(NamedTuple):
+    """A table's first row that is not empty, and the bytes and lines up to its end."""
+
+    text: bytes
+    size: int
+    lines: int
+
+
+def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
+    """The first row of a table; an empty one if there is none.
 
     Raises:
         UploadRefused: `unknown_format` or `broken_document`: it has no end, or is too long.
@@ -234,8 +242,8 @@ def _first_row(head: bytes, delimiter: bytes) -> tuple[bytes, int, int]:
                     "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
                 )
             if row:
-                return row, size, lines
-    return b"", size, lines
+                return FirstRow(row, size, lines)
+    return FirstRow(b"", size, lines)
 
 
 def check_model(model: str) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -173,7 +173,7 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
         StorageError: an AWS service failed.
     """
     progress = progress_of(job, kind)
-    moved, sums = _after(job, kind, ahead)
+    step = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
         if progress.growing:
             spool.writelines(services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size))
@@ -187,15 +187,15 @@ def append_segment(services: Services, job: Job, kind: Kind, ahead: ReadyBatches
             spool.write(block)
         length = spool.tell()
         if length > progress.growing_size:
-            moved = replace(moved, size=progress.size + length - progress.growing_size)
-            moved = replace(moved, sha=digest.state() if digest else "")
+            size = progress.size + length - progress.growing_size
+            step = step._replace(progress=replace(step.progress, size=size, sha=digest.state() if digest else ""))
             if final and not _has_segments(progress):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
                 spool.seek(0)
                 _put_file(services, job, kind, spool)
             else:
-                moved, sums = _put_segment(services, job, kind, spool, moved, sums)
-    changes: dict[str, object] = {kind: moved, "sums": sums} if kind == "output" else {kind: moved}
+                step = _put_segment(services, job, kind, spool, step)
+    changes: dict[str, object] = {kind: step.progress} | ({"sums": step.sums} if kind == "output" else {})
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 
@@ -215,8 +215,15 @@ def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes
     return tail
 
 
-def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgress, JobTotals]:
-    """Mark, lines and sums after these batches are appended."""
+class Step(NamedTuple):
+    """A file's progress and its job's sums after one more segment."""
+
+    progress: ResultFileProgress
+    sums: JobTotals
+
+
+def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
+    """Mark, lines and sums after these batches are appended; sizes and digest are still to be added."""
     progress, sums = progress_of(job, kind), job.sums
     lines, next_id = progress.lines, progress.next_id
     for batch in ahead.leaves:
@@ -233,14 +240,12 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> tuple[ResultFileProgres
                 sums.usage.plus(part.usage),
                 sums.body_size + (batch.body_size if part.succeeded else 0),
             )
-    return replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums
+    return Step(replace(progress, mark=ahead.leaves[-1].number, next_id=next_id, lines=lines), sums)
 
 
-def _put_segment(
-    services: Services, job: Job, kind: Kind, spool: IO[bytes], moved: ResultFileProgress, sums: JobTotals
-) -> tuple[ResultFileProgress, JobTotals]:
+def _put_segment(services: Services, job: Job, kind: Kind, spool: IO[bytes], step: Step) -> Step:
     """Write a segment once. If an earlier run wrote one under its key, that one and the progress in it count."""
-    length = spool.tell()
+    length, moved = spool.tell(), step.progress
     spool.seek(0)
     if length < _grown(MIN_COPY_BYTES, moved):
         moved = replace(moved, growing=moved.growing + 1, growing_size=length)
@@ -248,11 +253,11 @@ def _put_segment(
     else:
         key = keys.segment(job.job_id, kind, moved.segments)
         moved = replace(moved, segments=moved.segments + 1, growing=0, growing_size=0)
-    progress = msgspec.json.encode((moved, sums)).decode()
-    if services.store.put_if_absent(key, spool, {"progress": progress}, kind=JSON_LINES):
-        return moved, sums
-    there = services.store.existing(key)
-    return msgspec.json.decode(there.metadata["progress"], type=tuple[ResultFileProgress, JobTotals])
+    step = step._replace(progress=moved)
+    metadata = {"progress": msgspec.json.encode(step).decode()}
+    if services.store.put_if_absent(key, spool, metadata, kind=JSON_LINES):
+        return step
+    return msgspec.json.decode(services.store.existing(key).metadata["progress"], type=Step)
 
 
 def _read_sections(services: Services, job: Job, kind: Kind, leaves: list[Batch]) -> Iterator[bytes]:

@@ -46,23 +46,30 @@ class Alternative(NamedTuple):
     is_published: bool
 
 
-def read_requests(model: Model, sent: object, behaviour: Behaviour) -> tuple[list[Any], ApiError | None, bool]:
+class SentRequests(NamedTuple):
     """The requests of a body, what is wrong with them, and whether that is reported only after acceptance."""
+
+    requests: list[Any]
+    wrong: ApiError | None = None
+    is_late: bool = False
+
+
+def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentRequests:
+    """The requests of a body, checked."""
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
-        late = behaviour.missing_requests == "fail_later"
-        return [], error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'"), late
+        wrong = error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'")
+        return SentRequests([], wrong, behaviour.missing_requests == "fail_later")
     if not requests and behaviour.empty_requests == "refuse":
-        return [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"), False
+        return SentRequests([], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item"))
     if behaviour.max_requests and len(requests) > behaviour.max_requests:
         most = f"AiError: Bad input: Error: '/requests' must hold at most {behaviour.max_requests} items"
-        return requests, error(5006, most), False
-    late = behaviour.validation != "submit"
+        return SentRequests(requests, error(5006, most))
     for index, request in enumerate(requests):
-        wrong = problem(model.name, request, f"/requests/{index}", behaviour)
-        if wrong is not None:
-            return requests, error(5006, wrong), late
-    return requests, None, False
+        reason = problem(model.name, request, f"/requests/{index}", behaviour)
+        if reason is not None:
+            return SentRequests(requests, error(5006, reason), behaviour.validation != "submit")
+    return SentRequests(requests)
 
 
 def problem(model: str, request: object, where: str, behaviour: Behaviour) -> str | None:
