@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from shared.retry import retry_until_deadline
+from shared.errors import StorageError
+from shared.retry import exponential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from shared.bootstrap import Services
 
 T = TypeVar("T")
+
+CALLER_RESERVE_SECONDS = 10.0
+"""Seconds that are left for the caller of `retry` if the step never succeeds."""
+FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
+"""Seconds between two tries of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,25 @@ class Invocation:
     def retry(self, step: Callable[[], T]) -> T:
         """Run a step, again if necessary, until no AWS service fails in it.
 
+        Args:
+            step: may be run more than once.
+
         Raises:
             StorageError: the time is used up.
         """
-        return retry_until_deadline(step, self.services.sleep, lambda: self.seconds_left)
+        tries = 0
+        while True:
+            before = self.seconds_left
+            try:
+                return step()
+            except StorageError:
+                wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
+                left = self.seconds_left
+                # A call that hung is likely to hang as long again.
+                if left < CALLER_RESERVE_SECONDS + wait + (before - left):
+                    raise
+                self.services.sleep(wait)
+                tries += 1
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Invocation]:

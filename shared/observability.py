@@ -98,6 +98,6 @@ class LoggingBatchProcessor(BatchProcessor):
     ) -> tuple[str, str, Any]:
         """Log the failure: Powertools does not, and the dead-letter queue gets the message only an hour later."""
         asked = record.body if record.body.startswith('{"do":') else None  # S3's messages name the user's files.
-        logger.error("message not worked on", message_id=record.message_id, asked=asked, exc_info=exception[1])
+        logger.error("message failed", message_id=record.message_id, asked=asked, exc_info=exception[1])
         count("Errors")
         return super().failure_handler(record, exception)

@@ -146,7 +146,7 @@ def test_failing_message_is_logged_and_counted(world, log):
     world.deliver("SubmitQueue")
     world.deliver("UploadQueue")
 
-    first, second = [line for line in log.lines() if line["message"] == "message not worked on"]
+    first, second = [line for line in log.lines() if line["message"] == "message failed"]
     assert first["asked"] == body
     assert "secret" not in json.dumps(second)
     assert log.sums()["Errors"] == len(world.refused) == 2

@@ -51,6 +51,7 @@ DECIDING = (
     "shared/aws/object_store.py",
     "shared/workers_ai/other_account.py",
     "shared/claims.py",
+    "shared/invocation.py",
     "shared/retry.py",
     "shared/workers_ai/error_codes.py",
     "functions/submit/create_job.py",

@@ -112,9 +112,9 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     def step(chosen: tuple[DueItem, Permit]) -> str | None:
         """The job's id if it got a part and is to be visited again."""
         one, permit = chosen
-        asked = poll_batch(polling, one.job, one.batch, permit)
+        outcome = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this cycle are over: some take a minute.
-        return one.job.job_id if asked.done and not advance_job(invocation, one.job.job_id) else None
+        return one.job.job_id if outcome.done and not advance_job(invocation, one.job.job_id) else None
 
     again = each_isolated(services, [(one[0].due, one) for one in chosen], step)
     if wanted := {job_id for job_id in again if job_id}:

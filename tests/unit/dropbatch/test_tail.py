@@ -5,7 +5,7 @@ from dropbatch.cli.verbs.operate import _log_line
 LINE = {
     "level": "ERROR",
     "location": "collect:107",
-    "message": "message not worked on",
+    "message": "message failed",
     "timestamp": "2026-11-22 03:41:22,634+0000",
     "service": "dropbatch",
     "cold_start": False,
@@ -21,7 +21,7 @@ LINE = {
 
 def test_line_shows_event_without_origin():
     assert _log_line(LINE) == (
-        "2026-11-22 03:41:22,634+0000  ERROR    message not worked on  job_id=20261122T034123Z-ad6bea2f "
+        "2026-11-22 03:41:22,634+0000  ERROR    message failed  job_id=20261122T034123Z-ad6bea2f "
         'asked={"do":"submit"} exception=ValidationError: no'
     )
 

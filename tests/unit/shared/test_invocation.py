@@ -1,67 +1,61 @@
-from types import SimpleNamespace
+"""A step that an AWS service fails is tried again, as long as the invocation has time for it."""
 
 import pytest
 
 from shared.errors import StorageError
-from shared.invocation import Invocation
+from shared.invocation import CALLER_RESERVE_SECONDS, Invocation
+
+DEADLINE = 1_000.0
 
 
 class Clock:
-    """Services that only sleep, and the context of an invocation that ends at 400."""
+    """An invocation's time, and services that only sleep."""
 
-    def __init__(self):
-        self.at = 100.0
-        self.now = lambda: self.at
+    def __init__(self, left):
+        self.left = left
+        self.slept = []
+
+    def now(self):
+        return DEADLINE - self.left
 
     def sleep(self, seconds):
-        self.at += seconds
+        self.slept.append(seconds)
+        self.left -= seconds
 
-    def get_remaining_time_in_millis(self):
-        return int((400.0 - self.at) * 1000)
+    def retry(self, failures, seconds=0.0):
+        """Retry a step that takes some time, fails a number of times and then returns its number of runs."""
+        runs = []
 
+        def step():
+            assert self.left >= CALLER_RESERVE_SECONDS
+            runs.append(1)
+            self.left -= seconds
+            if len(runs) <= failures:
+                raise StorageError("slow")
+            return len(runs)
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def invocation(clock):
-    return Invocation.of(clock, clock)
-
-
-def test_time_left_falls_with_clock(clock, invocation):
-    assert invocation.seconds_left == 300.0
-    clock.at += 50
-    assert (invocation.allows(250.0), invocation.allows(250.1)) == (True, False)
+        return Invocation(self, DEADLINE).retry(step)
 
 
-@pytest.mark.parametrize(("end", "seconds"), [(200.0, 100.0), (900.0, 300.0)])
-def test_earlier_end_shortens_it(invocation, end, seconds):
-    assert invocation.until(end).seconds_left == seconds
+def test_step_is_retried_until_it_succeeds():
+    clock = Clock(300)
+    assert clock.retry(7) == 8
+    assert clock.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
-def test_step_is_retried_while_time_is_left(clock, invocation):
-    def fail():
-        raise StorageError("slow")
-
+@pytest.mark.parametrize("seconds", [0, 5, 18, 30])
+def test_step_that_hangs_leaves_caller_its_reserve(seconds):
+    clock = Clock(100)
     with pytest.raises(StorageError):
-        invocation.retry(fail)
+        clock.retry(100, seconds)
+    assert clock.left >= CALLER_RESERVE_SECONDS
 
-    assert 375.0 < clock.at <= 390.0
 
-
-def test_message_has_services_of_its_own(clock, invocation):
-    class Own:
-        def __enter__(self):
-            return own
-
-        def __exit__(self, *_):
-            own.left = True
-
-    own = SimpleNamespace(now=clock.now)
-    clock.called_by_message = lambda hops: Own() if hops == 3 else None
-
-    with invocation.called_by_message(3) as its:
-        assert its == Invocation(own, 400.0)
-    assert own.left
+@pytest.mark.parametrize(("spare", "is_tried_again"), [(0.2, True), (0.19, False)])
+def test_step_is_retried_within_wait_and_reserve(spare, is_tried_again):
+    clock = Clock(CALLER_RESERVE_SECONDS + spare)
+    if is_tried_again:
+        assert clock.retry(1) == 2
+    else:
+        with pytest.raises(StorageError):
+            clock.retry(1)

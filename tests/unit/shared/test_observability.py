@@ -20,7 +20,7 @@ WITHOUT_A_JOB = {
     "calls are paused",
     "pause over",
     "models have as many batches outstanding as they may",
-    "message not worked on",
+    "message failed",
     "completion time not remembered",
     "completion times not read",
     "stack controlled",

@@ -6,8 +6,6 @@ from functions.poll.batch import poll_batch as ask
 from functions.submit import submit_batch as send
 from local.template import template
 from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
-from shared.errors import StorageError
-from shared.retry import CALLER_RESERVE_SECONDS, retry_until_deadline
 from shared.workers_ai import client as workers_ai
 
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
@@ -34,44 +32,3 @@ def test_longest_wait_counts_tries_and_pauses():
     """Three tries of (2 + 3) seconds, pauses of up to 1 and 2, and after a busy answer up to 0.12, 0.24 and 0.48."""
     assert (QUICK_CALLS.connect, QUICK_CALLS.read, QUICK_CALLS.tries) == (2, 3, 3)
     assert QUICK_CALLS.longest == pytest.approx(18.84)
-
-
-class Clock:
-    """An invocation's time, and services that only sleep."""
-
-    def __init__(self, seconds):
-        self.left = seconds
-
-    def sleep(self, seconds):
-        self.left -= seconds
-
-    def remaining(self):
-        return self.left
-
-
-@pytest.mark.parametrize("takes", [0.0, 5.0, 18.0])
-def test_hanging_step_is_not_restarted_without_time(takes):
-    clock = Clock(60.0)
-
-    def hang():
-        assert clock.left >= CALLER_RESERVE_SECONDS
-        clock.left -= takes
-        raise StorageError("no answer")
-
-    with pytest.raises(StorageError):
-        retry_until_deadline(hang, clock.sleep, clock.remaining)
-
-    assert clock.left >= CALLER_RESERVE_SECONDS
-
-
-def test_step_is_done_again_until_it_succeeds():
-    clock = Clock(60.0)
-    outcomes = [StorageError("one"), StorageError("two"), "done"]
-
-    def step():
-        outcome = outcomes.pop(0)
-        if isinstance(outcome, StorageError):
-            raise outcome
-        return outcome
-
-    assert retry_until_deadline(step, clock.sleep, clock.remaining) == "done"
