@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_PORTS = 20_000, 32_000
+LAST_LINES = 30
+"""Lines of a log that are shown."""
 START_SECONDS = 30
 """A service takes about a second to start; a busy machine takes longer."""
 STOP_SECONDS = 5.0
@@ -227,9 +229,9 @@ def start_time(pid: int) -> str | None:
     return began.strip() if began and not state.startswith("Z") else None
 
 
-def last_lines(log: Path, count: int = 30) -> str:
+def last_lines(log: Path) -> str:
     """The end of a log, with its name."""
-    lines = log.read_text(errors="replace").splitlines()[-count:] if log.exists() else []
+    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
     return "\n".join([f"--- the last lines of {log.relative_to(ROOT)}:", *lines])
 
 

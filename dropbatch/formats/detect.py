@@ -75,9 +75,7 @@ class _Seen(NamedTuple):
     place: int
 
 
-def detect_format(
-    key: str, head: bytes, *, complete: bool, form: str = "jsonl", elements: Iterable[bytes] | None = None
-) -> str:
+def detect_format(key: str, head: bytes, *, complete: bool, form: str, elements: Iterable[bytes] | None) -> str:
     """The format of a file, if no option names it: that of the first record that has the members of one.
 
     Args:

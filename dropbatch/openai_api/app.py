@@ -52,7 +52,7 @@ _MAX_DIGITS = 10
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
 
 
-def make_app(stack: Stack, key: str = "") -> Starlette:
+def make_app(stack: Stack, key: str) -> Starlette:
     """The application over a stack.
 
     Args:

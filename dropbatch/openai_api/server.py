@@ -41,7 +41,7 @@ def base_url(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def make_server(stack: Stack, key: str = "") -> uvicorn.Server:
+def make_server(stack: Stack, key: str) -> uvicorn.Server:
     """A server; run it with `run(sockets=[listen(...)])`.
 
     Args:

@@ -87,7 +87,7 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
         self.lengths += lengths
 
     def add_unsendable(
-        self, line: int | None, fault: UnsendableRecord, reference: msgspec.Raw = NO_REFERENCE, original: int = 0
+        self, line: int | None, fault: UnsendableRecord, reference: msgspec.Raw, original: int = 0
     ) -> None:
         """Add a record that cannot be sent."""
         self.faults[len(self.lengths)] = fault

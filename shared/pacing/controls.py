@@ -318,7 +318,7 @@ class ControlItems(Table):
         return True
 
 
-def pause_sk(account: str = "") -> str:
+def pause_sk(account: str) -> str:
     """Sort key of the pause of an account; empty: the stack's."""
     return f"PAUSE#{account}" if account else "PAUSE"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def chat_tools(tools: Json, *, full: bool = False) -> Json:
+def chat_tools(tools: Json, *, full: bool) -> Json:
     """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
 
     Args:

@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def answer_all(  # One for each family.
-    model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int = 6
+    model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int
 ) -> list[Answer]:
     """The answers to requests that passed validation, in their order."""
     match model.family:
