@@ -1,11 +1,14 @@
-"""A step that an AWS service fails is tried again, as long as the invocation has time for it."""
+"""How much time an invocation has, and a step that is tried again as long as it has time for it."""
+
+from types import SimpleNamespace
 
 import pytest
 
 from shared.errors import StorageError
 from shared.invocation import CALLER_RESERVE_SECONDS, Invocation
 
-DEADLINE = 1_000.0
+DEADLINE = 0.0
+"""So that the seconds left have no rounding."""
 
 
 class Clock:
@@ -35,6 +38,22 @@ class Clock:
             return len(runs)
 
         return Invocation(self, DEADLINE).retry(step)
+
+
+def test_invocation_ends_when_lambda_says():
+    context = SimpleNamespace(get_remaining_time_in_millis=lambda: 90_000)
+    invocation = Invocation.of(Clock(30), context)
+    assert (invocation.deadline, invocation.seconds_left) == (DEADLINE + 60, 90)
+
+
+def test_invocation_allows_what_is_left():
+    invocation = Invocation(Clock(30), DEADLINE)
+    assert (invocation.allows(30), invocation.allows(30.1)) == (True, False)
+
+
+def test_invocation_ends_early_but_never_late():
+    invocation = Invocation(Clock(30), DEADLINE)
+    assert [invocation.until(DEADLINE + change).seconds_left for change in (-10, 10)] == [20, 30]
 
 
 def test_step_is_retried_until_it_succeeds():
