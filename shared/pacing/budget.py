@@ -224,8 +224,7 @@ class Budget(ControlItems):
 
     def permit_check(self, now: float) -> bool:
         """Whether one free call may be made now, which shows whether the token is good: no pause prevents it."""
-        rate = self.controls().rate
-        return self._denied(rate, 1, self.burst, now) is None and self._take(rate, 1, self.burst, now)
+        return self._take(self.controls().rate, 1, self.burst, now)
 
     def can_submit(self, model: str, now: float, account: str = "") -> bool:
         """Whether a submit would get a permit now, as far as pause, rate limit, model and cap are concerned."""

@@ -348,3 +348,10 @@ def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
+
+
+def test_rate_limit_that_came_meanwhile_counts():
+    budget = GivenBudget(rate=taken(1), loses=1, meanwhile=taken(1, hold_until=NOW + 60))
+
+    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
+    assert budget.written == []
