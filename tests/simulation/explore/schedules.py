@@ -40,6 +40,8 @@ AFTER_SECONDS = 0.003
 """How long after the other's touch the one that was held up goes on."""
 MOST_RACES = 6
 """Invocations after a write for each of which it is held up; one for control items, which all of them write."""
+SOON = 25
+"""Schedules that are tried at once after one under which a condition did not hold that always held before."""
 SETTLE_SECONDS = 50 * 86_400.0
 AFTERWARDS_SECONDS = 1_200.0
 CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")
@@ -160,13 +162,19 @@ class SmallWorld:
 
 
 class _NoChance(random.Random):
-    """Chance without chance: the least, the first, and nothing that is unlikely."""
+    """Chance without chance: about the least, the first, and nothing that is unlikely.
+
+    No two durations are the same: of two invocations at the very same time, each would take the other's lease for its.
+    """
+
+    drawn = 0
 
     def random(self) -> float:
         return 0.999
 
     def uniform(self, a: float, b: float) -> float:
-        return a
+        self.drawn += 1
+        return a + (b - a) * (self.drawn * 0.618 % 1) / 100
 
     def randrange(self, *bounds: int) -> int:  # type: ignore[override]
         return bounds[0] if len(bounds) > 1 else 0
@@ -259,7 +267,7 @@ def following(ran: Ran, schedule: Schedule) -> Iterator[Schedule]:
         replace(
             schedule, held_up=(*(before if place > first else held).items(), (place, before.get(place, 0) + seconds))
         )
-        for place, seconds in _races(ran.touches)
+        for _, place, seconds in sorted(_races(ran.touches))
         if place >= first
     )
     cuts: list[list[Schedule]] = []
@@ -276,30 +284,33 @@ def _cut(schedule: Schedule, name: str, place: int) -> Schedule:
     return replace(schedule, **changes)
 
 
-def _races(touches: list[Touch]) -> Iterator[tuple[int, float]]:
+def _races(touches: list[Touch]) -> Iterator[tuple[int, int, float]]:
     """Each write that another invocation's touch of the same item follows: its call, and the seconds until after that.
 
     Of another invocation: its first touch, after which the two write one after the other; its last one, and a second
-    later, when it has written what it did not write as long as it was the second.
+    later, when it has written what it did not write as long as it was the second. Before each stands a rank: races with
+    what moves an item on are the first, those of control items, which all invocations write, the last.
     """
     of_item: dict[Key, list[Touch]] = {}
     for touch in touches:
         of_item.setdefault(touch.key, []).append(touch)
-    for key in sorted(of_item, key=lambda key: (key[0] == "CONTROL", key[1] == "META")):
+    for key, found in of_item.items():
         most = MOST_RACES if key[0].startswith("JOB#") else 1
-        found = of_item[key]
         for place, one in enumerate(found):
             if not one.writes:
                 continue
             others: dict[str, list[float]] = {}
+            moving: set[str] = set()
             for other in found[place + 1 :]:
                 if other.at - one.at > MOST_SECONDS:
                     break
                 if other.life != one.life and (other.moves or len(others) < most):
                     others.setdefault(other.life, []).append(other.at - one.at)
-            for seconds in others.values():
+                    moving |= {other.life} if other.moves else set()
+            for life, seconds in others.items():
+                rank = 3 * (key[0] == "CONTROL") + (life not in moving)
                 for after in dict.fromkeys((seconds[0], seconds[-1], seconds[-1] + 1)):
-                    yield one.place, round(after + AFTER_SECONDS, 3)
+                    yield rank, one.place, round(after + AFTER_SECONDS, 3)
 
 
 class Exploration:
@@ -318,6 +329,7 @@ class Exploration:
         self.explored = Explored(small.name)
         self._chance = chance
         self.last: Ran | None = None
+        self._refusals: set[str] = set()
         self._seen: set[str] = set()
         self._waiting = [Schedule()]
         self._next = 0
@@ -338,8 +350,12 @@ class Exploration:
         if ran.digest not in self._seen:
             self._seen.add(ran.digest)
             self.explored.distinct += 1
-            if schedule.depth < self.depth:
-                self._waiting.extend(following(ran, schedule))
+            if schedule.depth <= self.depth:
+                later = [one for one in following(ran, schedule) if one.depth <= self.depth]
+                soon = later[:SOON] if ran.refusals - self._refusals else []
+                self._waiting[self._next : self._next] = soon
+                self._waiting.extend(later[len(soon) :])
+        self._refusals |= ran.refusals
         return schedule, ran.violations
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.explore.schedules import Exploration, Schedule, SmallWorld, run
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
@@ -45,8 +45,8 @@ class Search:
     worlds: int = 0
     name: str = ""
     law: str = ""
-    known: Sequence[tuple[str, Schedule]] = ()
-    """Schedules to run first, each with the name of its small world, as `telling` found them."""
+    known: Sequence[tuple[str, dict[str, Any]]] = ()
+    """Schedules to run first, as `telling` found them: the name of its small world, and the schedule's attributes."""
     _seeds: count[int] = field(default_factory=lambda: count(1))
 
     def run(self, seconds: float, begin: Callable[[], object]) -> None:
@@ -59,7 +59,7 @@ class Search:
         chance = random.Random(1)
         first = [_Source(partial(self._known, one, Schedule())) for one in SMALL_WORLDS]
         worlds = {one.name: one for one in SMALL_WORLDS}
-        first += [_Source(partial(self._known, worlds[name], schedule)) for name, schedule in self.known]
+        first += [_Source(partial(self._known, worlds[name], Schedule(**given))) for name, given in self.known]
         sources = [_Source(self._small(Exploration(one, DEPTH, chance))) for one in SMALL_WORLDS]
         sources.append(_Source(self._random, RANDOM_SHARE))
         turns = chain(first, iter(lambda: min(sources, key=lambda one: one.spent), None))
@@ -113,7 +113,7 @@ class _Source:
     spent: float = 0.0
 
 
-def telling(seconds: float) -> Iterator[tuple[str, Schedule]]:
+def telling(seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
     """Schedules under which a condition of a write did not hold that held before: at most `TELLING` for each.
 
     Args:
@@ -132,5 +132,5 @@ def telling(seconds: float) -> Iterator[tuple[str, Schedule]]:
             continue
         assert exploration.last is not None
         if any(seen[one] < TELLING for one in exploration.last.refusals):
-            yield exploration.small.name, ran[0]
+            yield exploration.small.name, asdict(ran[0])
         seen.update(exploration.last.refusals)

@@ -138,6 +138,12 @@ def leaves_receipt(world: World) -> list[Dropped]:
     return one(world)
 
 
+def rarely_ticked(world: World) -> list[Dropped]:
+    """A tick every half an hour, for a world of days."""
+    world.tick_seconds = HOUR / 2
+    return one(world)
+
+
 LOST = Fault(kind="10404", on="poll", status=404, times=6)
 TWICE, LATE = 0.05, 40.0
 ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
@@ -173,6 +179,9 @@ SMALL_WORLDS = (
     SmallWorld("death after an answer at once", twice(dies_with_answer, 1.0), (Fault(kind="sync_answer"),)),
     SmallWorld("receipt", twice(leaves_receipt, 1.0)),
     SmallWorld("answers missing", twice(TWO), (Fault(kind="missing", first=1),)),
+    SmallWorld(
+        "unreadable answers", rarely_ticked, (Fault(kind="truncated_json", times=0),), most_seconds=5 * 24 * HOUR
+    ),
     SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
     SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
     SmallWorld("a second round of a lost batch", twice(then_a_wait, 10.0), (LOST, Fault(kind="item_fails", first=1))),

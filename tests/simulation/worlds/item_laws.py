@@ -11,6 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from greenlet import getcurrent
+
 from shared.pacing.budget import Budget
 from shared.pacing.controls import pause_sk
 
@@ -72,6 +74,8 @@ class ItemLaws:
         self.world = laws.world
         self.seen: WeakKeyDictionary[Life, dict[Key, Wire]] = WeakKeyDictionary()
         """What each invocation has last read of each item, or written to it."""
+        self.own: WeakKeyDictionary[object, dict[Key, Wire]] = WeakKeyDictionary()
+        """The same of each of its threads."""
         self.probes: WeakKeyDictionary[Life, set[str]] = WeakKeyDictionary()
         """Sort keys of the pauses and waits whose probe each invocation has claimed."""
         self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
@@ -96,14 +100,15 @@ class ItemLaws:
         life = self.world.kernel.life()
         if life is not None and item is not None:
             self.seen.setdefault(life, {})[key] = item
+            self.own.setdefault(getcurrent(), {})[key] = item
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         life = self.world.kernel.life()
         if life is None:
             return
-        seen = self.seen.setdefault(life, {})
+        seen, own = self.seen.setdefault(life, {}), self.own.setdefault(getcurrent(), {})
         if old is not None and new is not None and not key[1].startswith(UNREAD):
-            self._judge_update(key, seen.get(key, old), old, new)
+            self._judge_update(key, own.get(key) or seen.get(key, old), old, new)
         if key[0] == "CONTROL":
             self._judge_control(life, key[1], old, new)
         elif new is not None and key[1] == "META":
@@ -112,8 +117,9 @@ class ItemLaws:
             self._judge_batch(life, key, old, new)
         if new is None:
             seen.pop(key, None)
+            own.pop(key, None)
         else:
-            seen[key] = new
+            seen[key] = own[key] = new
 
     def _judge_update(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
         if seen is old:

@@ -1,0 +1,106 @@
+"""Faults of load that the project had once are found in simulated worlds, if what prevents them is taken away."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from functions.poll.schedule import dispatch_submits, due_items
+from local.workers_ai import Behaviour
+from shared.ledger.batches import Batches
+from shared.pacing.budget import Budget
+from tests.simulation.explore.schedules import Schedule, run
+from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.worlds.judges import Laws, Promises
+from tests.simulation.worlds.users import MODELS, drop
+from tests.simulation.worlds.world import simulated
+
+OF_NAME = {one.name: one for one in SMALL_WORLDS}
+IN_TIME = "a job's first batch is submitted in time"
+
+
+def world_with(calls_per_minute=200, **settings):
+    settings |= {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": calls_per_minute}
+    return simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings)
+
+
+def laws_broken(name):
+    return {one.law for one in run(OF_NAME[name], Schedule()).violations}
+
+
+def test_split_that_is_decided_anew_by_each_run(monkeypatch):
+    monkeypatch.setattr(Batches, "decide_split", lambda _self, batch, pieces: replace(batch, pieces=pieces))
+
+    assert "a batch is split or ended, not both" in laws_broken("refused record")
+
+
+@pytest.mark.slow
+def test_polls_that_are_not_counted_go_on_for_weeks(monkeypatch):
+    real = Batches.schedule_poll
+    monkeypatch.setattr(
+        Batches, "schedule_poll", lambda self, batch, at, **updates: real(self, batch, at, **(updates | {"claims": 0}))
+    )
+
+    assert laws_broken("unreadable answers") == {"everything is over in time"}
+
+
+def seconds_behind_batches_without_a_job():
+    """Seconds that 8 batches take behind 120 due ones whose job is missing; infinite after half an hour."""
+    with world_with(4) as world:
+        promises = Promises(Laws(world))
+        lost = drop(world, "lost.jsonl", 120)
+        world.run(3)
+        world.dynamodb.delete_item(
+            TableName=world.dynamodb.table, Key={"pk": {"S": f"JOB#{lost.upload.job_id}"}, "sk": {"S": "META"}}
+        )
+        world.run(7_200)
+        dropped = drop(world, "b.jsonl", 8, MODELS[1])
+        world.run(1_800, lambda: bool(promises.over))
+        return promises.seconds_of(dropped)
+
+
+@pytest.mark.slow
+def test_batches_without_a_job_block_others_unless_set_aside(monkeypatch):
+    assert seconds_behind_batches_without_a_job() < 600
+    monkeypatch.setattr(due_items, "set_aside", lambda *_: None)
+
+    assert seconds_behind_batches_without_a_job() == inf
+
+
+def messages_without_a_consumer():
+    """Messages in the submit queue after 15 minutes in which nobody has received one."""
+    with world_with() as world:
+        drop(world, "a.jsonl", 300)
+        world.run(1.5)
+        world.sources["SubmitQueue"].most = 0
+        world.run(900)
+        return len(world.sqs.queues["SubmitQueue"].messages)
+
+
+def test_dispatch_without_bound_fills_the_queue(monkeypatch):
+    assert messages_without_a_consumer() <= 60
+    monkeypatch.setattr(dispatch_submits, "MAX_SUBMITS_WAITING", 1_000_000)
+
+    assert messages_without_a_consumer() > 2_000
+
+
+def laws_of_many_drops():
+    """Laws that are broken when 80 files of two batches are dropped together at 20 calls a minute."""
+    with world_with(20) as world:
+        laws = Laws(world)
+        promises = Promises(laws)
+        dropped = [drop(world, f"{number}.jsonl", 2) for number in range(80)]
+        world.run(3_600, lambda: len(promises.first_batch) == len(dropped))
+        promises.judge(dropped, 20)
+        return {one.law for one in laws.violations}
+
+
+@pytest.mark.slow
+def test_first_batches_without_tokens_of_their_own_wait(monkeypatch):
+    assert laws_of_many_drops() == set()
+    real = Budget.permit_submit
+    monkeypatch.setattr(
+        Budget, "permit_submit", lambda self, model, now, first, account: real(self, model, now, account=account)
+    )
+
+    assert laws_of_many_drops() == {IN_TIME}
