@@ -147,8 +147,7 @@ class SmallWorld:
     """A scenario: what its users do, and what the API does.
 
     Attributes:
-        most_calls: to the API in an undisturbed run; 0: any number.
-        most_seconds: until all is over then; 0: any.
+        most: calls of the API in an undisturbed run, seconds until all is over, and calls of AWS.
         latency: seconds that the API takes for a batch.
     """
 
@@ -156,8 +155,7 @@ class SmallWorld:
     act: Callable[[World], list[Dropped]]
     faults: tuple[Fault, ...] = ()
     settings: tuple[tuple[str, object], ...] = (("MAX_REQUESTS_PER_BATCH", 2),)
-    most_calls: int = 0
-    most_seconds: float = 0.0
+    most: tuple[int, float, int] | None = None
     latency: float = 3.0
 
 
@@ -241,22 +239,25 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
         dropped = small.act(world)
         world.settle(SETTLE_SECONDS)
         places, seconds = calls.places, world.kernel.now - world.began
+        if not schedule.depth:
+            _judge_promises(small, laws, seconds)
         world.wait_for_late_things(AFTERWARDS_SECONDS)
         Ending(laws).judge(
             dropped, may_retry=schedule.depth > 0, may_count=not (schedule.fails_at or schedule.refused_at)
         )
-        if not schedule.depth:
-            _judge_promises(small, laws, seconds)
         return Ran(touches.digest, places, touches.found, laws.violations, frozenset(world.dynamodb.refusals))
 
 
 def _judge_promises(small: SmallWorld, laws: Laws, seconds: float) -> None:
     """Judge how many calls an undisturbed run makes, and how long it takes."""
-    made = len(laws.world.call_times)
-    if small.most_calls and made > small.most_calls:
-        laws.broken("no more calls are made than are needed", f"{made} calls, at most {small.most_calls}")
-    if small.most_seconds and seconds > small.most_seconds:
-        laws.broken("everything is over in time", f"after {seconds:.0f} s, at most {small.most_seconds:.0f}")
+    world = laws.world
+    calls, most_seconds, aws = small.most or (world.calls.total, seconds, world.calls.total)
+    if (made := len(world.call_times)) > calls:
+        laws.broken("no more calls are made than are needed", f"{made} calls of the API, at most {calls}")
+    if world.calls.total > aws:
+        laws.broken("no more calls are made than are needed", f"{world.calls.total} calls of AWS, at most {aws}")
+    if seconds > most_seconds:
+        laws.broken("everything is over in time", f"after {seconds:.0f} s, at most {most_seconds:.0f}")
 
 
 def following(ran: Ran, schedule: Schedule) -> Iterator[Schedule]:
