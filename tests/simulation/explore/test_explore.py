@@ -61,8 +61,9 @@ def test_submit_that_does_not_check_its_round_is_found(monkeypatch):
 def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     """What is read again after the bucket was found to have changed may say that all calls have to wait."""
     world = OF_NAME["bare refusal"]
-    taken = [one for one in run(world, Schedule()).touches if one.writes and one.key == ("CONTROL", "RATE")]
-    refused = next(place for place, one in enumerate(taken) if one.life == taken[place - 1].life)
-    held_up = Schedule(((taken[refused - 2].place, taken[refused].at - taken[refused - 2].at + 0.003),))
+    _, refused, _, limit, *_ = [
+        one for one in run(world, Schedule()).touches if one.writes and one.key == ("CONTROL", "RATE")
+    ]
+    held_up = Schedule(((refused.place, limit.at - refused.at + 0.003),))
 
     assert run(world, held_up).violations == []
