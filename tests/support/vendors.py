@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-def run(environment: str, script: str, *arguments: Path | str) -> dict[str, int]:
-    """What a script counted."""
+def run(environment: str, script: str, *arguments: Path | str) -> dict[str, Any]:
+    """What a script printed."""
     python = ROOT / ".local" / environment / "bin/python"
     command: list[str | Path] = [python, "-W", "ignore", ROOT / "tests/vendors" / script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-2_000:]
-    counted: dict[str, int] = json.loads(done.stdout)
+    counted: dict[str, Any] = json.loads(done.stdout)
     return counted
 
 
