@@ -7,7 +7,7 @@ no call and change nothing.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
@@ -21,6 +21,8 @@ from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, size_of
 from tests.simulation.worlds.world import FINAL, World
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.simulation.worlds.users import Dropped
 
     Item = dict[str, Any]
@@ -231,7 +233,6 @@ class Ending:
     def judge_bill(self) -> None:
         """Judge that what the API billed is what the items of batches tell, deleted ones too."""
         owner: dict[str, Key] = {}
-        extra: dict[str, int] = defaultdict(int)
         told = unknowable = 0
         dynamodb = self.world.dynamodb
         for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
@@ -248,12 +249,20 @@ class Ending:
             self.laws.broken(
                 "the bill is what the ledger tells", f"{len(billed)} billed, {told} told, {unknowable} unknowable"
             )
-        for one in self.world.api.accepted:
-            extra[one["sha256"]] += 1
         self._judge_bodies()
-        again = sum(times - 1 for times in extra.values())
+        again = sum(1 for _ in self._accepted_again())
         if again and not self.world.has_faults and unknowable == 0:
             self.laws.broken("a batch is billed once", f"{again} batches were accepted again")
+
+    def _accepted_again(self) -> Iterator[str]:
+        """Bodies that were accepted again, but for those whose answer came after the deadline of their batch."""
+        deadline = 3_600 * float(os.environ["BATCH_DEADLINE_HOURS"])
+        before: dict[str, float] = {}
+        for one in self.world.api.accepted:
+            if one["time"] < before.get(one["sha256"], 0.0):
+                yield one["sha256"]
+            is_late = one["completes_at"] is None or one["completes_at"] > one["time"] + deadline
+            before[one["sha256"]] = one["time"] + deadline if is_late else inf
 
     def _judge_bodies(self) -> None:
         """Judge that each batch was accepted with the records of its round, as far as these are still staged."""

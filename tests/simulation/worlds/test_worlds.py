@@ -12,6 +12,7 @@ from shared.ledger.batches import Batches
 from tests.simulation.services.awkward import Awkward
 from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run, smallest
+from tests.simulation.worlds.users import MODELS
 from tests.simulation.worlds.world import Reader
 
 ROOT = Path(__file__).parents[3]
@@ -22,6 +23,12 @@ FOUND = {
         settings=(("API_CALLS_PER_MINUTE", 2),),
         faults=(Fault(kind="accept_then_reset"),),
         acts=(Drop(0.0, "a.jsonl", 1), Drop(5.0, "b.jsonl", 1)),
+    ),
+    "an answer after the deadline of its batch: its second submit was judged as a second bill": Plan(
+        5_100_330,
+        latency=600.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 3), ("BATCH_DEADLINE_HOURS", 1)),
+        acts=(Drop(0.0, "3.jsonl", 17, MODELS[1], bad=1),),
     ),
 }
 """Plans that broke a law once, by what was wrong then."""
