@@ -104,12 +104,13 @@ def _functions(stack: Stack) -> Iterator[tuple[Level, str]]:
 
 def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
     logs, now = stack.client("logs"), time.time()
-    events = logs.filter_log_events(
+    pages = logs.get_paginator("filter_log_events").paginate(  # Of which any may be empty.
         logGroupName=log_group(stack, stack.outputs["PollFunctionName"]),
         startTime=int((now - 2 * TICK_SECONDS) * 1000),
         filterPattern='"Ticks"',
-    )["events"]
-    if not events:
+    )
+    ticked = max((event["timestamp"] for page in pages for event in page["events"]), default=None)
+    if ticked is None:
         (found,) = stack.client("cloudformation").describe_stacks(StackName=stack.name)["Stacks"]
         age = now - found["CreationTime"].timestamp()
         if age < TICK_SECONDS:
@@ -123,7 +124,7 @@ def _tick(stack: Stack) -> Iterator[tuple[Level, str]]:
             ),
         )
         return
-    seconds = now - max(event["timestamp"] for event in events) / 1000
+    seconds = now - ticked / 1000
     level: Level = "ok" if seconds < TICK_SECONDS else "bad"
     yield level, f"the last tick ended {max(seconds, 0):,.0f} s ago"
 
@@ -192,10 +193,12 @@ def _control_word(stack: Stack) -> str:
 
 
 def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:
-    found = stack.client("cloudwatch").describe_alarms(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM")
-    for alarm in found["MetricAlarms"]:
+    pages = stack.client("cloudwatch").get_paginator("describe_alarms")
+    raised = pages.paginate(AlarmNamePrefix=f"{stack.name}-", StateValue="ALARM").search("MetricAlarms[]")
+    alarm = None
+    for alarm in raised:
         yield "bad", f"{alarm['AlarmName']}: {alarm.get('AlarmDescription') or alarm['StateReason']}"
-    if not found["MetricAlarms"]:
+    if alarm is None:
         yield "ok", "none raised"
 
 

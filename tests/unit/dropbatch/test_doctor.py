@@ -1,5 +1,6 @@
 """`doctor`: each thing that can be wrong is found, with what to do; what may not be looked at is said."""
 
+import functools
 import io
 import threading
 import time
@@ -7,6 +8,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -19,16 +21,16 @@ from dropbatch.stack import Stack
 BGE = "@cf/baai/bge-small-en-v1.5"
 
 
-class Paginator:
-    def __init__(self, *pages):
-        self.pages = pages
-
-    def paginate(self, **_):
-        return self.pages
+@functools.cache
+def client(service):
+    return boto3.client(service, "us-east-1", aws_access_key_id="test", aws_secret_access_key="test")
 
 
 class Services:
-    """A stack in good order; each attribute is one thing that may be wrong with it."""
+    """A stack in good order; each attribute is one thing that may be wrong with it.
+
+    Log events and alarms come in two pages, of which the first is empty.
+    """
 
     def __init__(self):
         self.status = "UPDATE_COMPLETE"
@@ -60,7 +62,16 @@ class Services:
         self._may("GetFunctionConfiguration")
         return self.function | {"Environment": {"Variables": self.environment}}
 
-    def filter_log_events(self, **_):
+    def get_paginator(self, operation):
+        paginator = client({"filter_log_events": "logs", "describe_alarms": "cloudwatch"}[operation]).get_paginator(
+            operation
+        )
+        paginator._method = getattr(self, operation)
+        return paginator
+
+    def filter_log_events(self, nextToken=None, **_):  # noqa: N803 - boto3's name
+        if nextToken is None:
+            return {"events": [], "nextToken": "second"}
         return {"events": [{"timestamp": self.ticked * 1000}] if self.ticked else []}
 
     def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
@@ -71,9 +82,9 @@ class Services:
             raise ClientError({"Error": {"Code": "NoSuchKey", "Message": "none"}}, "GetObject")
         return {"Body": io.BytesIO(self.word)}
 
-    def describe_alarms(self, **_):
+    def describe_alarms(self, NextToken=None, **_):  # noqa: N803
         self._may("DescribeAlarms")
-        return {"MetricAlarms": self.alarms}
+        return {"MetricAlarms": self.alarms} if NextToken else {"MetricAlarms": [], "NextToken": "second"}
 
 
 @pytest.fixture
