@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +12,11 @@ from dropbatch.rules import names as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from dropbatch.results.downloads import Downloaded
-    from dropbatch.results.reading import Record
+    from dropbatch.results.reading import Record, ResultFiles
     from dropbatch.stack import Stack
     from dropbatch.uploads import Uploaded
 
@@ -121,40 +123,54 @@ class Job:
             done.append(Downloaded(path, path.stat().st_size, 0))
         return done
 
-    def results(self) -> Iterator[Record]:
+    def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
 
+        Args:
+            merged: each record's newest answer, retries included; they are written to a temporary file first.
+
         Raises:
-            NotFound: the job is not over.
+            NotFound: the job is not over, or has no output.
         """
-        from dropbatch.results.reading import read_results
+        with self._files(merged=merged) as files:
+            yield from files.records()
 
-        return read_results(self)
-
-    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def to_arrow(self, *, merged: bool = False) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
         Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`, `error_message`.
 
+        Args:
+            merged: each record's newest answer, retries included.
+
         Raises:
-            NotFound: the job is not over.
+            NotFound: the job is not over, or has no output.
             UsageError: pyarrow is not installed.
             Error: a record has several vectors.
         """
-        from dropbatch.results.columns import record_batches, source_of
-        from dropbatch.results.downloads import blocks_of
+        from dropbatch.results.columns import record_batches
 
-        return record_batches(source_of(self.manifest(), lambda entry: blocks_of(self, entry))).read_all()
+        with self._files(merged=merged) as files:
+            return record_batches(files).read_all()
 
-    def to_pandas(self) -> Any:  # noqa: ANN401
+    def to_pandas(self, *, merged: bool = False) -> Any:  # noqa: ANN401
         """The same as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
+        return self.to_arrow(merged=merged).to_pandas()
 
-    def to_polars(self) -> Any:  # noqa: ANN401
+    def to_polars(self, *, merged: bool = False) -> Any:  # noqa: ANN401
         """The same as a polars DataFrame."""
         import polars as pl
 
-        return pl.from_arrow(self.to_arrow())
+        return pl.from_arrow(self.to_arrow(merged=merged))
+
+    def _files(self, *, merged: bool) -> AbstractContextManager[ResultFiles]:
+        from dropbatch.results.downloads import blocks_of
+        from dropbatch.results.merging import merged_files
+        from dropbatch.results.reading import files_of
+
+        if merged:
+            return merged_files(self)
+        return nullcontext(files_of(self.manifest(), lambda entry: blocks_of(self, entry)))
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job. Answers that have arrived are kept.

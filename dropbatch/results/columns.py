@@ -8,28 +8,26 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dropbatch.errors import Error, NotFound, UsageError
+from dropbatch.errors import Error, UsageError
 from dropbatch.formats.answers import vectors_of
 from dropbatch.formats.base import encode, members_of, value_of
 from dropbatch.formats.tables import answer_text
-from dropbatch.results.reading import is_native, native_records, records_of
+from dropbatch.results.reading import is_native, native_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from dropbatch.results.reading import Record
+    from dropbatch.results.reading import Record, ResultFiles
 
 CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""
 JSON_BLOCK_BYTES = 16 << 20
 PARSED_BYTES = 2 << 20
 """Bytes of a block that one thread of Arrow's JSON reader parses."""
-DEFAULT_FORMAT = "native"
-"""The format of a job that ended before its own was known."""
 
 
 def pyarrow() -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -99,50 +97,17 @@ def text_of(record: Record) -> str | None:
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Source(NamedTuple):
-    """A finished job's files, each of which can be read from its beginning more than once.
-
-    Attributes:
-        output: returns the blocks of the output.
-        errors: returns those of `errors.jsonl`; none if no record failed.
-        format: the job's format.
-    """
-
-    output: Callable[[], Iterable[bytes]]
-    errors: Callable[[], Iterable[bytes]]
-    format: str
-
-    def width(self) -> int:
-        """How many numbers the first answer's embedding has; 0 if it is none.
-
-        Raises:
-            Error: it has several.
-        """
-        records = records_of(self.output(), self.errors(), self.format)
-        first = next((one for one in records if one.success), None)
-        return len(vector_of(first) or ()) if first else 0
-
-
-def source_of(manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]) -> Source:
-    """A job's files.
-
-    Args:
-        manifest: the job's.
-        blocks: returns the blocks of one of its files.
+def width_of(files: ResultFiles) -> int:
+    """How many numbers the first answer's embedding has; 0 if it is none.
 
     Raises:
-        NotFound: the job has no output.
+        Error: it has several.
     """
-    entries = {entry["kind"]: entry for entry in manifest["files"]}
-    if "output" not in entries:
-        raise NotFound(f"Job {manifest['job_id']} has no output.")
-    output, errors = entries["output"], entries.get("errors")
-    return Source(
-        lambda: blocks(output), lambda: blocks(errors) if errors else (), manifest["format"] or DEFAULT_FORMAT
-    )
+    first = next((one for one in files.records() if one.success), None)
+    return len(vector_of(first) or ()) if first else 0
 
 
-def record_batches(source: Source) -> Any:  # noqa: ANN401
+def record_batches(files: ResultFiles) -> Any:  # noqa: ANN401
     """A job's records as a `pyarrow.RecordBatchReader`.
 
     Columns: `id` int64, `external_reference` string, `success` bool, `embedding` fixed_size_list<float32>[n] or
@@ -152,13 +117,12 @@ def record_batches(source: Source) -> Any:  # noqa: ANN401
         Error: a record has several vectors, or one of another length.
     """
     pa = pyarrow()
-    width = source.width()
+    width = width_of(files)
     schema = _schema(pa, width)
-    if width and is_native(source.format):
-        batches = _native_batches(pa, source.output(), schema, width)
+    if width and is_native(files.format):
+        batches = _native_batches(pa, files.output(), schema, width)
     else:
-        records = records_of(source.output(), source.errors(), source.format)
-        batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(records))
+        batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 

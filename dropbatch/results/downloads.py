@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dropbatch.job import Job
 
-MANIFEST, BEDROCK_MANIFEST = "manifest.json", "manifest.json.out"
+MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
 CHUNK_BYTES = 1 << 20
 MAX_ATTEMPTS = 5
 """Attempts to read a file when the connection is cut off."""
@@ -63,6 +63,7 @@ def download(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         outputs = [merged_name(one["name"]) for one in manifest["files"] if merged and one["kind"] == "output"]
+        outputs += [MERGED_ERRORS] if outputs else []
         written = [*entries, *({"name": name, "sha256": None} for name in (*beside, *outputs))]
         partial = _claim(folder, manifest, written, force=force)
         done: list[Downloaded] = []
@@ -132,7 +133,7 @@ def _remove_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Remove what `get` wrote for a job."""
     names = [name for entry in manifest["files"] if is_file_name(name := entry["name"])]
     outputs = [merged_name(entry["name"]) for entry in manifest["files"] if entry["kind"] == "output"]
-    for name in (*names, *outputs, *EXPORTS.values(), BEDROCK_MANIFEST, MANIFEST):
+    for name in (*names, *outputs, *EXPORTS.values(), MERGED_ERRORS, BEDROCK_MANIFEST, MANIFEST):
         if is_file_name(name):
             (folder / name).unlink(missing_ok=True)
             (folder / f"{name}.part").unlink(missing_ok=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.errors import UsageError
 from dropbatch.formats.base import encode
-from dropbatch.results.columns import pyarrow, record_batches, source_of, with_gaps
+from dropbatch.results.columns import pyarrow, record_batches, width_of, with_gaps
 from dropbatch.results.downloads import blocks_of, blocks_of_file
+from dropbatch.results.reading import files_of
 from dropbatch.rules.names import EXPORTS
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dropbatch.job import Job
-    from dropbatch.results.columns import Source
+    from dropbatch.results.reading import ResultFiles
 
 VECTORS_ONLY = frozenset({"npy", "vectorize"})
 
@@ -35,17 +36,22 @@ class Exported:
     left_out: int
 
 
-def check_exports(job: Job, kinds: Iterable[str]) -> None:
+def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
     """Refuse what cannot be written, before anything is downloaded.
+
+    Args:
+        job: must be over.
+        kinds: some of `dropbatch.rules.names.EXPORTS`.
+        merged: whether the answers of retries count too; then only they may show what an answer is.
 
     Raises:
         NotFound: the job is not over, or has no output.
         UsageError: pyarrow is not installed, or a kind takes embeddings alone and the job's answers are others.
     """
     pyarrow()
-    source = source_of(job.manifest(), lambda entry: blocks_of(job, entry))
-    for kind in sorted(VECTORS_ONLY.intersection(kinds)):
-        _require_vectors(kind, has_vectors=bool(source.width()))
+    files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
+    for kind in () if merged else sorted(VECTORS_ONLY.intersection(kinds)):
+        _require_vectors(kind, has_vectors=bool(width_of(files)))
 
 
 def _require_vectors(kind: str, *, has_vectors: bool) -> None:
@@ -53,35 +59,36 @@ def _require_vectors(kind: str, *, has_vectors: bool) -> None:
         raise UsageError(f"--as {kind}: the job's answers are no embeddings. Choose parquet, arrow, csv or jsonl.")
 
 
-def export_folder(folder: Path, kind: str) -> Exported:
+def export_folder(folder: Path, kind: str, merged: ResultFiles | None = None) -> Exported:
     """Write one file beside a job's downloaded results.
 
     Args:
         folder: has the job's manifest and files.
         kind: one of `dropbatch.rules.names.EXPORTS`.
+        merged: the records with the answers of retries, to write these.
 
     Raises:
         NotFound: the job has no output.
         UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
     """
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    source = source_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
-    return export(kind, source, folder, manifest["model"])
+    own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
+    return export(kind, merged or own, folder, manifest["model"])
 
 
-def export(kind: str, source: Source, folder: Path, model: str) -> Exported:
+def export(kind: str, files: ResultFiles, folder: Path, model: str) -> Exported:
     """Write one file of a job's records.
 
     Args:
         kind: one of `dropbatch.rules.names.EXPORTS`.
-        source: the job's files.
+        files: the job's.
         folder: where the file is written.
         model: the job's model, which Vectorize's metadata names.
 
     Raises:
         UsageError: `npy` or `vectorize` of records that are no embeddings; nothing is written.
     """
-    batches = record_batches(source)
+    batches = record_batches(files)
     _require_vectors(kind, has_vectors="embedding" in batches.schema.names)
     path = folder / EXPORTS[kind]
     partial = path.with_name(f"{path.name}.part")

@@ -1,5 +1,7 @@
 """`get --merged`: a job's output with each record's newest answer, from the job and from its retries.
 
+`errors.merged.jsonl` has the newest error of each record that still failed.
+
 Record k of a retry is line k of its parent's retry file. Where the numbers of records differ, or a reference, a record
 is found by its reference alone, if no other has it. A record that cannot be placed so is left out and named.
 
@@ -10,8 +12,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +24,15 @@ from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
 from dropbatch.formats.registry import DELIMITERS
 from dropbatch.jobs import find_job
-from dropbatch.results.downloads import blocks_of_file, download_file, merged_name
-from dropbatch.results.reading import lines_of, read_failures, records_of, table_rows
+from dropbatch.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name
+from dropbatch.results.reading import (
+    DEFAULT_FORMAT,
+    ResultFiles,
+    lines_of,
+    read_failures,
+    records_of,
+    table_rows,
+)
 from dropbatch.rules.names import JOB_ID
 
 if TYPE_CHECKING:
@@ -33,15 +43,22 @@ if TYPE_CHECKING:
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-CREATE TABLE failures (job TEXT, id INTEGER, number INTEGER, place INTEGER, reference TEXT, PRIMARY KEY (job, id));
+CREATE TABLE failures (
+  age INTEGER PRIMARY KEY, job TEXT, id INTEGER, number INTEGER, place INTEGER, reference TEXT, line BLOB
+);
 CREATE INDEX numbers ON failures (job, number);
 CREATE INDEX their_references ON failures (job, reference);
 CREATE TABLE found (id INTEGER PRIMARY KEY, reference TEXT, success INTEGER);
 CREATE TABLE placed (id INTEGER PRIMARY KEY, place INTEGER);
 CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
 """
-"""Each job's failed records, with their line in its retry file; a retry's records and their places in the first job;
-and the answers for these places."""
+"""Each job's failed records, the oldest job's first, with their line in its retry file and their errors; a retry's
+records and their places in the first job; and the answers for these places."""
+_STILL_FAILED = """
+SELECT place, line FROM failures
+WHERE age IN (SELECT max(age) FROM failures WHERE place IS NOT NULL GROUP BY place)
+AND place NOT IN (SELECT place FROM answers WHERE success) ORDER BY place
+"""
 _BY_NUMBER = "FROM found JOIN failures ON failures.number = found.id WHERE failures.job = ?"
 _BY_REFERENCE = (
     "FROM found JOIN failures USING (reference) WHERE failures.job = ? GROUP BY reference HAVING count(*) = 1"
@@ -79,12 +96,39 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Merged:
-    """The merged output, how many answers of how many retries are in it, and what could not be placed."""
+    """The merged output, how many answers of how many retries are in it, and what could not be placed.
+
+    Attributes:
+        path: the output.
+        errors: the records that still failed; the file does not exist if there are none.
+    """
 
     path: Path
+    errors: Path
+    format: str
     replaced: int = 0
     retries: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+
+    def files(self) -> ResultFiles:
+        """The merged records."""
+        return ResultFiles(
+            lambda: blocks_of_file(self.path),
+            lambda: blocks_of_file(self.errors) if self.errors.exists() else (),
+            self.format,
+        )
+
+
+@contextmanager
+def merged_files(job: Job) -> Iterator[ResultFiles]:
+    """A job's records with the answers of its retries, in temporary files.
+
+    Raises:
+        NotFound: the job is not over, or has no output.
+        Error: a file does not match its manifest.
+    """
+    with TemporaryDirectory() as folder:
+        yield merge_retries(job, Path(folder)).files()
 
 
 def merge_retries(job: Job, folder: Path) -> Merged:
@@ -127,7 +171,7 @@ def _fetch(job: Job, folder: Path) -> Files | None:
     if "output" not in paths:
         return None
     retry_lines = entries["retry"]["lines"] if "retry" in entries else 0
-    return Files(job.id, manifest["format"] or "native", retry_lines, paths["output"], paths.get("errors"))
+    return Files(job.id, manifest["format"] or DEFAULT_FORMAT, retry_lines, paths["output"], paths.get("errors"))
 
 
 def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
@@ -171,7 +215,9 @@ class Merging:
             first: the job.
             scratch: a folder for the database.
         """
-        self.merged = Merged(first.output.with_name(merged_name(first.output.name)))
+        self.merged = Merged(
+            first.output.with_name(merged_name(first.output.name)), first.output.with_name(MERGED_ERRORS), first.format
+        )
         self._first = first
         self._retry_lines = {first.job_id: first.retry_lines}
         self._db = sqlite3.connect(scratch / "answers.sqlite", isolation_level=None)
@@ -215,7 +261,7 @@ class Merging:
             self.merged.skipped.append(Skipped(retry.job_id, total - placed, message))
 
     def write(self) -> Merged:
-        """Write the merged output."""
+        """Write the merged output, and the errors of what still failed."""
         self.merged.replaced = self._count("SELECT count(*) FROM answers")
         answers = self._db.execute("SELECT place, line FROM answers ORDER BY place")
         partial = self.merged.path.with_name(f"{self.merged.path.name}.part")
@@ -230,6 +276,11 @@ class Merging:
                 else:
                     file.write(line + b"\n")
         partial.replace(self.merged.path)
+        self.merged.errors.unlink(missing_ok=True)
+        failed = self._db.execute(_STILL_FAILED)
+        if first := next(failed, None):
+            with self.merged.errors.open("wb") as file:
+                file.writelines(_ID.sub(b'{"id":%d,' % place, line) + b"\n" for place, line in chain([first], failed))
         return self.merged
 
     def _mismatch(self, retry: Files, parent: str) -> str:
@@ -273,7 +324,7 @@ class Merging:
         """Note a job's failed records, and the line of the retry file of each that has one."""
         if files.errors:
             self._db.executemany(
-                "INSERT INTO failures (job, id, number, reference) VALUES (?, ?, ?, ?)", _failures(files)
+                "INSERT INTO failures (job, id, number, reference, line) VALUES (?, ?, ?, ?, ?)", _failures(files)
             )
 
     def _count(self, query: str, *values: str) -> int:
@@ -281,12 +332,12 @@ class Merging:
         return int(count)
 
 
-def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None]]:
+def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:
     number = 0
     for one in read_failures(blocks_of_file(files.errors)) if files.errors else ():
         is_retried = one.error.code not in NOT_RETRIED
         reference = None if one.external_reference == NULL else encode(one.external_reference).decode()
-        yield files.job_id, one.id, number if is_retried else None, reference
+        yield files.job_id, one.id, number if is_retried else None, reference, encode(one)
         number += is_retried
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.errors import Error
+from dropbatch.errors import Error, NotFound
 from dropbatch.formats.base import NULL
 from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
 from dropbatch.formats.registry import DELIMITERS, FORMATS
@@ -21,8 +21,8 @@ from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from dropbatch.job import Job
-
+DEFAULT_FORMAT = "native"
+"""The format of a job that ended before its own was known."""
 MAX_ROW_BYTES = 1 << 30
 """Bytes of an output's row: a record and its answer."""
 
@@ -75,20 +75,41 @@ _decode = msgspec.json.decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def read_results(job: Job) -> Iterator[Record]:
-    """A finished job's records, in input order, streamed from its results.
+class ResultFiles(NamedTuple):
+    """A finished job's files, each of which can be read from its beginning more than once.
+
+    Attributes:
+        output: returns the blocks of the output.
+        errors: returns those of `errors.jsonl`; none if no record failed.
+        format: the job's format.
+    """
+
+    output: Callable[[], Iterable[bytes]]
+    errors: Callable[[], Iterable[bytes]]
+    format: str
+
+    def records(self) -> Iterator[Record]:
+        """The job's records, in input order."""
+        return records_of(self.output(), self.errors(), self.format)
+
+
+def files_of(manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]) -> ResultFiles:
+    """A job's files.
+
+    Args:
+        manifest: the job's.
+        blocks: returns the blocks of one of its files.
 
     Raises:
-        NotFound: the job is not over.
+        NotFound: the job has no output.
     """
-    from dropbatch.results.downloads import blocks_of
-
-    manifest = job.manifest()
-    files = {file["kind"]: file for file in manifest["files"]}
-    if "output" not in files:
-        return
-    errors = blocks_of(job, files["errors"]) if "errors" in files else ()
-    yield from records_of(blocks_of(job, files["output"]), errors, manifest["format"] or "native")
+    entries = {entry["kind"]: entry for entry in manifest["files"]}
+    if "output" not in entries:
+        raise NotFound(f"Job {manifest['job_id']} has no output.")
+    output, errors = entries["output"], entries.get("errors")
+    return ResultFiles(
+        lambda: blocks(output), lambda: blocks(errors) if errors else (), manifest["format"] or DEFAULT_FORMAT
+    )
 
 
 def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -> Iterator[Record]:

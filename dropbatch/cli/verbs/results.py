@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dropbatch.job import Job
+    from dropbatch.results.merging import Merged
 
 
 @click.command()
@@ -54,24 +55,25 @@ def get(
     found = context.job(job)
     target = folder or Path(found.id)
     if kinds:
-        check_exports(found, kinds)
+        check_exports(found, kinds, merged=merged)
     files = [EXPORTS[kind] for kind in kinds]
     get_files(found, target, beside=files, merged=merged, force=force, as_json=as_json)
+    newest = get_merged(found, target, as_json=as_json) if merged else None
     for kind in kinds:
         with writing(target):
-            exported = export_folder(target, kind)
+            exported = export_folder(target, kind, newest.files() if newest else None)
         if as_json:
             emit({"path": str(exported.path), "records": exported.records, "left_out": exported.left_out})
             continue
         click.echo(exported.path)
         if exported.left_out:
             click.echo(f"{exported.left_out:,} failed records are left out of {exported.path.name}.", err=True)
-    if merged and get_merged(found, target, as_json=as_json) and strict:
+    if newest and newest.skipped and strict:
         raise SystemExit(Exit.SOME_FAILED)
 
 
-def get_merged(job: Job, folder: Path, *, as_json: bool) -> bool:
-    """Write a job's output with the answers of its retries; return whether some could not be placed."""
+def get_merged(job: Job, folder: Path, *, as_json: bool) -> Merged:
+    """Write a job's output with the answers of its retries; name what could not be placed."""
     from dropbatch.results.downloads import writing
     from dropbatch.results.merging import merge_retries
 
@@ -79,12 +81,23 @@ def get_merged(job: Job, folder: Path, *, as_json: bool) -> bool:
         result = merge_retries(job, folder)
     for one in result.skipped:
         click.echo(f"Retry {one.job_id} is skipped: {one.message}", err=True)
+    errors = result.errors if result.errors.exists() else None
     if as_json:
         skipped = [one._asdict() for one in result.skipped]
-        emit({"path": str(result.path), "replaced": result.replaced, "retries": result.retries, "skipped": skipped})
+        emit(
+            {
+                "path": str(result.path),
+                "errors": errors and str(errors),
+                "replaced": result.replaced,
+                "retries": result.retries,
+                "skipped": skipped,
+            }
+        )
     else:
         click.echo(f"{result.path}  answers replaced: {result.replaced:,}, retries: {result.retries:,}")
-    return bool(result.skipped)
+        if errors:
+            click.echo(errors)
+    return result
 
 
 def get_files(

@@ -5,6 +5,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -14,6 +15,8 @@ from pyarrow import parquet
 import dropbatch
 from dropbatch import uploads
 from dropbatch.rules import names
+from dropbatch.rules.names import EXPORTS
+from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
 
@@ -209,3 +212,34 @@ def test_get_writes_columns(command, tmp_path):
     assert done.code == 0
     assert parquet.read_table(tmp_path / "output.parquet").column("success").to_pylist() == [True, False]
     assert "1 failed records are left out of output.vectorize.ndjson" in done.err
+
+
+def test_exports_have_merged_answers(command, client, api, tmp_path):
+    """One record is answered by the retry, another fails again."""
+    fault = {"kind": "item_fails", "contains": "fail", "marker": "fail", "code": 5001}
+    texts = ["good", "fail once", "fail always"]
+    api.inject(Fault(**fault))
+    job = client.submit([{"text": one} for one in texts], model=BGE, name="a.jsonl")
+    job.wait()
+    api.clear_faults()
+    api.inject(Fault(**fault | {"contains": "always"}))
+    job.retry().wait()
+
+    kinds = [word for kind in EXPORTS for word in ("--as", kind)]
+    done = command.run("get", job.id, "-o", tmp_path, "--merged", *kinds)
+
+    assert done.code == 0, done.err
+    table = job.to_arrow(merged=True)
+    assert [one.success for one in job.results()] == [True, False, False]
+    assert [one.success for one in job.results(merged=True)] == table["success"].to_pylist() == [True, True, False]
+    assert table["error_code"].to_pylist() == [None, None, "5001"]
+    assert parquet.read_table(tmp_path / "output.parquet") == table
+    assert pa.ipc.open_file(tmp_path / "output.arrow").read_all() == table
+    npy = np.load(tmp_path / "output.npy")
+    assert np.isnan(npy).any(axis=1).tolist() == [False, False, True]
+    vectors = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    assert [one["id"] for one in vectors] == ["0", "1"]
+    rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
+    assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")["success"].tolist()
+    errors = [json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["error"]["code"]) for one in errors] == [(2, "5001")]

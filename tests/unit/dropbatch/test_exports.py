@@ -13,8 +13,9 @@ from pyarrow import parquet
 
 from dropbatch.errors import Error, UsageError
 from dropbatch.results import columns
-from dropbatch.results.columns import Source, record_batches
+from dropbatch.results.columns import record_batches
 from dropbatch.results.exports import export
+from dropbatch.results.reading import ResultFiles
 
 
 def native(id_, vector=None, reference=None, code="inference_failed"):
@@ -31,7 +32,7 @@ def lines(*records):
 
 
 def source(output, errors=b"", format_="native"):
-    return Source(lambda: [output], lambda: [errors], format_)
+    return ResultFiles(lambda: [output], lambda: [errors], format_)
 
 
 def table_of(output, errors=b"", format_="native"):
@@ -58,7 +59,7 @@ VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
 @given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
 def test_both_readers_agree(vectors, size):
     output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
-    split = Source(lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native")
+    split = ResultFiles(lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native")
     expected = table_of(output).to_pylist()
 
     with pytest.MonkeyPatch.context() as patch:

@@ -245,7 +245,7 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     fails = lambda *_: data.draw(st.booleans())  # noqa: E731
     first = finish(folder, ROOT, form, content, fails)
     jobs, places = [first], {ROOT: {at: at for at in range(len(first.records))}}
-    model = {at: (line, at not in first.failed) for at, line in enumerate(first.lines)}
+    model = {at: (line, at not in first.failed, ROOT) for at, line in enumerate(first.lines)}
     merging = Merging(first.files, folder)
     unplaced = {}
     for number in range(1, data.draw(st.integers(1, 4)) + 1):
@@ -269,7 +269,7 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
         jobs.append(retry)
         for at, place in own.items():
             if not model[place][1]:
-                model[place] = (retry.lines[at], at not in retry.failed)
+                model[place] = (retry.lines[at], at not in retry.failed, child(number))
 
     merged = merging.write()
     merging.close()
@@ -277,11 +277,14 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     written = merged.path.read_bytes()
     if FORMATS[form.format].delimiter:
         header = first.files.output.read_bytes()[: -len(b"".join(first.lines))]
-        assert written == header + b"".join(line for line, _ in model.values())
+        assert written == header + b"".join(line for line, *_ in model.values())
     else:
-        expected = [json.loads(line) for line, _ in model.values()]
+        expected = [json.loads(line) for line, *_ in model.values()]
         for own, one in zip(first.lines, expected, strict=True):
             for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(form.format, []):
                 one[name] = json.loads(own)[name]
         assert [json.loads(line) for line in written.splitlines()] == expected
     assert {one.job_id: one.records for one in merged.skipped} == {job: n for job, n in unplaced.items() if n}
+    failed = [(one.id, one.error.message) for one in merged.files().records() if not one.success]
+    newest = [(place, f'failed in {job}, "again"\nand again') for place, (_, good, job) in model.items() if not good]
+    assert failed == newest
