@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
 from dropbatch.errors import NotPermitted, UsageError
+from dropbatch.job import Job
 from dropbatch.jobs import find_job, history
 from dropbatch.rules import names as keys
 from dropbatch.rules.options import metadata_of, options_keys
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
-
-    from dropbatch.job import Job
 
 
 class Client:
@@ -104,7 +103,7 @@ class Client:
             given = {one: value for one, value in options.items() if value is not None}
             metadata = metadata_of({**opened.options, **given})
             stream = self._checked(opened.stream, key, metadata) if check else opened.stream
-            return upload(self.stack, stream, key, metadata, progress).job(self.stack)
+            return Job.of_upload(self.stack, upload(self.stack, stream, key, metadata, progress))
 
     def _checked(self, stream: BinaryIO, key: str, metadata: Mapping[str, str]) -> BinaryIO:
         """The stream, after its beginning was read and checked."""

@@ -1,70 +1,26 @@
-"""A job as its user sees it: status, manifest, results, commands. Everything is read from the bucket."""
+"""A job as its user sees it: its handle, and what can be done with it: wait, download, read, command, retry."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch import aws
-from dropbatch.errors import JobFailed, NotFound
+from dropbatch.errors import JobFailed
+from dropbatch.job_handle import JobHandle
 from dropbatch.rules import names as keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dropbatch.results.downloads import Downloaded
+    from dropbatch.results.delivery import Delivery
     from dropbatch.results.reading import Record, ResultFiles
-    from dropbatch.stack import Stack
-    from dropbatch.uploads import Uploaded
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job.
-
-    Attributes:
-        id: its id.
-        folder: the prefix of its results; ends in a slash.
-        uploaded: its upload, if this program uploaded it: the job may not exist yet.
-    """
-
-    stack: Stack = field(repr=False, compare=False)
-    id: str
-    folder: str
-    uploaded: Uploaded | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def path(self) -> str:
-        """The upload's path under `inbox/`."""
-        return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
-
-    def status(self) -> dict[str, Any]:
-        """The job's status.json; `{"state": "uploaded"}` until the stack has created the job of an upload.
-
-        Raises:
-            NotFound: there is no such job.
-        """
-        found = self.stack.read_json(f"{self.folder}status.json")
-        if found is None and self.uploaded:
-            return {"state": "uploaded"}
-        if found is None:
-            raise NotFound(f"There is no job {self.id} under {self.folder}.")
-        return found
-
-    def manifest(self) -> dict[str, Any]:
-        """The finished job's manifest.
-
-        Raises:
-            NotFound: the job does not exist, or is not over.
-        """
-        found = self.stack.read_json(f"{self.folder}manifest.json")
-        if found is None:
-            self.status()
-            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `dropbatch wait {self.id}`.")
-        return found
+class Job(JobHandle):
+    """A job: what its user can do with it."""
 
     def wait(self, *, check: bool = False, progress: bool = True) -> str:
         """Wait until the job is over, also while connections are lost.
@@ -81,10 +37,10 @@ class Job:
             NotFound: an upload has no job after five minutes.
         """
         from dropbatch.progress import shown_to_user
-        from dropbatch.waiting import created, wait_until_over
+        from dropbatch.waiting import wait_until_created, wait_until_over
 
-        job = created(self)
-        manifest = wait_until_over([job], shown_to_user() if progress else None)[job.id]
+        wait_until_created(self)
+        manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"] or {}
             raise JobFailed(f"Job {self.id} is {manifest['state']}: {error.get('code')}: {error.get('message')}")
@@ -97,31 +53,30 @@ class Job:
         progress: Callable[[str, int, int], None] = lambda *_: None,
         *,
         merged: bool = False,
+        exports: Collection[str] = (),
         force: bool = False,
-    ) -> list[Downloaded]:
-        """Download the finished job's files into a folder.
+    ) -> Delivery:
+        """Download the finished job's files into a folder, and write what is made of them.
 
         Args:
             folder: created if it does not exist.
             progress: called with a file's name, the bytes on this machine, and its size.
             merged: also write the output with each record's newest answer, retries included.
+            exports: also write the records as `parquet`, `arrow`, `csv`, `jsonl`, `npy` or `vectorize`; those with the
+                newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
             force: replace files of another job, or of another program, in the folder.
 
         Raises:
             NotFound: the job is not over.
-            UsageError: the folder has files of another job or program, or cannot be written.
+            UsageError: the folder has files of another job or program, or cannot be written; or an export does not
+                exist, or takes embeddings alone.
             Error: a file does not match the manifest.
         """
         from pathlib import Path as LocalPath
 
-        from dropbatch.results.downloads import Downloaded, download
-        from dropbatch.results.merging import merge_retries
+        from dropbatch.results.delivery import deliver
 
-        done = download(self, LocalPath(folder), progress, merged=merged, force=force)
-        if merged:
-            path = merge_retries(self, LocalPath(folder)).path
-            done.append(Downloaded(path, path.stat().st_size, 0))
-        return done
+        return deliver(self, LocalPath(folder), progress, merged=merged, exports=exports, force=force)
 
     def results(self, *, merged: bool = False) -> Iterator[Record]:
         """The finished job's records, in input order; streamed.
@@ -200,13 +155,9 @@ class Job:
         """
         from dropbatch.retries import retry
 
-        return retry(self, options).job(self.stack)
+        return Job.of_upload(self.stack, retry(self, options))
 
     def _command(self, word: Literal["run", "pause", "cancel", "cancel now"]) -> None:
+        self.exists()
         with aws.explained():
             self.stack.s3.put_object(Bucket=self.stack.bucket, Key=keys.job_control(self.id), Body=word.encode())
-
-
-def job_at(stack: Stack, path: str, job_id: str) -> Job:
-    """The job of an upload at a path under `inbox/`."""
-    return Job(stack, job_id, keys.result(keys.INBOX + path, job_id, ""))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
 from dropbatch.errors import NotFound
-from dropbatch.job import Job, job_at
+from dropbatch.job import Job
 from dropbatch.rules import names as keys
 from dropbatch.uploads import uploaded_as
+from dropbatch.waiting import MIN_READ_SECONDS, wait_until_created
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from dropbatch.stack import Stack
 
 MAX_PARALLEL_READS = 16
+NAMED_SECONDS = 60.0
+"""Seconds to wait for a job that is only named: for that of an upload, or for one whose id is this young."""
 
 
 def find_job(stack: Stack, name: str) -> Job:
@@ -34,8 +39,8 @@ def find_job(stack: Stack, name: str) -> Job:
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     ids = [] if path.startswith(keys.INBOX) else _ANY_ID.findall(path)
     for job_id in reversed(ids):  # The path of a result may have the id of another job in its upload's path.
-        if record := stack.read_json(keys.job_record(job_id)):
-            return job_at(stack, record["path"], job_id)
+        with suppress(NotFound):
+            return Job.recorded(stack, job_id)
     if ids:
         raise NotFound(f"There is no job {name} in {stack.bucket}.")
     path = path.removeprefix(keys.INBOX).rstrip("/")
@@ -45,7 +50,26 @@ def find_job(stack: Stack, name: str) -> Job:
         return upload
     if not newest:
         raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `dropbatch ls` lists jobs.")
-    return job_at(stack, path, newest)
+    return Job.at(stack, path, newest)
+
+
+def wait_for_job(stack: Stack, name: str) -> Job:
+    """Find the job that a name means, once the stack has created it.
+
+    Raises:
+        NotFound: there is no such upload; or no job after a minute, or a minute after the time in the id.
+    """
+    while True:
+        try:
+            job = find_job(stack, name)
+            wait_until_created(job, NAMED_SECONDS)
+        except NotFound:
+            times = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
+            if not times or time.time() > keys.job_time(times[-1]).timestamp() + NAMED_SECONDS:
+                raise
+        else:
+            return job
+        time.sleep(MIN_READ_SECONDS)
 
 
 _ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){keys.JOB_ID.pattern}(?![0-9A-Za-z])")
@@ -55,14 +79,14 @@ _TIME = len("20261121T093000Z")
 def _uploaded(stack: Stack, path: str) -> Job | None:
     """The job of what lies at a path now, or will be; None if nothing lies there."""
     try:
-        return uploaded_as(stack, keys.INBOX + path, {}).job(stack)
+        return Job.of_upload(stack, uploaded_as(stack, keys.INBOX + path, {}))
     except NotFound:
         return None
 
 
 def job_ids(stack: Stack, path: str) -> list[str]:
     """Ids of the jobs of one path, oldest first."""
-    folder = job_at(stack, path, "").folder.rstrip("/")
+    folder = Job.at(stack, path, "").folder.rstrip("/")
     with aws.explained():
         pages = stack.s3.get_paginator("list_objects_v2").paginate(
             Bucket=stack.bucket, Prefix=f"{folder}/", Delimiter="/"
@@ -92,5 +116,5 @@ def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
     job_id = key.removeprefix(keys.JOB_RECORDS).removesuffix(".json")
     record = stack.read_json(key) or {}
-    job = job_at(stack, record.get("path", ""), job_id)
+    job = Job.at(stack, record.get("path", ""), job_id)
     return job, record | (stack.read_json(f"{job.folder}status.json") or {"state": "unknown"})

@@ -14,10 +14,10 @@ from dropbatch.uploads import Uploaded, uploaded_as
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dropbatch.job import Job
+    from dropbatch.job_handle import JobHandle
 
 
-def retry(job: Job, options: Mapping[str, object]) -> Uploaded:
+def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
     """Copy a job's retry file into `inbox/`, with its metadata.
 
     Args:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dropbatch import aws
 from dropbatch.errors import Error, NotFound, UsageError
-from dropbatch.job import Job
 from dropbatch.rules import names as keys
 
 if TYPE_CHECKING:
@@ -48,15 +47,14 @@ class Uploaded:
         """The path under `inbox/` or `validate/`."""
         return keys.upload_path(self.key)
 
-    def job(self, stack: Stack, choice: int = 0) -> Job:
-        """The upload's job, whether it exists yet or not.
+    def job_id(self, bucket: str, choice: int = 0) -> str:
+        """The id of its job.
 
         Args:
-            stack: the stack.
-            choice: of the job's id; 0 unless another upload has that id.
+            bucket: the upload's.
+            choice: 0 unless another upload has that id.
         """
-        job_id = keys.job_id(stack.bucket, self.key, self.version, self.etag, self.modified, choice)
-        return Job(stack, job_id, keys.result(self.key, job_id, ""), uploaded=self)
+        return keys.job_id(bucket, self.key, self.version, self.etag, self.modified, choice)
 
 
 def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:

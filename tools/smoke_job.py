@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.doctor import examine
 from dropbatch.errors import Error
+from dropbatch.job import Job
 from dropbatch.progress import Progress
 from dropbatch.rules.names import FINAL_JOB_STATES
 from dropbatch.uploads import uploaded_as
-from dropbatch.waiting import find_created
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
-    from dropbatch.job import Job
     from dropbatch.stack import Stack
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
@@ -73,22 +72,20 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     answer = stack.s3.put_object(
         Bucket=stack.bucket, Key=f"inbox/{path}", Body=RECORDS, Metadata={"model": MODEL, "format": "openai"}
     )
-    uploaded = uploaded_as(stack, f"inbox/{path}", answer).job(stack)
-    progress, job = Progress(), None
+    job = Job.of_upload(stack, uploaded_as(stack, f"inbox/{path}", answer))
+    progress = Progress()
     status: dict[str, Any] = {"state": "uploaded"}
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
-        job = find_created(uploaded)
-        if job:
-            status = job.status()
-            progress.show({path: status})
-            if status["state"] in FINAL_JOB_STATES and (manifest := stack.read_json(f"{job.folder}manifest.json")):
-                return job, manifest
-            waiting = status.get("waiting_for") or {"code": ""}
-            if waiting["code"] in ENDLESS:
-                raise DeployError(_with_doctor(stack, f"The smoke job waits: {waiting['message']}"))
+        status = job.status()
+        progress.show({path: status})
+        if status["state"] in FINAL_JOB_STATES and (manifest := stack.read_json(f"{job.folder}manifest.json")):
+            return job, manifest
+        waiting = status.get("waiting_for") or {"code": ""}
+        if waiting["code"] in ENDLESS:
+            raise DeployError(_with_doctor(stack, f"The smoke job waits: {waiting['message']}"))
         time.sleep(LOOK_SECONDS)
-    where = status["state"] if job else "not noticed by the submit function"
+    where = "not noticed by the submit function" if job.uploaded else status["state"]
     raise DeployError(_with_doctor(stack, f"The smoke job is {where} after {PATIENCE_SECONDS / 60:.0f} minutes."))
 
 

@@ -101,8 +101,16 @@ def stack_options(command: Command) -> Command:
     return command
 
 
+_AS_JSON = "dropbatch.as_json"
+
 pass_context = click.make_pass_decorator(Context, ensure=True)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+as_json = click.option(
+    "--json",
+    is_flag=True,
+    help="Print JSON, one object a line.",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({_AS_JSON: value}),
+)
 strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
 
 
@@ -126,6 +134,9 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def emit(value: object) -> None:
-    """Print one JSON object as one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+def emit(value: object, *lines: object) -> None:
+    """Print what a command found: with `--json` as one line of JSON, else as these lines."""
+    if click.get_current_context().meta[_AS_JSON]:
+        lines = (json.dumps(value, ensure_ascii=False),)
+    for line in lines:
+        click.echo(line)

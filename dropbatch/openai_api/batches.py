@@ -12,7 +12,7 @@ import msgspec
 
 from dropbatch.errors import UsageError
 from dropbatch.formats.vendors.openai import BATCH_ENDPOINTS, model_id
-from dropbatch.job import job_at
+from dropbatch.job import Job
 from dropbatch.jobs import job_ids
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
@@ -23,7 +23,6 @@ from dropbatch.rules.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dropbatch.job import Job
     from dropbatch.openai_api.files import Files
     from dropbatch.openai_api.store import Store
 
@@ -117,7 +116,7 @@ class Batches:
         if head is None:
             raise ApiError(409, "The batch is being created. Try again in some seconds.")
         id_ = job_id(self.store.bucket, key, head.version, head.etag, head.modified)
-        return job_at(self.store.stack, names.upload_path(batch_id), id_)
+        return Job.at(self.store.stack, names.upload_path(batch_id), id_)
 
     def delete_result(self, batch_id: str, kind: str) -> None:
         """Hide a file of results, as a deleted one; the job keeps it.
@@ -228,7 +227,7 @@ class Batches:
 
     def _existing_job(self, batch_id: str) -> Job:
         path = names.upload_path(batch_id)
-        return job_at(self.store.stack, path, job_ids(self.store.stack, path)[-1])  # An error is not remembered.
+        return Job.at(self.store.stack, path, job_ids(self.store.stack, path)[-1])  # An error is not remembered.
 
     def _remember(self, found: Found) -> None:
         """Keep what cannot change any more."""

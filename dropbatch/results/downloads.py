@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from dropbatch.job import Job
+    from dropbatch.job_handle import JobHandle
 
 MANIFEST, BEDROCK_MANIFEST, MERGED_ERRORS = "manifest.json", "manifest.json.out", "errors.merged.jsonl"
 CHUNK_BYTES = 1 << 20
@@ -35,7 +35,7 @@ class Downloaded:
 
 
 def download(
-    job: Job,
+    job: JobHandle,
     folder: Path,
     progress: Callable[[str, int, int], None],
     *,
@@ -77,7 +77,7 @@ def download(
         return [*done, Downloaded(target, target.stat().st_size, 0)]
 
 
-def _bedrock_manifest(job: Job, manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _bedrock_manifest(job: JobHandle, manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Bedrock's own manifest, which is not among a job's files."""
     if manifest["format"] != "bedrock" or manifest["error"]:
         return []
@@ -184,7 +184,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def download_file(
-    job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
+    job: JobHandle, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> Downloaded:
     """Download one file of a manifest, unless it is there already.
 
@@ -217,7 +217,7 @@ def download_file(
     return Downloaded(target, size, size - there)
 
 
-def _append(job: Job, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]) -> str:
+def _append(job: JobHandle, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]) -> str:
     """Download what a file lacks; return its SHA-256."""
     partial.touch()
     digest = _sha256(partial)
@@ -231,7 +231,7 @@ def _append(job: Job, entry: dict[str, Any], partial: Path, progress: Callable[[
     return str(digest.hexdigest())
 
 
-def blocks_of(job: Job, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
+def blocks_of(job: JobHandle, entry: dict[str, Any], start: int = 0) -> Iterator[bytes]:
     """The bytes of one file of a manifest; read on where a connection was cut off.
 
     Args:

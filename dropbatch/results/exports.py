@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from dropbatch.job import Job
+    from dropbatch.job_handle import JobHandle
     from dropbatch.results.reading import ResultFiles
 
 VECTORS_ONLY = frozenset({"npy", "vectorize"})
@@ -36,7 +36,7 @@ class Exported:
     left_out: int
 
 
-def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
+def check_exports(job: JobHandle, kinds: Iterable[str], *, merged: bool) -> None:
     """Refuse what cannot be written, before anything is downloaded.
 
     Args:

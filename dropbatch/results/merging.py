@@ -23,7 +23,7 @@ from dropbatch import aws
 from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
 from dropbatch.formats.registry import DELIMITERS
-from dropbatch.jobs import find_job
+from dropbatch.job_handle import JobHandle
 from dropbatch.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name
 from dropbatch.results.reading import (
     DEFAULT_FORMAT,
@@ -38,7 +38,6 @@ from dropbatch.rules.names import JOB_ID
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dropbatch.job import Job
 
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
@@ -100,12 +99,12 @@ class Merged:
 
     Attributes:
         path: the output.
-        errors: the records that still failed; the file does not exist if there are none.
+        errors: the records that still failed; None if there are none.
     """
 
     path: Path
-    errors: Path
     format: str
+    errors: Path | None = None
     replaced: int = 0
     retries: int = 0
     skipped: list[Skipped] = field(default_factory=list)
@@ -114,13 +113,13 @@ class Merged:
         """The merged records."""
         return ResultFiles(
             lambda: blocks_of_file(self.path),
-            lambda: blocks_of_file(self.errors) if self.errors.exists() else (),
+            lambda: blocks_of_file(self.errors) if self.errors else (),
             self.format,
         )
 
 
 @contextmanager
-def merged_files(job: Job) -> Iterator[ResultFiles]:
+def merged_files(job: JobHandle) -> Iterator[ResultFiles]:
     """A job's records with the answers of its retries, in temporary files.
 
     Raises:
@@ -131,7 +130,7 @@ def merged_files(job: Job) -> Iterator[ResultFiles]:
         yield merge_retries(job, Path(folder)).files()
 
 
-def merge_retries(job: Job, folder: Path) -> Merged:
+def merge_retries(job: JobHandle, folder: Path) -> Merged:
     """Write a job's output with the answers of its retries.
 
     Args:
@@ -150,7 +149,7 @@ def merge_retries(job: Job, folder: Path) -> Merged:
             own = Path(scratch) / child
             own.mkdir()
             try:
-                files = _fetch(find_job(job.stack, child), own)
+                files = _fetch(JobHandle.recorded(job.stack, child), own)
             except NotFound as error:
                 merging.merged.skipped.append(Skipped(child, 0, str(error)))
                 continue
@@ -159,7 +158,7 @@ def merge_retries(job: Job, folder: Path) -> Merged:
         return merging.write()
 
 
-def _fetch(job: Job, folder: Path) -> Files | None:
+def _fetch(job: JobHandle, folder: Path) -> Files | None:
     """A job's output and errors, in a folder; None if it has no output."""
     manifest = job.manifest()
     entries = {entry["kind"]: entry for entry in manifest["files"]}
@@ -174,7 +173,7 @@ def _fetch(job: Job, folder: Path) -> Files | None:
     return Files(job.id, manifest["format"] or DEFAULT_FORMAT, retry_lines, paths["output"], paths.get("errors"))
 
 
-def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
+def _retries(job: JobHandle, merged: Merged) -> list[tuple[str, str]]:
     """All retries of a job, retries of retries included, each with its parent; oldest first."""
     found: dict[str, tuple[int, str]] = {}
     new, generation = [job], 0
@@ -185,7 +184,7 @@ def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
             found.update((one, (generation, parent.id)) for one in ids)
             for one in ids:
                 try:
-                    new.append(find_job(job.stack, one))
+                    new.append(JobHandle.recorded(job.stack, one))
                 except NotFound as error:
                     merged.skipped.append(Skipped(one, 0, str(error)))
                     del found[one]
@@ -194,7 +193,7 @@ def _retries(job: Job, merged: Merged) -> list[tuple[str, str]]:
     return [(one, found[one][1]) for one in ordered]
 
 
-def retry_ids(job: Job) -> list[str]:
+def retry_ids(job: JobHandle) -> list[str]:
     """Ids of the finished jobs that tried a job's failed records again."""
     with aws.explained():
         pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
@@ -215,9 +214,7 @@ class Merging:
             first: the job.
             scratch: a folder for the database.
         """
-        self.merged = Merged(
-            first.output.with_name(merged_name(first.output.name)), first.output.with_name(MERGED_ERRORS), first.format
-        )
+        self.merged = Merged(first.output.with_name(merged_name(first.output.name)), first.format)
         self._first = first
         self._retry_lines = {first.job_id: first.retry_lines}
         self._db = sqlite3.connect(scratch / "answers.sqlite", isolation_level=None)
@@ -276,10 +273,12 @@ class Merging:
                 else:
                     file.write(line + b"\n")
         partial.replace(self.merged.path)
-        self.merged.errors.unlink(missing_ok=True)
+        errors = self.merged.path.with_name(MERGED_ERRORS)
+        errors.unlink(missing_ok=True)
         failed = self._db.execute(_STILL_FAILED)
         if first := next(failed, None):
-            with self.merged.errors.open("wb") as file:
+            self.merged.errors = errors
+            with errors.open("wb") as file:
                 file.writelines(_ID.sub(b'{"id":%d,' % place, line) + b"\n" for place, line in chain([first], failed))
         return self.merged
 

@@ -19,7 +19,7 @@ from dropbatch.formats.registry import DELIMITERS, FORMATS
 from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 DEFAULT_FORMAT = "native"
 """The format of a job that ended before its own was known."""

@@ -22,27 +22,21 @@ if TYPE_CHECKING:
 )
 @as_json
 @pass_context
-def cancel(context: Context, *, jobs: Sequence[str], now: bool, as_json: bool) -> None:
+def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
     """Cancel jobs. Answers that have arrived are kept."""
     for job in context.jobs(jobs):
-        if _is_over(job, as_json=as_json):
+        if _is_over(job):
             continue
         job.cancel(now=now)
-        if as_json:
-            emit({"job_id": job.id, "control": "cancel now" if now else "cancel"})
-        else:
-            click.echo(f"{job.id}  is being cancelled")
+        emit({"job_id": job.id, "control": "cancel now" if now else "cancel"}, f"{job.id}  is being cancelled")
 
 
-def _is_over(job: Job, *, as_json: bool) -> bool:
+def _is_over(job: Job) -> bool:
     """Whether a job is over; says so if it is."""
     state = job.status()["state"]
     if state not in FINAL_JOB_STATES:
         return False
-    if as_json:
-        emit({"job_id": job.id, "control": None, "state": state})
-    else:
-        click.echo(f"{job.id}  is over already: {state}")
+    emit({"job_id": job.id, "control": None, "state": state}, f"{job.id}  is over already: {state}")
     return True
 
 
@@ -50,30 +44,25 @@ def _is_over(job: Job, *, as_json: bool) -> bool:
 @click.argument("job", required=False)
 @as_json
 @pass_context
-def pause(context: Context, *, job: str | None, as_json: bool) -> None:
+def pause(context: Context, *, job: str | None) -> None:
     """Pause a job's submits, or the whole stack's."""
-    _control(
-        context, job, "pause", "paused: nothing more is submitted, accepted batches are collected", as_json=as_json
-    )
+    _control(context, job, "pause", "paused: nothing more is submitted, accepted batches are collected")
 
 
 @click.command()
 @click.argument("job", required=False)
 @as_json
 @pass_context
-def resume(context: Context, *, job: str | None, as_json: bool) -> None:
+def resume(context: Context, *, job: str | None) -> None:
     """Resume a paused job, or the whole stack."""
-    _control(context, job, "run", "resumed", as_json=as_json)
+    _control(context, job, "run", "resumed")
 
 
-def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str, *, as_json: bool) -> None:
+def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str) -> None:
     found = context.job(job) if job else None
-    if found and _is_over(found, as_json=as_json):
+    if found and _is_over(found):
         return
     target = found or context.client
     target.resume() if word == "run" else target.pause()
     job_id = found.id if found else None
-    if as_json:
-        emit({"job_id": job_id, "control": word})
-    else:
-        click.echo(f"{job_id or f'stack {context.stack.name}'}  {means}")
+    emit({"job_id": job_id, "control": word}, f"{job_id or f'stack {context.stack.name}'}  {means}")

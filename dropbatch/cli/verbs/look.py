@@ -26,17 +26,14 @@ STATES = tuple(JobState)
 @click.option("--since", callback=parse_since, default="7d", show_default=True, help="30m, 12h, 7d, or a date.")
 @as_json
 @pass_context
-def ls(context: Context, *, state: str | None, since: datetime, as_json: bool) -> None:
+def ls(context: Context, *, state: str | None, since: datetime) -> None:
     """List jobs, oldest first."""
     from dropbatch.jobs import history
 
     for job, status in history(context.stack, since):
         if state and status["state"] != state:
             continue
-        if as_json:
-            emit(status | {"job_id": job.id, "path": job.path})
-        else:
-            click.echo(_row(job, status))
+        emit(status | {"job_id": job.id, "path": job.path}, _row(job, status))
 
 
 def _row(job: Job, status: dict[str, Any]) -> str:
@@ -53,18 +50,13 @@ def _row(job: Job, status: dict[str, Any]) -> str:
 @click.argument("job")
 @as_json
 @pass_context
-def status(context: Context, *, job: str, as_json: bool) -> None:
+def status(context: Context, *, job: str) -> None:
     """Show a job's status."""
     from dropbatch.progress import describe
 
     found = context.job(job)
     current = found.status()
-    if as_json:
-        emit(current)
-        return
-    for line in describe(found.id, current):
-        click.echo(line)
-    click.echo(f"s3://{context.stack.bucket}/{found.folder}")
+    emit(current, *describe(found.id, current), f"s3://{context.stack.bucket}/{found.folder}")
 
 
 @click.command()
@@ -72,15 +64,15 @@ def status(context: Context, *, job: str, as_json: bool) -> None:
 @strict
 @as_json
 @pass_context
-def wait(context: Context, *, jobs: Sequence[str], strict: bool, as_json: bool) -> None:
+def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
     """Wait until jobs are over."""
-    from dropbatch.waiting import named
+    from dropbatch.jobs import wait_for_job
 
-    found = [named(context.stack, job) for job in jobs]
-    raise SystemExit(wait_and_report(found, strict=strict, as_json=as_json))
+    found = [wait_for_job(context.stack, job) for job in jobs]
+    raise SystemExit(wait_and_report(found, strict=strict))
 
 
-def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit:
+def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
     """Wait until jobs are over and print how each ended; return the exit code.
 
     Raises:
@@ -100,10 +92,8 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit
         ) from None
     code = Exit.DONE
     for job_id, manifest in manifests.items():
-        if as_json:
-            emit(manifest)
-        elif manifest["error"]:
-            error = manifest["error"]
+        emit(manifest)
+        if error := manifest["error"]:
             click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {error['message']}", err=True)
         if manifest["state"] != "completed":
             code = Exit.JOB_FAILED
@@ -115,7 +105,7 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool, as_json: bool) -> Exit
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
 @as_json
-def models(*, all_: bool, as_json: bool) -> None:
+def models(*, all_: bool) -> None:
     """List models: task, prices per million tokens."""
     from dropbatch.formats.model_catalog import catalog, find_model
 
@@ -123,23 +113,17 @@ def models(*, all_: bool, as_json: bool) -> None:
         prices = (model.input_price, model.output_price)
         if not all_ and not model.batch:
             continue
-        if as_json:
-            emit(
-                {
-                    "id": model.id,
-                    "task": model.task or "unknown",
-                    "batch": model.batch,
-                    "input_price": prices[0] and str(prices[0]),
-                    "output_price": prices[1] and str(prices[1]),
-                    "priced_at": model.priced_at or None,
-                    "source": catalog().sources.get(model.price_source),
-                }
-            )
-            continue
-        click.echo(
-            f"{model.id:<46}  {model.task or 'unknown':<13}  {_price(prices[0]):>9} in  {_price(prices[1]):>9} out  "
-            f"{model.priced_at}".rstrip()
-        )
+        shown = {
+            "id": model.id,
+            "task": model.task or "unknown",
+            "batch": model.batch,
+            "input_price": prices[0] and str(prices[0]),
+            "output_price": prices[1] and str(prices[1]),
+            "priced_at": model.priced_at or None,
+            "source": catalog().sources.get(model.price_source),
+        }
+        costs = f"{_price(prices[0]):>9} in  {_price(prices[1]):>9} out  {model.priced_at}"
+        emit(shown, f"{model.id:<46}  {shown['task']:<13}  {costs}".rstrip())
 
 
 def _price(dollars: Decimal | None) -> str:

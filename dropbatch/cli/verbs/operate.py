@@ -38,15 +38,12 @@ RUNTIME_FIELDS = frozenset(
 @click.command()
 @as_json
 @pass_context
-def redrive(context: Context, *, as_json: bool) -> None:
+def redrive(context: Context) -> None:
     """Send messages of the dead-letter queues back to their queues."""
     from dropbatch.cli.operators import redrive as redrive_queues
 
     for queue, moved in redrive_queues(context.stack).items():
-        if as_json:
-            emit({"queue": queue, "moved": moved})
-        else:
-            click.echo(f"{queue:<8}{moved:>6,} messages")
+        emit({"queue": queue, "moved": moved}, f"{queue:<8}{moved:>6,} messages")
 
 
 @click.command()
@@ -55,16 +52,13 @@ def redrive(context: Context, *, as_json: bool) -> None:
 @click.option("--no-follow", is_flag=True, help="Print what has been logged so far, then exit.")
 @as_json
 @pass_context
-def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool, as_json: bool) -> None:
+def tail(context: Context, *, job: str | None, since: datetime, no_follow: bool) -> None:
     """Follow the functions' logs, of one job or of all."""
     from dropbatch.cli.operators import log_lines
 
     job_id = context.job(job).id if job else ""
     for line in log_lines(context.stack, job_id, since.timestamp(), follow=not no_follow):
-        if as_json:
-            emit(line)
-        elif "message" in line:
-            click.echo(_log_line(line))
+        emit(line, *([_log_line(line)] if "message" in line else []))
 
 
 def _log_line(line: dict[str, Any]) -> str:
@@ -94,12 +88,10 @@ LEVELS = {"ok": "ok", "note": "note", "bad": "BAD", "unknown": "?"}
 @click.option("--yes", is_flag=True, help="For --probe: do not ask first.")
 @as_json
 @pass_context
-def doctor(
-    context: Context, *, probe: bool, model: str, gateway: str | None, output: Path, yes: bool, as_json: bool
-) -> None:
+def doctor(context: Context, *, probe: bool, model: str, gateway: str | None, output: Path, yes: bool) -> None:
     """Find what is wrong, and say what to do."""
     if probe:
-        _probe(model, gateway, output, yes=yes, as_json=as_json)
+        _probe(model, gateway, output, yes=yes)
         return
     from dropbatch.cli.doctor import examine
 
@@ -107,14 +99,12 @@ def doctor(
     for finding in examine(context.stack):
         if finding.level == "bad":
             worst = Exit.JOB_FAILED
-        if as_json:
-            emit({"check": finding.name, "level": finding.level, "message": finding.message})
-        else:
-            click.echo(f"{LEVELS[finding.level]:<5} {finding.name:<13} {finding.message}")
+        shown = {"check": finding.name, "level": finding.level, "message": finding.message}
+        emit(shown, f"{LEVELS[finding.level]:<5} {finding.name:<13} {finding.message}")
     raise SystemExit(worst)
 
 
-def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json: bool) -> None:
+def _probe(model: str, gateway: str | None, output: Path, *, yes: bool) -> None:
     import os
 
     from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api
@@ -130,9 +120,5 @@ def _probe(model: str, gateway: str | None, output: Path, *, yes: bool, as_json:
     api = Api(base_url, os.environ["CLOUDFLARE_ACCOUNT_ID"], os.environ["CLOUDFLARE_API_TOKEN"])
     found = Prober(api, model, gateway, lambda text: click.echo(text, err=True)).run()
     output.write_text(json.dumps(found, indent=1) + "\n")
-    if as_json:
-        emit(found)
-    else:
-        for line in lines(found):
-            click.echo(line)
-        click.echo(f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report.")
+    saved = f"Saved in {output}. It contains no token and no text, so you can attach it to a bug report."
+    emit(found, *lines(found), saved)

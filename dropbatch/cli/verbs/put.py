@@ -69,7 +69,6 @@ def put(
     wait: bool,
     folder: Path | None,
     strict: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - click's own
 ) -> None:
     """Upload files. Each becomes a job.
@@ -78,14 +77,14 @@ def put(
     """
     from dropbatch.cli.verbs.look import wait_and_report
     from dropbatch.cli.verbs.results import get_files
-    from dropbatch.waiting import created
+    from dropbatch.waiting import wait_until_created
 
     options = _options(**given)
     uploads = list(_uploads(sources, name))
     jobs: list[Job] = []
     try:
         for source, target in uploads:
-            jobs.append(_upload(context, source, target, options, check=not no_check, as_json=as_json))
+            jobs.append(_upload(context, source, target, options, check=not no_check))
     except KeyboardInterrupt:
         raise Interrupted(f"\nInterrupted. {_progress_of(uploads, jobs)}") from None
     except Error as error:
@@ -93,11 +92,12 @@ def put(
             error.args = (f"{uploads[len(jobs)][0]}: {error} {_progress_of(uploads, jobs)}",)
         raise
     if wait or folder:
-        jobs = [created(job) for job in jobs]
-        code = wait_and_report(jobs, strict=strict, as_json=as_json)
+        for job in jobs:
+            wait_until_created(job)
+        code = wait_and_report(jobs, strict=strict)
         if folder:
             for job in jobs:
-                get_files(job, folder / job.id if len(jobs) > 1 else folder, as_json=as_json)
+                get_files(job, folder / job.id if len(jobs) > 1 else folder)
         raise SystemExit(code)
 
 
@@ -140,9 +140,7 @@ def _files_in(top: Path, name: str) -> Iterator[tuple[str, str]]:
             yield str(path), target
 
 
-def _upload(
-    context: Context, source: str, name: str | None, options: Mapping[str, Any], *, check: bool, as_json: bool
-) -> Job:
+def _upload(context: Context, source: str, name: str | None, options: Mapping[str, Any], *, check: bool) -> Job:
     """Upload one file and print its job."""
     from dropbatch.cli.bars import bytes_bar
 
@@ -150,10 +148,8 @@ def _upload(
     with bytes_bar(path.name, path.stat().st_size if path.is_file() else 0) as advance:
         opened = sys.stdin.buffer if source == "-" else source
         job = context.client.submit(opened, name=name, progress=advance, check=check, **options)
-    if as_json:
-        emit({"path": job.path, "version": job.uploaded and job.uploaded.version, "job_id": job.id})
-    else:
-        click.echo(f"s3://{context.stack.bucket}/inbox/{job.path}  job {job.id}")
+    shown = {"path": job.path, "version": job.uploaded and job.uploaded.version, "job_id": job.id}
+    emit(shown, f"s3://{context.stack.bucket}/inbox/{job.path}  job {job.id}")
     return job
 
 
@@ -181,18 +177,13 @@ def validate(
     *,
     name: str | None,
     offline: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - click's own
 ) -> None:
     """Check a file. Nothing is sent to Workers AI."""
     from dropbatch.cli.reports import validation_lines
 
     report = _report(context, file, name, _options(**given), offline=offline)
-    if as_json:
-        emit(report)
-    else:
-        for line in validation_lines(report):
-            click.echo(line)
+    emit(report, *validation_lines(report))
     raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
 
 

@@ -287,8 +287,8 @@ def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
 
     done = command.run("get", "a.jsonl", "-o", tmp_path, "--merged", "--json")
 
-    path = str(tmp_path / "output.merged.jsonl")
-    assert done.json()[-1] == {"path": path, "replaced": 1, "retries": 1, "skipped": []}
+    path, errors = (str(tmp_path / f"{kind}.merged.jsonl") for kind in ("output", "errors"))
+    assert done.json()[-1] == {"path": path, "errors": errors, "replaced": 1, "retries": 1, "skipped": []}
     merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
     assert [(line["id"], line["success"]) for line in merged] == [(0, False), (1, True)]
 

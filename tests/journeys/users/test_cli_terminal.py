@@ -17,6 +17,7 @@ import pytest
 
 from dropbatch import cli, waiting
 from dropbatch.cli import bars
+from dropbatch.job import Job
 from dropbatch.results import downloads
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -93,7 +94,7 @@ def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
 def test_ctrl_c_before_job_says_it_will_run(command, monkeypatch, tmp_path):
     (tmp_path / "july.jsonl").write_text(GOOD)
     really_sleep(monkeypatch)
-    monkeypatch.setattr(waiting, "find_created", lambda _: click.echo("looking"))
+    monkeypatch.setattr(Job, "exists", lambda _: click.echo("looking"))
 
     code, shown = on_terminal(monkeypatch, "put", tmp_path / "july.jsonl", "--wait", ctrl_c_after=b"looking")
 

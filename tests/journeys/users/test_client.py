@@ -133,22 +133,41 @@ def test_job_is_paused_before_it_exists(command, client, api):
     assert job.wait() == "completed"
 
 
-def test_job_whose_id_is_taken_is_found(command, client, monkeypatch, capsys):
-    """Two uploads whose digests begin alike: the second one's job has the next eight digits."""
+@pytest.fixture
+def with_one_id(client, monkeypatch):
+    """Two uploads, of one record and of two, whose digests begin alike: the second one's job has the next digits."""
     digits = names.job_id
 
     def same_beginning(*upload):
         return digits(*upload)[:17] + "aaaaaaaa" if len(upload) < 6 or not upload[5] else digits(*upload)
 
     monkeypatch.setattr(names, "job_id", same_beginning)
-    first, second = (client.submit([GOOD], model=M2M) for _ in range(2))
+    first, second = (client.submit([GOOD] * number, model=M2M, name=f"{number}.jsonl") for number in (1, 2))
     assert first.id == second.id
+    return first, second
+
+
+def test_job_whose_id_is_taken_is_found(with_one_id, command, capsys):
+    first, second = with_one_id
+    taken = second.id
 
     assert first.wait(check=True) == second.wait(check=True) == "completed"
-    ids = {one["job_id"]: path for path, one in command.world.manifests().items()}
-    assert first.id in ids
-    (other,) = set(ids) - {first.id}
-    assert f"Another upload has the job id {first.id}; this job is {other}." in capsys.readouterr().err
+    assert {first.id, second.id} == {one["job_id"] for one in command.world.manifests().values()}
+    assert f"Another upload has the job id {taken}; this job is {second.id}." in capsys.readouterr().err
+    assert [len(list(job.results())) for job in with_one_id] == [1, 2]
+    assert [job.manifest()["counts"]["total"] for job in with_one_id] == [1, 2]
+
+
+def test_command_for_job_whose_id_is_taken_is_its_own(with_one_id, command):
+    """The second upload's job is cancelled once the first one's exists."""
+    first, second = with_one_id
+    first.status()
+    command.world.deliver_all()
+
+    second.cancel()
+    command.settle()
+
+    assert [job.status()["state"] for job in (first, second)] == ["completed", "cancelled"]
 
 
 def test_client_works_in_threads(command, client):
@@ -222,7 +241,7 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     job = client.submit([{"text": one} for one in texts], model=BGE, name="a.jsonl")
     job.wait()
     api.clear_faults()
-    api.inject(Fault(**fault | {"contains": "always"}))
+    api.inject(Fault(**fault | {"contains": "always", "marker": "always"}))
     job.retry().wait()
 
     kinds = [word for kind in EXPORTS for word in ("--as", kind)]
@@ -232,7 +251,7 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     table = job.to_arrow(merged=True)
     assert [one.success for one in job.results()] == [True, False, False]
     assert [one.success for one in job.results(merged=True)] == table["success"].to_pylist() == [True, True, False]
-    assert table["error_code"].to_pylist() == [None, None, "5001"]
+    assert table["error_code"].to_pylist() == [None, None, "inference_failed"]
     assert parquet.read_table(tmp_path / "output.parquet") == table
     assert pa.ipc.open_file(tmp_path / "output.arrow").read_all() == table
     npy = np.load(tmp_path / "output.npy")
@@ -242,4 +261,4 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
     assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")["success"].tolist()
     errors = [json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()]
-    assert [(one["id"], one["error"]["code"]) for one in errors] == [(2, "5001")]
+    assert [(one["id"], one["error"]["code"]) for one in errors] == [(2, "inference_failed")]
