@@ -46,6 +46,8 @@ REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
 """Columns used as a row's reference: the first one that exists."""
 
 ADDED_COLUMNS = ("answer", "error_code", "error_message")
+IS_ANSWER = re.compile(r"answer(_\d+)?")
+"""Names that the column of the answer may have; the last such column of an output is it."""
 
 _BOM = "\ufeff"
 
@@ -90,7 +92,8 @@ class Columns:
     def added_header(self) -> bytes:
         """The header of the output, line feed included."""
         answer, *ends = ADDED_COLUMNS
-        names = _made_unique([*self.names, answer, *self.answers, *ends])[len(self.names) :]
+        members = (f"{one}_of_answer" if IS_ANSWER.fullmatch(one) else one for one in self.answers)
+        names = _made_unique([*self.names, answer, *members, *ends])[len(self.names) :]
         return self.delimiter.join([self.header, *(quoted(name.encode(), self.delimiter) for name in names)]) + b"\n"
 
 

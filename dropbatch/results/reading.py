@@ -16,7 +16,7 @@ from dropbatch.errors import Error, NotFound
 from dropbatch.formats.base import NULL
 from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
 from dropbatch.formats.registry import DELIMITERS, FORMATS
-from dropbatch.formats.tables import ADDED_COLUMNS, REFERENCE_COLUMNS, Columns, read_fields
+from dropbatch.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -68,7 +68,6 @@ class Failure(msgspec.Struct):
     external_reference: msgspec.Raw = NULL
 
 
-_ANSWER = re.compile(rf"{ADDED_COLUMNS[0]}(_\d+)?")
 _LAST_COLUMNS = re.compile(rb"([,;\t|])error_code(?:_\d+)?\1error_message(?:_\d+)?\n")
 _failure = msgspec.json.Decoder(Failure).decode
 _decode = msgspec.json.decode
@@ -200,7 +199,7 @@ def _field(written: bytes, delimiter: bytes) -> str:
 
 def answer_column(columns: Columns) -> int:
     """The position of the answer in an output's row: the last column whose name Dropbatch made for it."""
-    return max(at for at, name in enumerate(columns.names) if _ANSWER.fullmatch(name))
+    return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
 
 
 # ── lines and rows ───────────────────────────────────────────────────────────────────────────────────────────────────

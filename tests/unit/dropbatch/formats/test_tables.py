@@ -14,6 +14,7 @@ from dropbatch.formats.csv_rows import delimiters_in, first_row, read_rows, whol
 from dropbatch.formats.registry import Form, describer_of, file_names, reader_of, target_of, writer_of
 from dropbatch.formats.tables import Columns, answer_columns
 from dropbatch.formats.template import Template
+from dropbatch.results.reading import records_of
 from tests.support.rows import BGE, convert, sent
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -161,6 +162,14 @@ def test_repeated_name_gets_number():
     columns = Columns(b'text,answer,text,"a,b"', b",")
     assert columns.names == ["text", "answer", "text_2", "a,b"]
     assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'
+
+
+def test_member_named_answer_is_not_taken_for_answer():
+    columns = Columns(b"text,answer", b",", ("answer", "mood"))
+    header = columns.added_header()
+    assert header == b"text,answer,answer_2,answer_of_answer,mood,error_code,error_message\n"
+    row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,\n'
+    assert [one.result for one in records_of([header + row], [], "csv")] == ['{"answer":"yes","mood":"good"}']
 
 
 @pytest.mark.parametrize(
