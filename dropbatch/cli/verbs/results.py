@@ -82,10 +82,15 @@ def get_files(
     if done.merged:
         _show_merged(done.merged)
     for one in done.exports:
-        shown = {"path": str(one.path), "records": one.records, "left_out": one.left_out}
-        emit(shown, str(one.path))
+        emit({**vars(one), "path": str(one.path)}, one.path)
         if one.left_out:
             click.echo(f"{one.left_out:,} failed records are left out of {one.path.name}.", err=True)
+        if one.renamed:
+            click.echo(
+                f"{one.renamed:,} ids in {one.path.name} are made of the job's id and the record's, whose reference is "
+                "missing, longer than 64 bytes, or another record's.",
+                err=True,
+            )
     return done
 
 

@@ -257,7 +257,7 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     npy = np.load(tmp_path / "output.npy")
     assert np.isnan(npy).any(axis=1).tolist() == [False, False, True]
     vectors = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
-    assert [one["id"] for one in vectors] == ["0", "1"]
+    assert [one["id"] for one in vectors] == [f"{job.id}-0", f"{job.id}-1"]
     rows = [json.loads(line) for line in (tmp_path / "output.as.jsonl").read_text().splitlines()]
     assert [one["success"] for one in rows] == pd.read_csv(tmp_path / "output.as.csv")["success"].tolist()
     errors = [json.loads(line) for line in (tmp_path / "errors.merged.jsonl").read_text().splitlines()]

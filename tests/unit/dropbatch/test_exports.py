@@ -141,7 +141,7 @@ def test_several_vectors_are_refused():
 
 
 def exported(kind, folder, output=THREE):
-    return export(kind, source(output), folder, "@cf/baai/bge-m3")
+    return export(kind, source(output), folder, {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"})
 
 
 def test_parquet_and_arrow_hold_columns(tmp_path):
@@ -168,9 +168,31 @@ def test_vectorize_leaves_failures_out(tmp_path):
     done = exported("vectorize", tmp_path)
 
     written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
-    assert (done.records, done.left_out) == (2, 1)
+    assert (done.records, done.left_out, done.renamed) == (2, 1, 1)
     assert written[0] == {"id": "a", "values": [1.0, 0.25, 2.5], "metadata": {"model": "@cf/baai/bge-m3", "record": 0}}
-    assert written[1]["id"] == "2"
+    assert written[1]["id"] == "20261121T093000Z-0a1b2c3d-2"
+
+
+def test_ids_for_vectorize_are_short_and_unique(tmp_path):
+    """A long id has Vectorize refuse the file; of two vectors with one id it keeps one."""
+    references = ["x", "x", "é" * 32, "é" * 33, None, "", 7, "7", "k" * 11_000]
+    output = lines(*(native(number, [1, 2], one) for number, one in enumerate(references)))
+
+    done = exported("vectorize", tmp_path, output)
+
+    written = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]
+    own = "20261121T093000Z-0a1b2c3d-{}".format
+    assert [one["id"] for one in written] == ["x", own(1), "é" * 32, own(3), own(4), own(5), "7", own(7), own(8)]
+    kept = [one["metadata"].get("external_reference") for one in written]
+    assert kept == [None, "x", None, "é" * 33, None, None, None, "7", None]
+    assert (done.records, done.renamed) == (9, 6)
+    assert max(len(json.dumps(one["metadata"])) for one in written) <= 10_240
+
+
+def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="1,537 numbers; Vectorize takes up to 1,536"):
+        exported("vectorize", tmp_path, lines(native(0, [0.5] * 1_537)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_text_files_have_every_record(tmp_path):
