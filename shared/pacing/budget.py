@@ -6,7 +6,7 @@ table fails, no permit is given: above Cloudflare's limit every call is refused 
 The rate budget is a token bucket stored as one time, the theoretical arrival time of the generic cell rate algorithm:
 `filled_at` is when the bucket would be full again. Taking n tokens makes it n intervals later, if that leaves it within
 the burst. Submits may use only half of the burst, so that polls always find tokens; polls leave a tenth for the first
-batches of jobs, which may use all of it.
+batches of jobs, which may use all of it. Where a tenth is less than a token, polls wait every other interval for them.
 """
 
 from __future__ import annotations
@@ -152,6 +152,10 @@ class Budget(ControlItems):
             return Free(first, submits, polls)
         probes = 1 if now >= pause.next_probe else 0
         return Free(min(first, probes), min(submits, probes), polls, paused=True, look_at=pause.look_at(now))
+
+    def polls_wait_for_first(self, now: float) -> bool:
+        """Whether polls do not use the tokens of first batches that are being sent: they have no share of their own."""
+        return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
     def model_room(self, model: str, now: float, account: str = "") -> ModelRoom:
         """How many batches of a model may be submitted now, regardless of tokens and of the stack's pause.

@@ -30,6 +30,12 @@ FOUND = {
         settings=(("MAX_REQUESTS_PER_BATCH", 3), ("BATCH_DEADLINE_HOURS", 1)),
         acts=(Drop(0.0, "3.jsonl", 17, MODELS[1], bad=1),),
     ),
+    "one call a minute: polls of accepted batches took all tokens, and a first batch waited 18 minutes": Plan(
+        20,
+        latency=600.0,
+        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("API_CALLS_PER_MINUTE", 1)),
+        acts=tuple(Drop(5.0 * place, f"{place}.jsonl", 1 + place % 5, MODELS[place % 2]) for place in range(8)),
+    ),
 }
 """Plans that broke a law once, by what was wrong then."""
 

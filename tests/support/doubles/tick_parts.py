@@ -142,12 +142,17 @@ class Allowance:
     granted: int = 99
     permit: Permit | Denied = field(default_factory=Permit)
     most_outstanding: float = 999
+    polls_wait: bool = False
     noted: tuple[int, list[str]] = (-1, [])
     looks_until: float = -1
 
     def free(self, _now: float) -> Free:
         """How many calls would get a token."""
         return self.available
+
+    def polls_wait_for_first(self, _now: float) -> bool:
+        """Whether polls do not use the tokens of first batches."""
+        return self.polls_wait
 
     def calls_in(self, _seconds: float) -> int:
         """The maximum number of calls until the next tick."""

@@ -202,6 +202,18 @@ def test_polls_are_read_up_to_their_tokens(parts, free, calls, read):
     assert parts.ledger.limits(DueKind.POLL) == [read]
 
 
+@pytest.mark.parametrize(("waits", "polled"), [(False, 3), (True, 1)])
+def test_polls_leave_tokens_to_first_batches_that_are_sent(parts, waits, polled):
+    parts.budget.available, parts.budget.polls_wait = Free(first=2, polls=3), waits
+    parts.ledger.add(replace(SMALL, due_at=None))
+    parts.submit_outcomes = [(3, 2)]  # One that was sent needs no call.
+    parts.ledger.add(*(turn(number, DueKind.POLL) for number in range(5, 9)))
+
+    parts.run(ONE_CYCLE)
+
+    assert len(parts.polled) == polled
+
+
 def test_earlier_rounds_reduce_poll_allowance(parts):
     parts.budget.calls = 5
     parts.ledger.add(replace(SMALL, due_at=None))

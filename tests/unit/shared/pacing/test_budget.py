@@ -66,6 +66,18 @@ def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls)
 
 
 @pytest.mark.parametrize(
+    ("calls_per_minute", "interval", "waits"),
+    [(1, 0, True), (1, 1, False), (1, 2, True), (19, 2, True), (20, 2, False)],
+)
+def test_polls_wait_every_other_interval_if_no_share_is_left(calls_per_minute, interval, waits):
+    budget = GivenBudget(calls_per_minute)
+    assert [
+        budget.polls_wait_for_first((interval * budget.interval + within) / 1_000)
+        for within in (1, budget.interval - 1)
+    ] == [waits, waits]
+
+
+@pytest.mark.parametrize(
     ("already", "first", "permitted"), [(49, False, True), (50, False, False), (99, True, True), (100, True, False)]
 )
 def test_submit_takes_last_token_of_share(already, first, permitted):
