@@ -1,0 +1,134 @@
+"""A user on the deployed stack: the README's day, in Python and in a shell; docs/python.md; a notebook."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyarrow import parquet
+
+import dropbatch
+from local import aws
+from local.demo import records
+from local.workers_ai.models.embed import embedder
+from tests.support import vendors
+from tests.support.aws.stack import running_stack
+from tests.support.python_page import printed_and_shown
+from tests.support.shipped import ROOT
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
+
+HOME = aws.Home(aws.ROOT / ".local/test-users-day")
+README = (ROOT / "README.md").read_text("utf-8")
+MAX_DAY_SECONDS, MAX_ID_SECONDS = 90, 2.0
+WORDS = embedder("words")
+"""Makes embeddings of texts with like words that are near each other."""
+
+
+@pytest.fixture(scope="module")
+def running():
+    with running_stack(HOME, "") as made:
+        made.local("behaviour", "PUT", {"embedder": "words"})
+        yield made
+
+
+@pytest.fixture
+def stack(running, tmp_path, monkeypatch):
+    """A stack that the library, in an empty folder, finds as it finds AWS."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", running.s3.meta.endpoint_url)
+    for name, value in aws.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return running
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """1,200 rows: three batches, of which the README's cost limit allows one. The index of a part is not its places."""
+    return pd.DataFrame(records()).rename(columns={"external_reference": "id"})[-1_200:]
+
+
+def block(language):
+    (found,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return found
+
+
+def embeddings(frame):
+    return np.array([json.loads(one) for one in WORDS.rows(list(frame["text"]), 384, 6)], np.float32)
+
+
+def assert_files_have_every_answer(folder, frame):
+    """And that the cost limit stopped some, which have their answers from the retry."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    errors = [json.loads(line)["error"]["code"] for line in (folder / "errors.jsonl").read_text("utf-8").splitlines()]
+    assert 0 < manifest["counts"]["failed"] == errors.count("cost_limit") < len(frame)
+    table = parquet.read_table(folder / "output.parquet")
+    assert table.column("external_reference").to_pylist() == list(frame["id"])
+    assert np.array_equal(np.stack(table.column("embedding").to_numpy()), embeddings(frame))
+    lines = [json.loads(line) for line in (folder / "output.vectorize.ndjson").read_text("utf-8").splitlines()]
+    assert [line["id"] for line in lines] == list(frame["id"])
+    assert np.array_equal(np.array([line["values"] for line in lines], np.float32), embeddings(frame))
+
+
+def test_day_in_python(stack, frame, tmp_path, capsys):
+    code, names = block("python"), {"dropbatch": dropbatch, "numpy": np, "frame": frame.copy()}
+    began = time.monotonic()
+    exec(compile(code, "README.md", "exec"), names)
+    seconds = time.monotonic() - began
+
+    assert len(code.splitlines()) < 10
+    assert seconds < MAX_DAY_SECONDS
+    assert capsys.readouterr().out == "iam.UpdateLoginProfile\n"
+    assert np.array_equal(np.stack(names["frame"]["embedding"]), embeddings(frame))
+    assert_files_have_every_answer(tmp_path / "out", frame)
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+def test_day_in_shell(stack, frame, tmp_path, monkeypatch):
+    (tmp_path / "dropbatch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dropbatch "$@"\n')
+    (tmp_path / "dropbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    frame.to_parquet("operations.parquet")
+    commands = block("sh").replace("\\\n", " ").splitlines()
+    began = time.monotonic()
+    ended = [subprocess.run(["/bin/bash", "-c", one], capture_output=True, text=True, check=False) for one in commands]
+    seconds = time.monotonic() - began
+
+    assert len(commands) <= 6
+    assert seconds < MAX_DAY_SECONDS
+    assert [one.returncode for one in ended] == [0] * len(commands), [one.stderr for one in ended]
+    assert ended[-1].stdout == "iam.UpdateLoginProfile\n"
+    assert_files_have_every_answer(tmp_path / "out", frame)
+
+
+def test_page_prints_what_it_shows(stack, capsys):
+    printed, shown = printed_and_shown(capsys)
+    assert printed == shown
+
+
+def test_notebook_shows_one_line_that_changes(running, monkeypatch):
+    """Each cell's outputs as it is saved; an interrupted wait leaves the job, which is then waited for again."""
+    monkeypatch.setenv("DROPBATCH_LOCAL", str(HOME.stack_file))
+    cells = vendors.run("vendors", "notebook_runs.py")
+
+    waited, frame, interrupted, again = (cells[name] for name in ("wait", "frame", "interrupt", "again"))
+    for over in (waited, again):
+        line, returned = over
+        assert line.endswith(" s")
+        assert "  completed    [################] 100%  5 of 5 records  " in line
+        assert "\n" not in line
+        assert returned == "'completed'"
+    (table,) = frame
+    assert "success" in table
+    assert table.count("True") == 5
+    shown, error = interrupted
+    assert "of 5 records" in shown
+    assert error == "KeyboardInterrupt"
+    assert not [text for name in cells if name != "frame" for text in cells[name] if "\r" in text or "\x1b" in text]
