@@ -79,7 +79,7 @@ def check_beginning(
         return
     except UploadRefused as fault:
         if fault.code in _USAGE:
-            raise UsageError(fault.message) from fault
+            raise UsageError(fault.message) from None
         raise
 
 

@@ -52,7 +52,7 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         return _file(Path(source))
     if hasattr(source, "__arrow_c_stream__"):
-        return Source(_unnamed(".csv"), _csv_stream(_arrow().RecordBatchReader.from_stream(source)), None, _TABLE)
+        return Source(_unnamed(".csv"), _csv_stream(_batches_of(source)), None, _TABLE)
     if isinstance(source, io.TextIOBase):
         raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     if hasattr(source, "read"):
@@ -62,11 +62,15 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
             return Source(_unnamed("", "stdin-"), source)  # type: ignore[arg-type]
         return Source(given if given.strip("<>") == given and given else _unnamed(".jsonl"), source)  # type: ignore[arg-type]
     if isinstance(source, dict | bytes) or not hasattr(source, "__iter__"):
-        raise UsageError(
-            f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a "
-            "frame of pandas, polars or pyarrow."
-        )
+        raise _no_source(source)
     return Source(_unnamed(".jsonl"), stream_of(_lines(source)))
+
+
+def _no_source(source: object) -> UsageError:
+    return UsageError(
+        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a frame of "
+        "pandas, polars or pyarrow."
+    )
 
 
 _TABLE = {"format": "csv"}
@@ -93,7 +97,7 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UsageError(f"Record {number:,} is a {type(record).__name__}; each must be a dict.")
+            raise UsageError(f"Record {number:,} is a {type(record).__name__}. Each must be a dict, such as {{'text': …}}.")
         try:
             yield encode(record) + b"\n"
         except (TypeError, ValueError, OverflowError) as error:
@@ -109,6 +113,15 @@ def _arrow() -> Any:  # noqa: ANN401 - pyarrow has no types
     except ImportError:
         raise UsageError("Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'.") from None
     return pa
+
+
+def _batches_of(frame: Any) -> Any:  # noqa: ANN401
+    """The record batches of a frame. Of a series, which is no frame, there are none."""
+    pa = _arrow()
+    try:
+        return pa.RecordBatchReader.from_stream(frame)
+    except pa.ArrowInvalid:
+        raise _no_source(frame) from None
 
 
 def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
@@ -128,7 +141,10 @@ def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
 
 
 def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
-    """Record batches as a CSV upload: Arrow's own CSV writer, a header, and null as the empty cell."""
+    """Record batches as a CSV upload: Arrow's own CSV writer, a header, and null as the empty cell.
+
+    A null of an only column would be a blank line, which is no row; it is written as "".
+    """
     pa = _arrow()
     from pyarrow import csv
 
@@ -140,12 +156,17 @@ def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
 
     def chunks() -> Iterator[bytes]:
         written = io.BytesIO()
-        schema = pa.schema([(name, _plain(batches.schema.field(name).type)) for name in kept])
+        only = len(kept) == 1
+        kinds = [pa.string() if only else _plain(batches.schema.field(name).type) for name in kept]
+        schema = pa.schema(list(zip(kept, kinds, strict=True)))
         try:
             writer = csv.CSVWriter(written, schema)
             for batch in batches:
                 for rows in _slices(batch):
-                    writer.write_batch(rows.select(kept).cast(schema))
+                    cells = rows.select(kept).cast(schema)
+                    if only:
+                        cells = pa.record_batch([cells.column(0).fill_null("")], schema)
+                    writer.write_batch(cells)
                     yield written.getvalue()
                     written.seek(0)
                     written.truncate()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from dropbatch.check import check_source
 from dropbatch.errors import UsageError
 from dropbatch.retries import retry_path
 from dropbatch.sources import CHUNK_BYTES, open_source
@@ -60,6 +61,15 @@ def test_frame_arrives_as_it_was_given():
     assert read == table
 
 
+@pytest.mark.parametrize("cells", [["a", None, "", "b"], [None, 1, 2.5, None], [None, None]])
+def test_every_row_of_only_column_is_a_record(cells):
+    frame = pd.DataFrame({"text": cells})
+
+    report = check_source(frame, None, {"model": "@cf/baai/bge-small-en-v1.5"})
+
+    assert report["records"] == len(frame)
+
+
 def test_index_is_sent_if_it_has_a_name():
     frame = pd.DataFrame({"title": ["a", "b"]}, index=[7, 9])
 
@@ -73,6 +83,8 @@ def test_index_is_sent_if_it_has_a_name():
         (pa.table({"a": [[1]]}), "Column 'a' is nested"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
         (io.StringIO("{}"), "must be open for bytes"),
+        (pd.Series(["a"]), "A Series cannot be submitted. Give a path"),
+        (pa.chunked_array([["a"]]), "A ChunkedArray cannot be submitted"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(frame, says):
