@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from dropbatch import aws
 from dropbatch.errors import NotPermitted, UsageError
 from dropbatch.job import Job
-from dropbatch.jobs import find_job, history
+from dropbatch.jobs import find_job, history, time_of
 from dropbatch.rules import names as keys
 from dropbatch.rules.options import metadata_of, options_keys
 from dropbatch.sources import CHUNK_BYTES, open_source, stream_of
@@ -19,7 +19,7 @@ from dropbatch.uploads import upload, upload_key
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
+    from datetime import date
 
 
 class Client:
@@ -138,10 +138,16 @@ class Client:
         """
         return find_job(self.stack, name)
 
-    def jobs(self, since: datetime) -> Iterator[Job]:
-        """Jobs created since a time, oldest first."""
-        for job, _ in history(self.stack, since):
-            yield job
+    def jobs(self, since: str | date = "7d") -> Iterator[Job]:
+        """Jobs created since a time, oldest first.
+
+        Args:
+            since: a date or datetime, or text such as `30m`, `12h`, `7d`, `2w` or `2026-11-21`.
+
+        Raises:
+            UsageError: it is no time.
+        """
+        return (job for job, _ in history(self.stack, time_of(since)))
 
     def pause(self) -> None:
         """Submit nothing more, for all jobs; accepted batches are collected. Only operators may do this."""

@@ -42,8 +42,9 @@ class Job(JobHandle):
         wait_until_created(self)
         manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
         if check and manifest["state"] != keys.JobState.COMPLETED:
-            error = manifest["error"] or {}
-            raise JobFailed(f"Job {self.id} is {manifest['state']}: {error.get('code')}: {error.get('message')}")
+            error = manifest["error"]
+            why = f": {error['code']}: {error['message']}" if error else "."
+            raise JobFailed(f"Job {self.id} is {manifest['state']}{why}")
         state: str = manifest["state"]
         return state
 

@@ -6,11 +6,11 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
-from dropbatch.errors import NotFound
+from dropbatch.errors import NotFound, UsageError
 from dropbatch.job import Job
 from dropbatch.rules import names as keys
 from dropbatch.uploads import uploaded_as
@@ -18,6 +18,7 @@ from dropbatch.waiting import MIN_READ_SECONDS, wait_until_created
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import date
 
     from dropbatch.stack import Stack
 
@@ -111,6 +112,24 @@ def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]
         for page in pages:
             records = [entry["Key"] for entry in page.get("Contents", [])]
             yield from threads.map(lambda key: _entry(stack, key), records)
+
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def time_of(since: str | date) -> datetime:
+    """A time in the past, in UTC: `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    text = str(since)
+    try:
+        if text[-1:] in _UNITS and text[:-1].isdigit():
+            return datetime.now(UTC) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is no time. Write 30m, 12h, 7d, 2w, or a date such as 2026-11-21.") from None
 
 
 def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:

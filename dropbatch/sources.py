@@ -68,8 +68,8 @@ def open_source(source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str
 
 def _no_source(source: object) -> UsageError:
     return UsageError(
-        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a frame of "
-        "pandas, polars or pyarrow."
+        f"A {type(source).__name__} cannot be submitted. Give a path, a binary file, an iterable of dicts, or a "
+        "frame of pandas, polars or pyarrow."
     )
 
 
@@ -97,7 +97,9 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UsageError(f"Record {number:,} is a {type(record).__name__}. Each must be a dict, such as {{'text': …}}.")
+            raise UsageError(
+                f"Record {number:,} is a {type(record).__name__}. Each must be a dict, such as {{'text': …}}."
+            )
         try:
             yield encode(record) + b"\n"
         except (TypeError, ValueError, OverflowError) as error:

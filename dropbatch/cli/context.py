@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,13 +14,13 @@ from dropbatch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from dropbatch.client import Client
     from dropbatch.job import Job
     from dropbatch.stack import Stack
 
 Command = TypeVar("Command", bound=click.Command)
-UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass
@@ -66,13 +65,13 @@ class Context:
 
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
-    """Parse a time in the past: `30m`, `12h`, `7d`, `2w`, or a date; in UTC."""
+    """Parse a time in the past."""
+    from dropbatch.jobs import time_of
+
     try:
-        if value[-1:] in UNITS and value[:-1].isdigit():
-            return datetime.now(UTC) - timedelta(**{UNITS[value[-1]]: int(value[:-1])})
-        return datetime.fromisoformat(value).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{value!r}: write 30m, 12h, 7d, 2w, or a date such as 2026-11-21.") from None
+        return time_of(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def stack_options(command: Command) -> Command:

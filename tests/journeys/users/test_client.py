@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
 
 import numpy as np
 import pandas as pd
@@ -195,6 +196,25 @@ def test_failed_job_raises_if_asked(command, client):
     assert job.wait() == "failed"
     with pytest.raises(dropbatch.JobFailed, match="no_model"):
         job.wait(check=True)
+
+
+def test_cancelled_job_raises_if_asked(command, client):
+    job = client.submit([GOOD], model=M2M)
+    job.cancel()
+
+    with pytest.raises(dropbatch.JobFailed, match=rf"Job {job.id} is cancelled\.$"):
+        job.wait(check=True)
+
+
+@pytest.mark.parametrize("since", ["7d", "2026-11-21", date(2026, 11, 21), datetime(2026, 11, 21, tzinfo=UTC)])
+def test_jobs_are_listed_since_any_time(command, client, since):
+    job = client.submit([GOOD], model=M2M)
+    job.wait()
+
+    assert list(client.jobs(since)) == [job]
+    assert list(client.jobs(datetime(2027, 1, 1, tzinfo=UTC))) == []
+    with pytest.raises(dropbatch.UsageError, match="'yesterday' is no time"):
+        client.jobs("yesterday")
 
 
 def test_retry_takes_other_options(command, client):
