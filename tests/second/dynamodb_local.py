@@ -74,7 +74,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         process = subprocess.Popen(["java", library, *jar, "-port", str(port)], stdout=log, stderr=log, cwd=HOME)
     url = f"http://127.0.0.1:{port}"
     until = time.monotonic() + START_SECONDS
-    client = _client(url)
+    client = client_of(url)
     while process.poll() is None and time.monotonic() < until:
         try:
             client.list_tables()
@@ -86,7 +86,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     raise RuntimeError(f"DynamoDB Local did not start; see {HOME / 'log'}.")
 
 
-def _client(url: str) -> Any:
+def client_of(url: str) -> Any:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     return boto3.client("dynamodb", endpoint_url=url, region_name=resources.REGION, **keys)
 
@@ -107,6 +107,6 @@ def dynamodb_local() -> Iterator[None]:
         patch.setitem(default_user_config["core"]["passthrough"], "urls", [f"{url}.*"])
         patch.setattr(BaseClient, "_make_api_call", call)
         yield
-    assert _client(url).list_tables()["TableNames"], "no test called DynamoDB Local"
+    assert client_of(url).list_tables()["TableNames"], "no test called DynamoDB Local"
     process.terminate()
     process.wait()

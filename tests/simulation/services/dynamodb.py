@@ -1,7 +1,10 @@
 """DynamoDB in memory: one table with its index `due`, behind the calls of boto3's client that Dropbatch makes.
 
 The index is eventually consistent; pages end early; writes may be applied and yet answered late. What Dropbatch does
-not use is not here and raises. `tests/simulation/services/test_services.py` compares it with moto.
+not use is not here and raises. `test_services.py` compares it with moto, `tests/second` with DynamoDB Local.
+
+In one thing it is simpler: a page of the table counts 300 bytes an item, and one of the index 60 and its key, which is
+about what these have.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ Wire = dict[str, Any]
 Key = tuple[str, str]
 
 MAX_ITEM_BYTES = 400 << 10
+LARGE_VALUE_BYTES = 8 << 10
+"""No update makes an item larger than it may be unless one of its values is at least this large."""
 MAX_KEYS = 100
 """Keys of one batch read."""
 _NO_ITEMS = SortedDict()
@@ -154,10 +159,16 @@ class DynamoDB:
         }:
             raise NotSimulatedError(f"batch_get_item {sorted(asked)} of {len(keys)} keys")
 
+        wanted, names = asked.get("ProjectionExpression", ""), asked.get("ExpressionAttributeNames", {})
+
         def read() -> Wire:
             self._check(table)
+            if len({key_of(key) for key in keys}) < len(keys):
+                raise refused("ValidationException", "BatchGetItem")
             left = [key for key in keys if self.calls.happens("unprocessed")]
             found = [item for key in keys if key not in left and (item := self._read(key_of(key))) is not None]
+            if wanted:
+                found = [expressions.projected(item, wanted, names) for item in found]
             rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
             return {"Responses": {table: found}, **rest}
 
@@ -173,10 +184,12 @@ class DynamoDB:
         ExpressionAttributeValues: Wire | None = None,
     ) -> Wire:
         """Write a whole item."""
-        item = dict(Item)
+        item = {name: expressions.normal(wire) for name, wire in Item.items()}
 
         def write(retries: int) -> Wire:
             self._check(TableName)
+            if size_of(item) > MAX_ITEM_BYTES:
+                raise refused("ValidationException", "PutItem")
             self._test(
                 f"PutItem {key_of(item)[1]}",
                 key_of(item),
@@ -209,8 +222,13 @@ class DynamoDB:
             self._check(TableName)
             key = key_of(Key)
             names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
+            largest = max(map(_size, values.values()), default=0)
+            if largest > MAX_ITEM_BYTES:
+                raise refused("ValidationException", "UpdateItem")
             self._test(f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries)
             new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
+            if largest > LARGE_VALUE_BYTES and size_of(new) > MAX_ITEM_BYTES:
+                raise refused("ValidationException", "UpdateItem")
             self.named = names.values()
             self._store(key, new)
             changed = new if ReturnValues == "ALL_NEW" else expressions.changed(new, UpdateExpression, names)
@@ -258,23 +276,25 @@ class DynamoDB:
         """One page of items, from the table or from the index."""
         if Limit is not None and Limit < 1:
             raise refused("ValidationException", "Query")
+        names = ExpressionAttributeNames or {}
 
         def read() -> Wire:
             self._check(TableName)
             if IndexName:
                 if ConsistentRead or not ScanIndexForward:
                     raise NotSimulatedError("a consistent or backward read of the index")
-                return self._query_index(
-                    KeyConditionExpression, ExpressionAttributeValues, Limit, ExclusiveStartKey, counting=bool(Select)
-                )
+                answer = self._query_index(KeyConditionExpression, ExpressionAttributeValues, Limit, ExclusiveStartKey)
+                if Select:
+                    del answer["Items"]
+                elif ProjectionExpression:
+                    answer["Items"] = [
+                        expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]
+                    ]
+                return answer
             if not ConsistentRead or Select or ProjectionExpression:
                 raise NotSimulatedError("an inconsistent or projected query of the table")
-            return self._query_table(
-                (KeyConditionExpression, ExpressionAttributeNames or {}, ExpressionAttributeValues),
-                Limit,
-                ExclusiveStartKey,
-                forward=ScanIndexForward,
-            )
+            asked = KeyConditionExpression, names, ExpressionAttributeValues
+            return self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
 
         return self.calls.read("dynamodb.query", read)
 
@@ -288,26 +308,22 @@ class DynamoDB:
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _query_index(
-        self, text: str, values: Wire, limit: int | None, position: Wire | None, *, counting: bool
-    ) -> Wire:
+    def _query_index(self, text: str, values: Wire, limit: int | None, position: Wire | None) -> Wire:
         if text != "#work = :work":
             raise NotSimulatedError(text)
         work = values[":work"]["S"]
         after = (float(position["due_at"]["N"]), *key_of(position)) if position else None
         page: list[Wire] = []
         size = 0
+        rest: Wire = {}
         for due_at, pk, sk in self.index.query(work, self.calls.now(), after):
-            if len(page) == limit or size >= self.calls.awkward.page_bytes:
-                last = page[-1]
-                rest = {"LastEvaluatedKey": last}
-                break
-            wire = {"pk": {"S": pk}, "sk": {"S": sk}, "work": {"S": work}, "due_at": {"N": repr(due_at)}}
-            page.append(wire)
+            at = str(int(due_at)) if due_at.is_integer() else repr(due_at)
+            page.append({"pk": {"S": pk}, "sk": {"S": sk}, "work": {"S": work}, "due_at": {"N": at}})
             size += 60 + len(pk) + len(sk)
-        else:
-            rest = {}
-        return {"Count": len(page), **rest} if counting else {"Items": page, "Count": len(page), **rest}
+            if len(page) == limit or size >= self.calls.awkward.page_bytes:
+                rest = {"LastEvaluatedKey": page[-1]}  # Perhaps nothing is behind it.
+                break
+        return {"Items": page, "Count": len(page), **rest}
 
     def _query_table(
         self,
@@ -331,12 +347,13 @@ class DynamoDB:
             item = partition[sk]
             if (position and sk == position["sk"]["S"]) or not holds(item, names, values):
                 continue
-            if len(page) == limit or (page and size >= self.calls.awkward.page_bytes):
-                return {"Items": page, "LastEvaluatedKey": {name: page[-1][name] for name in ("pk", "sk")}}
             page.append(item)
             size += 300
             self._read((item["pk"]["S"], sk))
-        return {"Items": page}
+            if len(page) == limit or size >= self.calls.awkward.page_bytes:
+                last_key = {name: item[name] for name in ("pk", "sk")}
+                return {"Items": page, "Count": len(page), "LastEvaluatedKey": last_key}
+        return {"Items": page, "Count": len(page)}
 
     def _read(self, key: Key) -> Wire | None:
         item = self.items.get(key)

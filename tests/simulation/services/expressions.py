@@ -246,6 +246,46 @@ def _update(text: str) -> list[tuple[Callable[[Names], tuple[str, ...]], Operand
     return _Parser(text).update()
 
 
+def normal(wire: Any) -> Any:
+    """A value as DynamoDB stores it: numbers without what does not count."""
+    ((kind, value),) = wire.items()
+    match kind:
+        case "N":
+            if value.isdecimal():
+                return wire
+            text = f"{Decimal(value):f}"
+            return {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
+        case "L":
+            return {"L": [normal(member) for member in value]}
+        case "M":
+            return {"M": {name: normal(member) for name, member in value.items()}}
+        case _:
+            return wire
+
+
+def projected(item: Item, text: str, names: Names) -> dict[str, Any]:
+    """The attributes of an item, and members of them, that a projection names."""
+    found: dict[str, Any] = {}
+    for path in _projection(text):
+        first, *inner = path(names)
+        value = _at(item, (first, *inner))
+        if value is not None:
+            for part in reversed(inner):
+                value = {"M": {part: value}}
+            found[first] = value
+    return found
+
+
+@cache
+def _projection(text: str) -> list[Callable[[Names], tuple[str, ...]]]:
+    parser = _Parser(text)
+    paths = [parser.path()]
+    while parser.peek():
+        parser.take(",")
+        paths.append(parser.path())
+    return paths
+
+
 def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
     """The attributes of an item that an update expression names, as far as they are there afterwards."""
     places = [path(names) for path, _ in _update(text)]
@@ -262,5 +302,5 @@ def updated(item: Item, text: str, names: Names, values: Values) -> dict[str, An
         if operand is None:
             new.pop(place[0], None)
         else:
-            new[place[0]] = operand(item, names, values)
+            new[place[0]] = normal(operand(item, names, values))
     return new

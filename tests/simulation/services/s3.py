@@ -48,6 +48,11 @@ class Version:
         }
 
 
+def _md5_of(version: Version) -> str:
+    """The MD5 of a version's bytes, which is its ETag unless it was joined of parts."""
+    return version.etag if "-" not in version.etag else md5(version.body, usedforsecurity=False).hexdigest()
+
+
 @dataclass(slots=True)
 class _Upload:
     key: str
@@ -199,7 +204,7 @@ class S3:
             if not 0 < PartNumber <= MAX_PARTS:
                 raise refused("InvalidArgument", "UploadPartCopy")
             self._upload(Key, UploadId).parts[PartNumber] = source
-            return {"CopyPartResult": {"ETag": f'"{source.etag}"'}}
+            return {"CopyPartResult": {"ETag": f'"{_md5_of(source)}"'}}
 
         return self.calls.write("s3.upload_part_copy", write)
 
@@ -260,7 +265,7 @@ class S3:
             self._check(Bucket, Key)
             found = sorted(self._upload(Key, UploadId).parts.items())
             page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
-            parts = [{"PartNumber": n, "Size": len(one.body), "ETag": f'"{one.etag}"'} for n, one in page]
+            parts = [{"PartNumber": n, "Size": len(one.body), "ETag": f'"{_md5_of(one)}"'} for n, one in page]
             if page and page[-1] != found[-1]:
                 return {"Parts": parts, "IsTruncated": True, "NextPartNumberMarker": page[-1][0]}
             return {"Parts": parts, "IsTruncated": False}
@@ -283,13 +288,19 @@ class S3:
             if retries and UploadId not in self._uploads:
                 return {}  # S3 answers a repeated completion as it answered the first.
             upload = self._upload(Key, UploadId)
-            numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
-            bodies = [upload.parts[number].body for number in numbers]
-            if numbers != sorted(numbers) or any(len(body) < MIN_PART_BYTES for body in bodies[:-1]):
-                raise refused("EntityTooSmall", "CompleteMultipartUpload")
             self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
+            numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
+            copied = {number: f'"{_md5_of(part)}"' for number, part in upload.parts.items()}
+            if any(copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]):
+                raise refused("InvalidPart", "CompleteMultipartUpload")
+            if numbers != sorted(numbers):
+                raise refused("InvalidPartOrder", "CompleteMultipartUpload")
+            bodies = [upload.parts[number].body for number in numbers]
+            if any(len(body) < MIN_PART_BYTES for body in bodies[:-1]):
+                raise refused("EntityTooSmall", "CompleteMultipartUpload")
             content = b"".join(bodies)
-            etag = f"{md5(content, usedforsecurity=False).hexdigest()}-{len(bodies)}"
+            digests = b"".join(bytes.fromhex(_md5_of(upload.parts[number])) for number in numbers)
+            etag = f"{md5(digests, usedforsecurity=False).hexdigest()}-{len(bodies)}"
             stored = self._store(Key, content, etag, upload.metadata)
             del self._uploads[UploadId]
             return stored

@@ -83,6 +83,12 @@ class Queue:
                 self._ready.append(message_id)
         return len(self._ready)
 
+    def delete(self, message_id: str, now: float) -> None:
+        """Delete a message, also one that can be received again."""
+        message = self.messages.pop(message_id, None)
+        if message is not None and message.visible_at <= now and message_id in self._ready:
+            self._ready.remove(message_id)
+
     def receive(self, now: float, random: Random) -> Message | None:
         """Any visible message, hidden from now on; None if there is none."""
         while self.visible(now):
@@ -116,7 +122,9 @@ class SQS:
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send up to ten messages."""
-        if not 0 < len(Entries) <= MAX_ENTRIES or any(one["DelaySeconds"] > MAX_DELAY_SECONDS for one in Entries):
+        if any(one["DelaySeconds"] > MAX_DELAY_SECONDS for one in Entries):
+            raise NotSimulatedError("an entry that is refused alone, for its delay")
+        if not 0 < len(Entries) <= MAX_ENTRIES:
             raise refused("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "SendMessageBatch")
 
         def write(_retries: int) -> dict[str, Any]:
@@ -144,6 +152,8 @@ class SQS:
             message = queue.messages.get(message_id)
             if message is None or message.received != int(received):
                 raise refused("InvalidParameterValue", "ChangeMessageVisibility")
+            if message.visible_at <= self.calls.now():
+                raise refused("AWS.SimpleQueueService.MessageNotInflight", "ChangeMessageVisibility")
             queue.show(message, self.calls.now() + VisibilityTimeout)
             self.sent(queue, message.visible_at)
             return {}

@@ -1,7 +1,9 @@
 """The simulated services answer as moto does: the same random calls, compared one by one."""
 
 import random
+import re
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import boto3
@@ -9,18 +11,17 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from local.template import properties
 from tests.simulation.kernel import Kernel
 from tests.simulation.services.awkward import Awkward
 from tests.simulation.services.calls import Calls
 from tests.simulation.services.dynamodb import DynamoDB
+from tests.simulation.services.events import Events
 from tests.simulation.services.expressions import NotSimulatedError, condition
+from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.simulation.services.s3 import S3
 from tests.support.aws.resources import BUCKET, REGION, TABLE
 
-CALLS = 1_000
-TRANSFER = {"ResponseMetadata", "Count", "ScannedCount", "ConsumedCapacity", "ConsumedCapacityUnits"}
-STATES = ("ready", "queued", "done")
+JOINS = 60
 
 
 @pytest.fixture
@@ -28,9 +29,10 @@ def moto(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     with mock_aws():
-        yield SimpleNamespace(
-            dynamodb=boto3.client("dynamodb", region_name=REGION), s3=boto3.client("s3", region_name=REGION)
-        )
+        found = {name: boto3.client(name, region_name=REGION) for name in ("dynamodb", "s3", "events")}
+        found["s3"].create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+        found["s3"].put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        yield SimpleNamespace(**found)
 
 
 @pytest.fixture
@@ -39,170 +41,28 @@ def calls():
 
 
 def outcome(call):
-    """What a call returns, without what describes only the transfer; or the code of its error."""
+    """What a call returns, or the code of its error."""
     try:
-        answer = call()
+        return call()
     except ClientError as error:
         return error.response["Error"]["Code"]
-    return {name: value for name, value in answer.items() if name not in TRANSFER}
-
-
-class RandomCalls:
-    """Calls of the table as Dropbatch makes them, on few keys so that they meet."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-
-    def key(self):
-        number = self.random.randrange(3)
-        sort = self.random.choice(["META", "BATCH#00000000", "BATCH#00000001", "BATCH#00000001.3", "BATCH#00000002"])
-        return {"pk": {"S": f"JOB#{number}"}, "sk": {"S": sort}}
-
-    def item(self):
-        item = {
-            **self.key(),
-            "state": {"S": self.random.choice(STATES)},
-            "attempt": {"N": str(self.random.randrange(3))},
-        }
-        if self.random.random() < 0.7:
-            item |= {"work": {"S": self.random.choice(["v1#poll", "v1#job"])}, "due_at": {"N": self.moment()}}
-        if self.random.random() < 0.5:
-            item["submissions"] = {"L": [{"M": {"request_id": {"S": "r"}, "at": {"N": self.moment()}}}]}
-        return item
-
-    def moment(self):
-        return repr(self.random.choice([1, 1.0, 2.5, 10, 1795253407.25]))
-
-    def condition(self):
-        """Arguments of a condition, or none."""
-        return self.random.choice(
-            [
-                {},
-                {"ConditionExpression": "attribute_not_exists(pk)"},
-                {
-                    "ConditionExpression": "attribute_exists(#pk) AND #state = :if_state AND #attempt = :if_attempt",
-                    "ExpressionAttributeNames": {"#pk": "pk", "#state": "state", "#attempt": "attempt"},
-                    "ExpressionAttributeValues": {
-                        ":if_state": {"S": self.random.choice(STATES)},
-                        ":if_attempt": {"N": self.random.choice(["0", "1", "1.0"])},
-                    },
-                },
-                {
-                    "ConditionExpression": "attribute_exists(#pk) AND "
-                    "(attribute_not_exists(#due_at) OR #due_at <= :most)",
-                    "ExpressionAttributeNames": {"#pk": "pk", "#due_at": "due_at"},
-                    "ExpressionAttributeValues": {":most": {"N": self.moment()}},
-                },
-                {
-                    "ConditionExpression": "#submissions = :seen",
-                    "ExpressionAttributeNames": {"#submissions": "submissions"},
-                    "ExpressionAttributeValues": {
-                        ":seen": {"L": [{"M": {"request_id": {"S": "r"}, "at": {"N": self.moment()}}}]}
-                    },
-                },
-            ]
-        )
-
-    def one(self):
-        """An operation and its arguments."""
-        operation = self.random.choice(
-            ["put_item", "update_item", "update_item", "delete_item", "get_item", "batch_get_item", "query", "index"]
-        )
-        match operation:
-            case "put_item":
-                return operation, {"Item": self.item(), **self.condition()}
-            case "update_item":
-                return operation, self.update()
-            case "delete_item":
-                return operation, {"Key": self.key(), **self.condition()}
-            case "get_item":
-                return operation, {"Key": self.key(), "ConsistentRead": True}
-            case "batch_get_item":
-                keys = {(key["pk"]["S"], key["sk"]["S"]): key for key in (self.key() for _ in range(3))}
-                return operation, {"RequestItems": {TABLE: {"Keys": list(keys.values()), "ConsistentRead": True}}}
-            case "query":
-                return operation, self.query()
-        return "query", {
-            "IndexName": "due",
-            "KeyConditionExpression": "#work = :work",
-            "ExpressionAttributeNames": {"#work": "work"},
-            "ExpressionAttributeValues": {":work": {"S": self.random.choice(["v1#poll", "v1#job"])}},
-        }
-
-    def update(self):
-        given = self.condition()
-        names = {**given.get("ExpressionAttributeNames", {}), "#held": "held", "#state": "state"}
-        values = {**given.get("ExpressionAttributeValues", {}), ":to_state": {"S": self.random.choice(STATES)}}
-        return {
-            "Key": self.key(),
-            **given,
-            "UpdateExpression": "REMOVE #held SET #state = :to_state",
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": values,
-            "ReturnValues": "ALL_NEW",
-        }
-
-    def query(self):
-        backward = self.random.random() < 0.3
-        start = {"KeyConditionExpression": "pk = :pk AND sk BETWEEN :start AND :stop"}
-        values = {":start": {"S": "BATCH#00000000\x00"}, ":stop": {"S": "BATCH#~"}}
-        if backward:
-            start = {"KeyConditionExpression": "pk = :pk AND begins_with(sk, :prefix)", "ScanIndexForward": False}
-            values = {":prefix": {"S": "BATCH#"}}
-        limit = {"Limit": self.random.randrange(1, 4)} if self.random.random() < 0.5 else {}
-        pk = {":pk": {"S": f"JOB#{self.random.randrange(3)}"}}
-        return {**start, **limit, "ExpressionAttributeValues": {**pk, **values}, "ConsistentRead": True}
-
-
-def sorted_batch(found):
-    """Items of a batch read have no order; pages may end with or without a position behind their last item."""
-    if isinstance(found, dict) and "Responses" in found:
-        return sorted(map(repr, found["Responses"].get(TABLE, [])))
-    return found
 
 
 def test_table_answers_as_moto_does(moto, calls):
-    """1,000 calls, each with the same answer or the same error, and at the end the same items."""
-    description = properties("Table")
-    moto.dynamodb.create_table(
-        TableName=TABLE,
-        **{
-            name: description[name]
-            for name in ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
-        },
-    )
-    ours = DynamoDB(calls, TABLE)
-    chosen = RandomCalls(1)
-    outcomes = Counter()
-    for _ in range(CALLS):
-        operation, arguments = chosen.one()
-        if operation != "batch_get_item":
-            arguments["TableName"] = TABLE
-        theirs = outcome(lambda: getattr(moto.dynamodb, operation)(**arguments))  # noqa: B023 - called at once
-        mine = outcome(lambda: getattr(ours, operation)(**arguments))  # noqa: B023 - called at once
-        if "IndexName" in arguments and isinstance(mine, dict):
-            mine = sorted((one["pk"]["S"], one["sk"]["S"]) for one in mine["Items"])
-            theirs = sorted((one["pk"]["S"], one["sk"]["S"]) for one in theirs["Items"])
-        if isinstance(theirs, dict) and isinstance(mine, dict) and "LastEvaluatedKey" in theirs:
-            rest = ours.query(**{**arguments, "ExclusiveStartKey": theirs["LastEvaluatedKey"]})
-            assert "LastEvaluatedKey" in mine or not rest["Items"]
-            theirs.pop("LastEvaluatedKey")
-            mine.pop("LastEvaluatedKey", None)
-        assert sorted_batch(mine) == sorted_batch(theirs), (operation, arguments)
-        outcomes[operation, mine if isinstance(mine, str) else "answered"] += 1
-    assert len(outcomes) >= 9, "every operation, and the conditional ones with both outcomes"
-    assert min(outcomes.values()) > 15
+    """Each call has the same answer or the same error."""
+    make_table(moto.dynamodb)
+
+    outcomes = compare(DynamoDB(calls, TABLE), moto.dynamodb, CALLS["moto"], exact=False)
+
+    assert len(outcomes) == 10, "every operation, and the conditional ones with both outcomes"
 
 
 def test_bucket_answers_as_moto_does(moto, calls):
-    """1,000 puts, reads, conditional writes and deletions of few keys."""
-    moto.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    moto.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    """Puts, reads and conditional writes of few keys."""
     ours = S3(calls, BUCKET)
     chosen = random.Random(2)
     outcomes = Counter()
-    versions = [("", "")]
-    for number in range(CALLS):
+    for number in range(CALLS["moto"]):
         key = f"results/{chosen.randrange(40)}"
         etag = ours.objects[key].etag if key in ours.objects else "0"
         operation, arguments = chosen.choice(
@@ -222,13 +82,10 @@ def test_bucket_answers_as_moto_does(moto, calls):
         )
         assert mine == theirs, (operation, key, arguments)
         outcomes[operation, mine if isinstance(mine, str) else "answered"] += 1
-    assert versions
     assert min(outcomes.values()) > 3
 
 
 def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
-    moto.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    moto.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
     ours = S3(calls, BUCKET)
     left = []
     for one in (moto.s3, ours):
@@ -244,12 +101,75 @@ def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
     assert left[0] == left[1]
 
 
+def test_objects_are_joined_as_moto_does(moto, calls):
+    """Too small parts, missing ones, uploads that are over, and a key that exists already."""
+    both = moto.s3, S3(calls, BUCKET)
+    sizes = {f"part-{place}": size for place, size in enumerate((5 << 20, (5 << 20) + 7, 100, 3))}
+    for one in both:
+        for key, size in sizes.items():
+            one.put_object(Bucket=BUCKET, Key=key, Body=key[-1:].encode() * size)
+    chosen, outcomes = random.Random(4), Counter()
+    for number in range(JOINS):
+        key = f"results/{chosen.randrange(20)}"
+        sources = chosen.choice((["part-0", "part-1", "none"], list(sizes)))  # Not two mistakes in one.
+        copied = [(place, chosen.choice(sources)) for place in sorted(chosen.sample(range(1, 9), 3))]
+        how = {"IfNoneMatch": "*"} if chosen.random() < 0.5 else {}
+        aborts = chosen.random() < 0.2
+        told = []
+        for one in both:
+            upload = {"UploadId": one.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]}
+            upload |= {"Bucket": BUCKET, "Key": key}
+            etags = {}
+            for place, source in copied:
+                whole = {"Bucket": BUCKET, "Key": source}
+                found = outcome(lambda: one.upload_part_copy(**upload, PartNumber=place, CopySource=whole))  # noqa: B023
+                etags[place] = (
+                    found["CopyPartResult"]["ETag"] if isinstance(found, dict) else "NoSuchKey"
+                )  # moto: "404"
+            listed = one.list_parts(**upload).get("Parts", [])
+            parts = {"Parts": [{"PartNumber": place, "ETag": etags[place]} for place, _ in copied]}
+            if aborts:  # Completing it fails in moto.
+                one.abort_multipart_upload(**upload)
+                ended = outcome(lambda: one.list_parts(**upload))  # noqa: B023
+            else:
+                ended = outcome(lambda: one.complete_multipart_upload(**upload, MultipartUpload=parts, **how))  # noqa: B023
+            kept = outcome(lambda: one.head_object(Bucket=BUCKET, Key=key))  # noqa: B023
+            told.append(
+                (
+                    etags,
+                    [(part["PartNumber"], part["Size"]) for part in listed],
+                    ended if isinstance(ended, str) else ended["ETag"],
+                    kept if isinstance(kept, str) else (kept["ContentLength"], kept["ETag"]),
+                )
+            )
+        assert told[0] == told[1], (number, copied, how, aborts)
+        outcomes[told[0][2] if "-" not in told[0][2] else "joined"] += 1
+    assert outcomes.keys() >= {"joined", "EntityTooSmall", "NoSuchUpload", "PreconditionFailed", "InvalidPart"}
+
+
+def test_event_bus_answers_as_moto_does(moto, calls):
+    entry = {"Source": "dropbatch", "DetailType": "job", "Detail": "{}"}
+    answers = [one.put_events(Entries=[entry]) for one in (moto.events, Events(calls))]
+
+    assert [(one["FailedEntryCount"], [list(each) for each in one["Entries"]]) for one in answers] == [
+        (0, [["EventId"]])
+    ] * 2
+
+
 def comparable(found):
     """What both say of an object: content, size, ETag, metadata; times and ids differ."""
     if isinstance(found, str):
         return found
     body = found["Body"].read() if "Body" in found else None
     return body, found["ETag"], found.get("Metadata", {})
+
+
+def test_numbers_of_compared_calls_are_documented():
+    page = (Path(__file__).parents[3] / "docs/reliability.md").read_text()
+    rows = re.findall(r"^\| (table|bucket|queue) \| (.*?) \| ([\d,]+\d)", page, re.MULTILINE)
+
+    assert [calls for _, _, calls in rows] == [f"{CALLS[other]:,}" for _, other, _ in rows]
+    assert len(rows) == 4
 
 
 def test_unsimulated_expression_raises():

@@ -152,7 +152,7 @@ class EventSource:
         def ended(failed: set[str] | None) -> None:
             self.running -= 1
             if failed is not None and message.id not in failed and message.receipt == receipt:
-                self.queue.messages.pop(message.id, None)
+                self.queue.delete(message.id, self.calls.now())
             self.wake(self.calls.now())
 
         record = {
