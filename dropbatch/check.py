@@ -17,7 +17,15 @@ from dropbatch.records.convert import windows
 from dropbatch.records.decompress import decompress
 from dropbatch.records.plan import Checkpoint
 from dropbatch.rules import names as keys
-from dropbatch.rules.options import Options, file_options, metadata_of, metadata_options, path_options, resolve
+from dropbatch.rules.options import (
+    Options,
+    as_arguments,
+    file_options,
+    metadata_of,
+    metadata_options,
+    path_options,
+    resolve,
+)
 from dropbatch.rules.plan import (
     StackLimits,
     check_model,
@@ -78,9 +86,10 @@ def check_beginning(
     except _BeginningOverError:
         return
     except UploadRefused as fault:
+        message = as_arguments(fault.message)
         if fault.code in _USAGE:
-            raise UsageError(fault.message) from None
-        raise
+            raise UsageError(message) from None
+        raise UploadRefused(fault.code, message, fault.line) from None
 
 
 def check_source(source: object, name: str | None, options: Mapping[str, object]) -> dict[str, Any]:

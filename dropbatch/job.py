@@ -46,6 +46,7 @@ class Job(JobHandle):
             why = f": {error['code']}: {error['message']}" if error else "."
             raise JobFailed(f"Job {self.id} is {manifest['state']}{why}")
         state: str = manifest["state"]
+        self._state = state
         return state
 
     def download(

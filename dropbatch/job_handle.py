@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.errors import NotFound
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dropbatch.uploads import Uploaded
 
 
-@dataclass(unsafe_hash=True)
+@dataclass(unsafe_hash=True, repr=False)
 class JobHandle:
     """A job, to be looked at.
 
@@ -25,10 +26,22 @@ class JobHandle:
         uploaded: its upload, if this program uploaded it: the job may not exist yet.
     """
 
-    stack: Stack = field(repr=False, compare=False)
+    stack: Stack = field(compare=False)
     id: str
     folder: str
-    uploaded: Uploaded | None = field(default=None, repr=False, compare=False)
+    uploaded: Uploaded | None = field(default=None, compare=False)
+    _state: str = field(default="", init=False, compare=False)
+
+    def __repr__(self) -> str:
+        """The id, the path, and the state that was read last."""
+        return " ".join(filter(None, (f"<{type(self).__name__}", self.id, repr(self.path), self._last_state()))) + ">"
+
+    def _repr_html_(self) -> str:
+        """The same, for a notebook."""
+        return f"<b>{escape(self.path)}</b> {self._last_state()}<br><code>{self.id}</code>"
+
+    def _last_state(self) -> str:
+        return self._state or ("uploaded" if self.uploaded else "")
 
     @classmethod
     def at(cls, stack: Stack, path: str, job_id: str) -> Self:
@@ -80,7 +93,8 @@ class JobHandle:
         found = self.stack.read_json(f"{self.folder}manifest.json")
         if found is None:
             self.status()
-            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `dropbatch wait {self.id}`.")
+            raise NotFound(f"Job {self.id} is not over yet. Wait for it with `job.wait()`.")
+        self._state = found["state"]
         return found
 
     def exists(self) -> bool:
@@ -96,6 +110,7 @@ class JobHandle:
             found = self.stack.read_json(f"{self.folder}status.json")
             if found or self.uploaded is None:
                 self.uploaded = None
+                self._state = (found or {}).get("state", "")
                 return found
             taken = self.stack.read_json(keys.job_record(self.id))
             if taken is None or (taken["path"], taken["version"]) == (self.uploaded.path, self.uploaded.version):

@@ -50,7 +50,7 @@ def find_job(stack: Stack, name: str) -> Job:
     if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
         return upload
     if not newest:
-        raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `dropbatch ls` lists jobs.")
+        raise NotFound(f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs.")
     return Job.at(stack, path, newest)
 
 

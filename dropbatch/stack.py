@@ -92,7 +92,7 @@ def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
     except ClientError as error:
         if error.response["Error"]["Code"] == "ValidationError":
             raise NotFound(
-                f'There is no stack "{name}" in this account and region. Name it with --stack or DROPBATCH_STACK.',
+                f'There is no stack "{name}" in this account and region. Name it with `stack`.',
             ) from error
         raise
     described: dict[str, Any] = found

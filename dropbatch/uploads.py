@@ -73,12 +73,12 @@ def upload_key(name: str | None, own: str, folder: str = keys.INBOX) -> str:
         path.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another with name."
+            f"The name {os.fsencode(path)!r} is not UTF-8, as S3 needs it. Choose another `name`."
         ) from None
     key = folder + path.removeprefix(folder).lstrip("/")
     if not keys.is_upload(key):
         raise UsageError(
-            f"{path} is not an upload: a segment of it begins with _ or . or is missing. Choose another name."
+            f"{path!r} is not an upload: a segment of it begins with _ or . or is missing. Choose another `name`."
         )
     return key
 

@@ -46,7 +46,7 @@ def wait_until_created(job: JobHandle, seconds: float = JOB_SECONDS) -> None:
             )
     except KeyboardInterrupt:
         raise Interrupted(
-            f"\nInterrupted. The file is uploaded and its job will run. Watch it with `dropbatch wait {job.id}`."
+            f"\nInterrupted. The file is uploaded and its job {job.id} will run. Wait for it with `job.wait()`."
         ) from None
     if job.id != expected:
         sys.stderr.write(f"Another upload has the job id {expected}; this job is {job.id}.\n")
@@ -57,7 +57,21 @@ def wait_until_over(jobs: Sequence[JobHandle], progress: Progress | None = None)
 
     Returns:
         The manifest of each, by job id.
+
+    Raises:
+        Interrupted: the user interrupted it.
     """
+    try:
+        return _wait_until_over(jobs, progress)
+    except KeyboardInterrupt:
+        jobs_continue, them = ("Job {} continues", "it") if len(jobs) == 1 else ("Jobs {} continue", "them")
+        raise Interrupted(
+            f"\nInterrupted. {jobs_continue.format(' '.join(job.id for job in jobs))}. Wait for {them} with "
+            f"`job.wait()`, stop {them} with `job.cancel()`."
+        ) from None
+
+
+def _wait_until_over(jobs: Sequence[JobHandle], progress: Progress | None) -> dict[str, dict[str, Any]]:
     statuses: dict[str, dict[str, Any]] = {job.id: {"state": "splitting"} for job in jobs}
     manifests: dict[str, dict[str, Any]] = {}
     pause = MIN_READ_SECONDS

@@ -9,7 +9,7 @@ import click
 
 from dropbatch import aws
 from dropbatch.cli.context import stack_options
-from dropbatch.cli.exits import Exit, exit_of
+from dropbatch.cli.exits import Exit, exit_of, in_options
 from dropbatch.cli.verbs import control, look, operate, put, results, serve
 from dropbatch.errors import Error
 
@@ -54,7 +54,7 @@ def main() -> None:
         error.show()
         sys.exit(Exit.USAGE)
     except Error as error:
-        click.echo(str(error), err=True)
+        click.echo(in_options(str(error)), err=True)
         sys.exit(exit_of(error))
     except BrokenPipeError:  # The reader, such as `head`, has what it wants. Python writes the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,5 +63,5 @@ def main() -> None:
         click.echo(str(error), err=True)
         sys.exit(Exit.JOB_FAILED)
     except (click.Abort, KeyboardInterrupt) as interrupt:
-        click.echo(str(interrupt.__cause__ or "") or "\nInterrupted.", err=True)
+        click.echo(in_options(str(interrupt.__cause__ or "")) or "\nInterrupted.", err=True)
         sys.exit(Exit.INTERRUPTED)

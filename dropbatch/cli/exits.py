@@ -1,7 +1,8 @@
-"""Exit codes, the same for every verb, and the one for each error of the library."""
+"""Exit codes, the same for every verb; the code of each error of the library, and its words for a command line."""
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 from dropbatch.errors import Error, NotFound, NotPermitted, UsageError
@@ -27,3 +28,32 @@ _OF_ERRORS = {UsageError: Exit.USAGE, NotPermitted: Exit.NOT_PERMITTED, NotFound
 def exit_of(error: Error) -> Exit:
     """The exit code of a command that an error ends."""
     return _OF_ERRORS.get(type(error), Exit.JOB_FAILED)
+
+
+_ARGUMENTS = {
+    "stack": "--stack or DROPBATCH_STACK",
+    "folder": "folder with -o",
+    "force=True": "--force",
+    **{name: f"--{name}" for name in ("name", "model", "format", "template", "delimiter")},
+}
+
+
+def in_options(message: str) -> str:
+    """A message of the library, or of a job, in the words of the command line.
+
+    The library names arguments and calls as a program writes them: `force=True`, `max_cost`, `job.wait()`.
+    """
+    from dropbatch.rules.names import JOB_ID
+    from dropbatch.rules.options import OPTIONS, as_arguments
+
+    jobs = " ".join(JOB_ID.findall(message)) or "JOB"
+
+    def spoken(found: re.Match[str]) -> str:
+        name = found[1]
+        if name.startswith("job."):
+            return f"`dropbatch {name[len('job.') : -len('()')]} {jobs}`"
+        if name == "client.jobs()":
+            return "`dropbatch ls`"
+        return _ARGUMENTS.get(name) or (f"-o {name}" if name in OPTIONS else found[0])
+
+    return re.sub(r"`([\w.=()]+)`", spoken, as_arguments(message))

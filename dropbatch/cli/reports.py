@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dropbatch import aws
+from dropbatch.cli.exits import in_options
 from dropbatch.errors import NotFound
 from dropbatch.results.downloads import CHUNK_BYTES, writing
 
@@ -43,7 +44,7 @@ def save_report(job: Job, path: Path) -> Path:
 def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     """A validation's report as text."""
     if error := report.get("error"):
-        yield f"{error['code']}: {error['message']}"
+        yield f"{error['code']}: {in_options(error['message'])}"
         return
     yield f"format    {report['format']}"
     yield f"model     {report['model'] or 'none'}"

@@ -30,8 +30,9 @@ _BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
 
 _NONE = (
-    "None of the first lines is JSON. Upload JSON Lines, one request object per line; a table under a name that ends "
-    "in .csv or .tsv; one text per line under a name that ends in .txt; or name the format in x-amz-meta-format."
+    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as `jq -c` writes them; a table "
+    "under a name that ends in .csv or .tsv; one text per line under a name that ends in .txt; or set "
+    "x-amz-meta-format."
 )
 _OUTPUT = (
     "{place} is a batch's result, not a request. Upload the file of requests; to try the failed ones again, upload the "

@@ -107,8 +107,8 @@ def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]]
             continue
         if not force:
             raise UsageError(
-                f"{folder} has the files of job {owner['job_id']}. Choose another folder with -o, or replace them with "
-                "--force."
+                f"{folder} has the files of job {owner['job_id']}. Choose another `folder`, or replace them with "
+                "`force=True`."
             )
         _remove_files(folder, owner)
     if not any(owner and owner["job_id"] == manifest["job_id"] for owner in owners.values()):
@@ -152,7 +152,7 @@ def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
 
 
 def _not_ours(path: Path) -> UsageError:
-    return UsageError(f"{path} exists, and is no file of this job. Choose another folder with -o, or use --force.")
+    return UsageError(f"{path} exists, and is no file of this job. Choose another `folder`, or use `force=True`.")
 
 
 def merged_name(output: str) -> str:

@@ -253,7 +253,7 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
     try:
         metadata_options(metadata)
     except UploadRefused as fault:
-        raise UsageError(fault.message.replace("x-amz-meta-", "")) from None
+        raise UsageError(as_arguments(fault.message)) from None
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > MAX_METADATA_BYTES:
         raise UsageError(
@@ -261,6 +261,11 @@ def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
             f"Put them in an {OPTIONS_FILE} in the upload's folder."
         )
     return metadata
+
+
+def as_arguments(message: str) -> str:
+    """A message in which options are named as a program's arguments are: `max_cost`, not x-amz-meta-max-cost."""
+    return re.sub("x-amz-meta-([a-z-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)
 
 
 def _header(text: str) -> str:

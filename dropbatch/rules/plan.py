@@ -255,7 +255,7 @@ def check_model(model: str) -> None:
     if not model:
         raise UploadRefused(
             "no_model",
-            "No model was named. Set the object metadata x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
+            "No model was named. Set x-amz-meta-model, upload under inbox/@cf/<author>/<model>/…, "
             "name the model in an _options.json, or set the stack's DefaultModel. Other vendors' names do not count.",
         )
     if not is_model(model):

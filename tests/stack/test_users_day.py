@@ -130,5 +130,6 @@ def test_notebook_shows_one_line_that_changes(running, monkeypatch):
     assert table.count("True") == 5
     shown, error = interrupted
     assert "of 5 records" in shown
-    assert error == "KeyboardInterrupt"
+    assert error.startswith("Interrupted: \nInterrupted. Job 20")
+    assert error.endswith("Wait for it with `job.wait()`, stop it with `job.cancel()`.")
     assert not [text for name in cells if name != "frame" for text in cells[name] if "\r" in text or "\x1b" in text]

@@ -40,9 +40,9 @@ job.wait()
 
 
 def shown(output: Any) -> str:  # nbformat's nodes have any members
-    """An output's text; an error's name."""
+    """An output's text; an error's name and message."""
     if output.output_type == "error":
-        return str(output.ename)
+        return f"{output.ename}: {output.evalue}"
     return str(output.text if output.output_type == "stream" else output.data["text/plain"])
 
 

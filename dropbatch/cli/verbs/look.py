@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dropbatch.cli.context import Context, as_json, emit, parse_since, pass_context, strict
-from dropbatch.cli.exits import Exit
-from dropbatch.errors import Interrupted
+from dropbatch.cli.exits import Exit, in_options
 from dropbatch.rules.names import JobState
 
 if TYPE_CHECKING:
@@ -73,28 +72,16 @@ def wait(context: Context, *, jobs: Sequence[str], strict: bool) -> None:
 
 
 def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
-    """Wait until jobs are over and print how each ended; return the exit code.
-
-    Raises:
-        Error: the user interrupted it.
-    """
+    """Wait until jobs are over and print how each ended; return the exit code."""
     from dropbatch.progress import Progress
     from dropbatch.waiting import wait_until_over
 
-    try:
-        manifests = wait_until_over(jobs, Progress())
-    except KeyboardInterrupt:
-        names = " ".join(job.id for job in jobs)
-        subject, them = ("The job continues", "it") if len(jobs) == 1 else ("The jobs continue", "them")
-        raise Interrupted(
-            f"\nInterrupted. {subject}. Watch {them} with `dropbatch wait {names}`, stop {them} with "
-            f"`dropbatch cancel {names}`.",
-        ) from None
+    manifests = wait_until_over(jobs, Progress())
     code = Exit.DONE
     for job_id, manifest in manifests.items():
         emit(manifest)
         if error := manifest["error"]:
-            click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {error['message']}", err=True)
+            click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}", err=True)
         if manifest["state"] != "completed":
             code = Exit.JOB_FAILED
         elif strict and manifest["counts"]["failed"] and code is Exit.DONE:

@@ -17,6 +17,7 @@ import dropbatch
 from dropbatch import uploads
 from dropbatch.rules import names
 from dropbatch.rules.names import EXPORTS
+from dropbatch.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
@@ -196,6 +197,38 @@ def test_failed_job_raises_if_asked(command, client):
     assert job.wait() == "failed"
     with pytest.raises(dropbatch.JobFailed, match="no_model"):
         job.wait(check=True)
+
+
+def test_job_shows_what_it_knows(command, client, monkeypatch):
+    job = client.submit([GOOD], name="a&b.jsonl", model=M2M)
+    submitted = repr(job)
+    job.wait()
+    found = client.job("a&b.jsonl")
+    monkeypatch.setattr(Stack, "read", None)  # It may not be called.
+
+    assert submitted == f"<Job {job.id} 'a&b.jsonl' uploaded>"
+    assert repr(job) == f"<Job {job.id} 'a&b.jsonl' completed>"
+    assert job._repr_html_() == f"<b>a&amp;b.jsonl</b> completed<br><code>{job.id}</code>"
+    assert repr(found) == f"<Job {job.id} 'a&b.jsonl'>"
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, created):
+    job = client.submit([GOOD], model=M2M)
+    if created:
+        command.world.deliver_all()
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dropbatch.waiting.time.sleep", interrupt)
+
+    with pytest.raises(
+        KeyboardInterrupt, match=rf"{job.id} (continues|will run)\. Wait for it with `job\.wait\(\)`"
+    ) as error:
+        job.wait()
+    assert len(error.traceback) <= 4
+    assert error.value.__suppress_context__
 
 
 def test_cancelled_job_raises_if_asked(command, client):
