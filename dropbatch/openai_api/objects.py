@@ -63,9 +63,7 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
     counts = described.get("counts", {})
     succeeded, failed = counts.get("succeeded") or 0, counts.get("failed") or 0
     ended_at = {state: _unix(ended["completed_at"])} if ended else {}
-    errors = (
-        {"object": "list", "data": [{**ended["error"], "param": None, "line": None}]} if state == "failed" else None
-    )
+    errors = {"object": "list", "data": [_error(ended["error"])]} if state == "failed" else None
     return {
         "id": record.id,
         "object": "batch",
@@ -91,6 +89,12 @@ def batch_object(record: Record, status: dict[str, Any] | None, manifest: dict[s
         "usage": _usage(ended.get("usage") or {}),
         "metadata": record.metadata,
     }
+
+
+def _error(error: dict[str, str]) -> dict[str, str | None]:
+    """A job's error, which names an upload's metadata, in the words of this API."""
+    message = error["message"].replace("x-amz-meta-model", "metadata.model")
+    return {"code": error["code"], "message": message, "param": None, "line": None}
 
 
 def _state(record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None) -> str:

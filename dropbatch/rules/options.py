@@ -174,7 +174,9 @@ _PARSERS: dict[str, Callable[[Json], object]] = {
     "system": _text,
     "endpoint": _endpoint,
     "defaults": _defaults,
-    "deadline_hours": _number(1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, up to {MAX_DEADLINE_HOURS}."),
+    "deadline_hours": _number(
+        1 / 60, MAX_DEADLINE_HOURS, f"It must be a number of hours, from 1/60 to {MAX_DEADLINE_HOURS}."
+    ),
     "max_failed_fraction": _number(0, 1, "It must be a number from 0 to 1."),
     "max_cost": _dollars,
     "tags": _tags,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dropbatch.job import Job
 
-STATES = tuple(JobState)
+STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 
 
 @click.command()

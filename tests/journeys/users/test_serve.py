@@ -167,7 +167,10 @@ def test_file_that_cannot_be_read_fails_its_batch(ai, world, lines, code):
 
     batch = ai.batches.retrieve(batch.id)
 
-    assert (batch.status, batch.errors.data[0].code) == ("failed", code)
+    (error,) = batch.errors.data
+    assert (batch.status, error.code) == ("failed", code)
+    assert "x-amz-meta" not in error.message
+    assert ("metadata.model" in error.message) == (code == "no_model")
     assert (batch.output_file_id, batch.error_file_id, batch.completed_at) == (None, None, None)
     assert batch.failed_at >= batch.created_at
 
