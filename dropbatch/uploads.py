@@ -35,12 +35,14 @@ class Uploaded:
         version: its version id.
         etag: without quotes.
         modified: of that version.
+        size: in bytes.
     """
 
     key: str
     version: str
     etag: str
     modified: datetime
+    size: int
 
     @property
     def path(self) -> str:
@@ -131,7 +133,8 @@ def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
             if aws.is_missing(stack.s3, stack.bucket, key, error):
                 raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.") from error
             raise
-    return Uploaded(key, found.get("VersionId", "null"), found["ETag"].strip('"'), found["LastModified"])
+    etag, version = found["ETag"].strip('"'), found.get("VersionId", "null")
+    return Uploaded(key, version, etag, found["LastModified"], found["ContentLength"])
 
 
 def _in_parts(

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HOME = aws.Home(aws.ROOT / ".local/test-users-day")
 README = (ROOT / "README.md").read_text("utf-8")
-MAX_DAY_SECONDS, MAX_ID_SECONDS = 90, 2.0
+MAX_DAY_SECONDS = 90
 WORDS = embedder("words")
 """Makes embeddings of texts with like words that are near each other."""
 

@@ -148,6 +148,8 @@ def _upload(context: Context, source: str, name: str | None, options: Mapping[st
     with bytes_bar(path.name, path.stat().st_size if path.is_file() else 0) as advance:
         opened = sys.stdin.buffer if source == "-" else source
         job = context.client.submit(opened, name=name, progress=advance, check=check, **options)
+    if job.uploaded and not job.uploaded.size:
+        click.echo(f"{'Standard input' if source == '-' else source} is empty: its job has no records.", err=True)
     shown = {"path": job.path, "version": job.uploaded and job.uploaded.version, "job_id": job.id}
     emit(shown, f"s3://{context.stack.bucket}/inbox/{job.path}  job {job.id}")
     return job

@@ -122,6 +122,15 @@ def test_put_of_missing_file_sends_nothing(command, tmp_path):
     assert command.world.objects("inbox/") == []
 
 
+def test_empty_upload_is_said(command, tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").touch()
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": BytesIO()}))
+
+    for source, says in ((tmp_path / "a.jsonl", "a.jsonl is empty"), ("-", "Standard input is empty: its job has no")):
+        done = command.run("put", source, "--model", M2M)
+        assert (done.code, says in done.err) == (0, True)
+
+
 # ── what the stack would refuse ──────────────────────────────────────────────────────────────────────────────────────
 
 REFUSED = {

@@ -15,7 +15,7 @@ from tests.support.shipped import ROOT
 GOOD = '{"text":"x","target_lang":"es"}\n'
 DROPBATCH = f"{shlex.quote(sys.executable)} -m dropbatch --local"
 M2M = "--model @cf/meta/m2m100-1.2b"
-MAX_INTERRUPT_SECONDS = 2.0
+MAX_INTERRUPT_SECONDS = MAX_ID_SECONDS = 2.0
 
 
 @pytest.fixture
@@ -70,6 +70,25 @@ def test_put_reads_pipe_that_is_slow(server, shell):
 
     assert ended.returncode == 0
     assert server.objects == {"inbox/a.jsonl": (GOOD * 2).encode()}
+
+
+def seconds_to_id(shell):
+    began = time.perf_counter()
+    running = shell(f"{DROPBATCH} put a.jsonl {M2M} --wait")
+    line = running.stdout.readline().decode()
+    seconds = time.perf_counter() - began
+    running.kill()
+    running.communicate()
+    assert "inbox/a.jsonl  job 20261121T093000Z-" in line
+    return seconds
+
+
+def test_job_id_is_printed_within_2_seconds(server, shell, tmp_path):
+    """Before the job exists: the server makes none."""
+    (tmp_path / "a.jsonl").write_text(GOOD)
+
+    # On a machine that does other work too, one of three.
+    assert any(seconds_to_id(shell) < MAX_ID_SECONDS for _ in range(3))
 
 
 def interrupted(server, shell):
