@@ -10,6 +10,7 @@ from functions.poll.schedule import advance_job, sweep, tick
 from functions.submit import submit_batch
 from local.workers_ai import Behaviour, Fault
 from shared import job_control
+from shared.ledger.due import DueEntry, DueItems
 from shared.pacing.budget import Budget
 from shared.pacing.wakes import Wakes
 from tests.simulation.operate import backlog, year
@@ -17,7 +18,7 @@ from tests.simulation.operate.test_promptness import seconds_of
 from tests.simulation.operate.year import Event
 from tests.simulation.worlds.judges import Laws, Promises
 from tests.simulation.worlds.plans import Drop, Plan
-from tests.simulation.worlds.runs import run
+from tests.simulation.worlds.runs import random_world, run
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated
 
@@ -44,6 +45,16 @@ def test_metrics_that_miss_a_record_are_detected(monkeypatch):
     monkeypatch.setitem(collect.METRIC_OF_CODE, "invalid_json", "RecordsIn")
 
     assert "metrics count each record once" in laws_broken(run(PLAN).violations)
+
+
+def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
+    def unguarded(self, job_id, number, _now):
+        item = self.get(DueEntry(job_id, number, None).key) or {}
+        return (DueEntry(job_id, number, float(item["due_at"]["N"])), 0) if "due_at" in item else None
+
+    monkeypatch.setattr(DueItems, "unclaimed", unguarded)
+
+    assert "a failure is counted for what waits only" in laws_broken(random_world(7).violations)
 
 
 @pytest.mark.slow

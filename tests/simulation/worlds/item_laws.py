@@ -109,6 +109,8 @@ class ItemLaws:
         seen, own = self.seen.setdefault(life, {}), self.own.setdefault(getcurrent(), {})
         if old is not None and new is not None and not key[1].startswith(UNREAD):
             self._judge_update(key, own.get(key) or seen.get(key, old), old, new)
+        if old is not None and new is not None and changed(old, new) == {"due_at", "claims"}:
+            self._judge_failure(life, key, old, new)
         if key[0] == "CONTROL":
             self._judge_control(life, key[1], old, new)
         elif new is not None and key[1] == "META":
@@ -129,6 +131,14 @@ class ItemLaws:
         lost = others & (changed(old, new) | counted) - TIMES - ATOMIC
         if lost:
             self.laws.broken("no update is lost", f"{key}: {sorted(lost)}, read before another invocation wrote them")
+
+    def _judge_failure(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that a failed message counts as a claim only of what waits to be begun."""
+        if not life.name.startswith("Submit") or number(new, "claims") < number(old, "claims"):
+            return
+        begun = "splitting" if key[1] == "META" else "ready"
+        if old["state"]["S"] != begun or number(old, "lease_until") > self.world.kernel.now:
+            self.laws.broken("a failure is counted for what waits only", f"{key}: {old['state']['S']}")
 
     # ── jobs and batches ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,213 @@
+"""Faults of turns between kinds of work, which the project had once: worlds find them if what prevents them is gone."""
+
+import json
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll.schedule import advance_job, due_jobs, pauses, tick
+from functions.submit import create_batches, turn
+from local.workers_ai import Behaviour, Fault
+from shared.aws.queues import AdvanceMessage, Queues
+from shared.ledger import jobs
+from shared.ledger.due import DueItems
+from shared.models import DueKind
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.worlds.judges import Laws, Promises
+from tests.simulation.worlds.users import MODELS, drop
+from tests.simulation.worlds.world import simulated
+
+HOUR = 3_600.0
+
+
+def world_with(calls_per_minute=200, awkward=None, latency=2.0, size=1):
+    settings = {"MAX_REQUESTS_PER_BATCH": size, "API_CALLS_PER_MINUTE": calls_per_minute}
+    return simulated(1, awkward, Behaviour(embedder="hash", latency=latency), **settings)
+
+
+# ── an alarm while everything is paused ──────────────────────────────────────────────────────────────────────────────
+
+
+def hours_of_alarm(metric):
+    """Hours in which a pause is counted for its alarm after its cause is gone, while the user has paused the job."""
+    counted = Counter()
+    with world_with() as world:
+        if metric == "Outage":
+            world.inject(Fault(kind="accept_then_reset", times=1))
+        else:
+            world.api.switch(tokens=("second-token",))
+        dropped = drop(world, "a.jsonl", 3)
+        world.run(3)
+        world.command(dropped.upload.job_id, "pause")
+        world.run(300)
+        world.token = "second-token" if metric == "TokenRefused" else world.token
+        world.measured.append(lambda name, _value: counted.update([(name, int(world.kernel.now // HOUR))]))
+        world.run(6 * HOUR)
+    return len([hour for name, hour in counted if name == metric])
+
+
+@pytest.mark.parametrize("metric", ["Outage", "TokenRefused"])
+def test_pause_that_only_submits_probe_is_counted_for_hours(monkeypatch, metric):
+    assert hours_of_alarm(metric) <= 1
+    monkeypatch.setattr(pauses, "_may_submit", lambda *_: True)
+
+    assert hours_of_alarm(metric) >= 6
+
+
+# ── visits and polls in one queue ────────────────────────────────────────────────────────────────────────────────────
+
+
+def polls_sent():
+    """Messages to poll that wait when 60 large jobs had due polls and visits, and nobody received any for a while."""
+    with world_with(latency=HOUR) as world:
+        for number in range(60):
+            drop(world, f"{number}.jsonl", 2)
+        world.run(1_200)
+        for name in ("PollQueue", "VisitQueue"):
+            world.sources[name].most = 0
+        world.run(600)
+        waiting = [one.body for name in ("PollQueue", "VisitQueue") for one in world.sqs.queues[name].messages.values()]
+        return Counter(json.loads(body)["do"] for body in waiting)
+
+
+@pytest.mark.slow
+def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
+    monkeypatch.setattr(due_jobs, "LARGE_RECORDS", 1)
+    assert polls_sent() == {"ask": 20}
+    monkeypatch.setattr(tick, "show_idle_jobs", due_jobs.advance_due_jobs)
+    monkeypatch.setattr(due_jobs, "MAX_VISITS_WAITING", 10_000)
+    real = Queues._url
+    monkeypatch.setattr(
+        Queues, "_url", lambda self, one: self.poll_url if isinstance(one, AdvanceMessage) else real(self, one)
+    )
+    shut_out = polls_sent()
+
+    assert shut_out["ask"] <= 5
+    assert shut_out["visit"] > 300
+
+
+# ── an upload beside many open jobs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_until_read():
+    """Seconds until an upload is read whose first function died, beside 300 open jobs; those of its lease too."""
+    with world_with(latency=6 * HOUR) as world:
+        promises = Promises(Laws(world))
+        for number in range(300):
+            drop(world, f"{number}.jsonl", 1)
+        world.run(HOUR)
+        dies_with_job(world)
+        dropped = drop(world, "large.jsonl", 2)
+        job = f"JOB#{dropped.upload.job_id}"
+        world.run(HOUR, lambda: job in promises.first_batch)
+        return promises.first_batch.get(job, inf) - dropped.upload.at
+
+
+def dies_with_job(world):
+    """The process dies that creates the next job."""
+    dead = []
+
+    def watch(key, old, _new):
+        if key[1] == "META" and old is None and not dead:
+            dead.append(key)
+            world.kernel.kill(world.kernel.life())
+
+    world.dynamodb.watchers.append(watch)
+
+
+@pytest.mark.slow
+def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
+    monkeypatch.setattr(tick, "MAX_JOBS", 1)
+    assert seconds_until_read() < 180
+    real = DueItems.due
+
+    def of_one_kind(self, work, now, limit):
+        if work is DueKind.WORK:
+            return [], None
+        found, following = real(self, work, now, limit)
+        if work is DueKind.JOB:
+            found = sorted([*real(self, DueKind.WORK, now, limit)[0], *found], key=lambda one: one.due_at)[:limit]
+        return found, following
+
+    monkeypatch.setattr(DueItems, "due", of_one_kind)
+    monkeypatch.setattr(tick, "MAX_IDLE_VISITS", 100_000)
+
+    assert seconds_until_read() > 360
+
+
+def seconds_to_the_end():
+    """Seconds until an upload of 800 batches is read to its end, while their answers come, in turns of two seconds."""
+    ended = []
+
+    def watch(key, _old, new):
+        if key[1] == "META" and new["state"]["S"] != "splitting" and not ended:
+            ended.append(world.kernel.now - world.began)
+
+    with world_with() as world:
+        world.dynamodb.watchers.append(watch)
+        drop(world, "a.jsonl", 800)
+        world.run(HOUR, lambda: bool(ended))
+    return ended[0]
+
+
+def visit_with_lease(invocation, job):
+    """A visit that shows how far a job is, under a lease of its own, and lets others on in ten seconds."""
+    services = invocation.services
+    now = services.now()
+    if (leased := services.ledger.lease_job(job, now, now + 10)) is not None:
+        services.ledger.release_job(leased, now + 10)
+
+
+@pytest.mark.slow
+def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
+    monkeypatch.setattr(turn, "TURN_SECONDS", 2.0)
+    assert seconds_to_the_end() < 30
+    monkeypatch.setattr(advance_job, "_watch_split", visit_with_lease)
+
+    assert seconds_to_the_end() > 300
+
+
+# ── a small job beside a backlog ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_beside_a_backlog():
+    """Seconds that one record takes while 180 batches of another model wait at 20 calls a minute."""
+    with world_with(20) as world:
+        promises = Promises(Laws(world))
+        for number in range(3):
+            drop(world, f"big{number}.jsonl", 60)
+        world.run(120)
+        dropped = drop(world, "small.jsonl", 1, MODELS[1])
+        world.run(HOUR, lambda: f"JOB#{dropped.upload.job_id}" in promises.over)
+        return promises.seconds_of(dropped)
+
+
+def test_backlog_without_first_batches_of_their_own_hides_a_job(monkeypatch):
+    assert seconds_beside_a_backlog() < 30
+    kinds = SimpleNamespace(POLL=DueKind.POLL, SUBMIT=DueKind.SUBMIT, FIRST=DueKind.SUBMIT)
+    monkeypatch.setattr(create_batches, "DueKind", kinds)
+    monkeypatch.setattr(create_batches, "_slot", lambda services, *_: services.now())
+
+    assert seconds_beside_a_backlog() > 600
+
+
+# ── a model at its limit that a read left out ────────────────────────────────────────────────────────────────────────
+
+
+def most_outstanding():
+    """Batches of a model without answers that are submitted in six hours at 2 calls a minute, for which 15 may be."""
+    with world_with(2, Awkward(unprocessed=0.3)) as world:
+        world.inject(Fault(kind="stuck", model=MODELS[0], seconds=24 * HOUR, times=0))
+        drop(world, "a.jsonl", 60)
+        world.run(6 * HOUR)
+        return len(world.api.accepted)
+
+
+@pytest.mark.slow
+def test_models_that_a_read_left_out_are_not_full(monkeypatch):
+    assert most_outstanding() < 20
+    monkeypatch.setattr(jobs, "READ_TRIES", 1)
+
+    assert most_outstanding() > 30
