@@ -82,6 +82,10 @@ def wait_and_report(jobs: Sequence[Job], *, strict: bool) -> Exit:
         emit(manifest)
         if error := manifest["error"]:
             click.echo(f"{job_id}  {manifest['state']}: {error['code']}: {in_options(error['message'])}", err=True)
+        elif manifest["counts"]["failed"]:
+            can_retry = any(entry["kind"] == "retry" for entry in manifest["files"])
+            again = f", `dropbatch retry {job_id}` tries them again" if can_retry else ""
+            click.echo(f"`dropbatch report {job_id}` shows why records failed{again}.", err=True)
         if manifest["state"] != "completed":
             code = Exit.JOB_FAILED
         elif strict and manifest["counts"]["failed"] and code is Exit.DONE:

@@ -63,6 +63,16 @@ def test_failed_records_are_exit_code_if_asked(command, tmp_path, strict, code):
     assert done.code == code
 
 
+@pytest.mark.parametrize(
+    ("line", "again"), [("nonsense\n", ""), ('{"text":"x"}\n', ", `dropbatch retry {}` tries them again")]
+)
+def test_failed_records_are_said_with_what_to_do(command, tmp_path, line, again):
+    done = command.run("put", file(tmp_path, GOOD + line), "--model", M2M, "--wait", "--json")
+
+    job = done.json()[0]["job_id"]
+    assert f"`dropbatch report {job}` shows why records failed{again.format(job)}.\n" in done.err
+
+
 def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
     done = command.run("put", file(tmp_path), "--wait")
 
