@@ -66,12 +66,14 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _estimate(estimate: dict[str, Any]) -> str:
-    """Tokens and cost; what is unknown is left out."""
+    """Tokens and cost."""
     parts = [
         f"{estimate[name]:,} {name.replace('_', ' ')}"
         for name in ("input_tokens", "output_tokens")
         if estimate[name] is not None
     ]
-    if cost := estimate["cost"]:
-        parts.append(f"${cost['amount']} at the prices of {cost['priced_at']}")
-    return ", ".join(parts) or "none: the model's price is unknown"
+    if not parts:
+        return "none: there is nothing to send"
+    cost = estimate["cost"]
+    price = f"${cost['amount']} at the prices of {cost['priced_at']}" if cost else "the model's price is unknown"
+    return ", ".join([*parts, price])

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from dropbatch.check import check_source
 from dropbatch.cli.exits import in_options
+from dropbatch.cli.reports import validation_lines
 from tests.support.shipped import ROOT
 
 ID, OTHER = "20261121T093000Z-0123abcd", "20261121T093000Z-4567abcd"
@@ -30,6 +32,20 @@ IN_COMMANDS = ("cli/", "openai_api/server.py")
 )
 def test_command_line_says_it_in_options(message, says):
     assert in_options(message).endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("records", "model", "says"),
+    [
+        ([{"text": "x"}], "@cf/baai/bge-m3", "7 input tokens, 0 output tokens, $0.00000008 at the prices of"),
+        ([{"text": "x"}], "@cf/some/model", "tokens, the model's price is unknown"),
+        ([], "@cf/baai/bge-m3", "none: there is nothing to send"),
+    ],
+)
+def test_estimate_says_what_is_unknown(records, model, says):
+    (line,) = [one for one in validation_lines(check_source(records, None, {"model": model})) if "estimate " in one]
+
+    assert says in line
 
 
 def strings(path):
