@@ -239,12 +239,12 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
         dropped = small.act(world)
         world.settle(SETTLE_SECONDS)
         places, seconds = calls.places, world.kernel.now - world.began
+        ending = Ending(laws)
         if not schedule.depth:
             _judge_promises(small, laws, seconds)
+            ending.judge_calls()
         world.wait_for_late_things(AFTERWARDS_SECONDS)
-        Ending(laws).judge(
-            dropped, may_retry=schedule.depth > 0, may_count=not (schedule.fails_at or schedule.refused_at)
-        )
+        ending.judge(dropped, may_retry=schedule.depth > 0, may_count=not (schedule.fails_at or schedule.refused_at))
         return Ran(touches.digest, places, touches.found, laws.violations, frozenset(world.dynamodb.refusals))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.services.s3 import Version
     from tests.simulation.worlds.world import World
 
-MINUTE, HOUR = 60.0, 3_600.0
+MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 Act = "Callable[[World], list[Dropped]]"
 
 
@@ -91,12 +91,22 @@ def with_messages_twice(act: Callable[[World], list[Dropped]], apart: float, wor
     return act(world)
 
 
-def then_a_wait(world: World) -> list[Dropped]:
-    """A lost batch is to be submitted again when another job's submit makes all calls wait."""
+def then_a_wait(world: World, kind: str = "971", after: float = 72.2) -> list[Dropped]:
+    """A lost batch is to be submitted again when another job's submit makes submits wait."""
     dropped = one(world)
-    world.run(72.2)
-    world.inject(Fault(kind="971", on="submit", retry_after=20))
+    world.run(after)
+    world.inject(Fault(kind=kind, on="submit", retry_after=20, times=1 if kind == "971" else 3))
     return dropped + one(world, name="b.jsonl")
+
+
+def then_a_paused_stack(world: World) -> list[Dropped]:
+    """A lost batch is to be submitted again while an operator has paused the stack."""
+    dropped = one(world)
+    world.run(30)
+    world.command("stack", "pause")
+    world.run(10 * MINUTE)
+    world.command("stack", "run")
+    return dropped
 
 
 def dies_after(world: World, word: str) -> None:
@@ -145,6 +155,21 @@ def rarely_ticked(world: World) -> list[Dropped]:
     return one(world)
 
 
+def paused_for_a_day(world: World) -> list[Dropped]:
+    """A user pauses a job for a day."""
+    world.tick_seconds = HOUR / 2
+    return commanded(world, ("pause", "run"), after=0.6, apart=DAY + HOUR)
+
+
+def paused_beyond_its_deadline(world: World) -> list[Dropped]:
+    """A user pauses a job, whose deadline ends it two hours later."""
+    world.tick_seconds = MINUTE * 10
+    dropped = [drop(world, "a.jsonl", 4, may_fail=True, metadata={"deadline-hours": "2"})]
+    world.run(0.6)
+    world.command(dropped[0].upload.job_id, "pause")
+    return dropped
+
+
 LOST = Fault(kind="10404", on="poll", status=404, times=6)
 TWICE, LATE = 0.05, 40.0
 ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
@@ -189,6 +214,10 @@ _WORLDS = (
     SmallWorld("a second round", twice(TWO), (Fault(kind="item_fails", first=1),)),
     SmallWorld("a second round of a lost batch", twice(then_a_wait, 10.0), (LOST, Fault(kind="item_fails", first=1))),
     SmallWorld("a lost batch has failed", twice(then_a_wait, 10.0), (LOST, Fault(kind="batch_fails"))),
+    SmallWorld("lost while a model waits", partial(then_a_wait, kind="3040", after=66.0), (LOST,)),
+    SmallWorld("lost while the quota is used up", partial(then_a_wait, kind="3036", after=66.0), (LOST,)),
+    SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,)),
+    SmallWorld("forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)),
     SmallWorld("lost id, twice", twice(TWO, 1.0), (Fault(kind="10404", on="poll", status=404, times=12),)),
     SmallWorld("cancelled, messages a second later", twice(partial(commanded, words=("cancel",), after=0.3), 1.0)),
     SmallWorld("cancelled", partial(commanded, words=("cancel",))),
@@ -197,6 +226,8 @@ _WORLDS = (
     SmallWorld("cancelled now", partial(commanded, words=("cancel now",))),
     SmallWorld("cancelled now, messages twice", twice(partial(commanded, words=("cancel now",), size=2), 1.0)),
     SmallWorld("paused and resumed", partial(commanded, words=("pause", "run"), after=0.6)),
+    SmallWorld("paused for a day", paused_for_a_day, (), SLOW),
+    SmallWorld("paused beyond its deadline", paused_beyond_its_deadline, (), SLOW),
     SmallWorld("paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))),
     SmallWorld("stack paused", stack_paused),
     SmallWorld("unusable model", FOUR, (Fault(kind="5007", times=0),)),
@@ -243,6 +274,10 @@ MOST = {
     "a second round": (7, 37, 276),
     "a second round of a lost batch": (14, 136, 611),
     "a lost batch has failed": (16, 115, 639),
+    "lost while a model waits": (15, 297, 907),
+    "lost while the quota is used up": (15, 6167, 3571),
+    "lost while the stack is paused": (9, 693, 568),
+    "forty batches": (88, 30, 1329),
     "lost id, twice": (16, 135, 537),
     "cancelled, messages a second later": (5, 33, 183),
     "cancelled": (5, 35, 167),
@@ -251,6 +286,8 @@ MOST = {
     "cancelled now": (3, 35, 161),
     "cancelled now, messages twice": (2, 35, 142),
     "paused and resumed": (5, 67, 165),
+    "paused for a day": (9, 198001, 3041),
+    "paused beyond its deadline": (5, 7931, 878),
     "paused and cancelled": (7, 67, 224),
     "stack paused": (5, 676, 669),
     "unusable model": (3, 3, 144),

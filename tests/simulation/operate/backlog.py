@@ -80,7 +80,9 @@ def play(size: Size, seed: int = 1) -> Backlog:
         world.settle(50 * 86_400)
         over_at = world.kernel.now
         world.run(7_200)
-        Ending(laws).judge([*bulk, *newcomers])
+        ending = Ending(laws)
+        ending.judge([*bulk, *newcomers])
+        ending.judge_calls()
         if over_at - cancelled_at > ACCEPTED_SECONDS + size.batches / SWEPT_A_SECOND:
             laws.broken("a cancelled job ends in time", f"the last one after {over_at - cancelled_at:.0f} s")
         promises.judge(newcomers, size.calls_per_minute)

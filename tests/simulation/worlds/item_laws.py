@@ -13,10 +13,12 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
-from shared.pacing.budget import Budget
 from shared.pacing.controls import pause_sk
+from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.simulation.kernel import Life
     from tests.simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.judges import Laws
@@ -79,7 +81,10 @@ class ItemLaws:
         self.probes: WeakKeyDictionary[Life, set[str]] = WeakKeyDictionary()
         """Sort keys of the pauses and waits whose probe each invocation has claimed."""
         self.tokens: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
-        self.budget = Budget(self.world.dynamodb, "", self.world.calls_per_minute)  # type: ignore[arg-type]
+        calls = self.world.calls_per_minute
+        self.burst = max(1, calls // 2)
+        self.interval = max(-(-60_000 // calls), -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
+        """The rate budget's two numbers, written once more: if the product counts otherwise, laws are broken."""
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
         self._written: dict[Key, deque[float]] = {}
@@ -168,6 +173,9 @@ class ItemLaws:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
             self._judge_counts(key, old, new)
+        if was == "queued" and state == "ready" and number(new, "round") == number(old, "round"):
+            for reason in self._waiting(life, key):
+                self.laws.broken("what has an id is polled while it may not be submitted", f"{key}: {reason}")
         if state == "submitting" != was:
             self._judge_permit(life, key)
             self.holders[key] = life
@@ -187,22 +195,35 @@ class ItemLaws:
         is_begun = new["state"]["S"] == "submitting" != old["state"]["S"]
         if (number(new, "attempt") > number(old, "attempt")) != is_begun:
             self.laws.broken("each submit is an attempt of its own", f"{key}")
+        if (is_begun or number(new, "polls") > number(old, "polls")) and number(new, "claims") <= number(old, "claims"):
+            self.laws.broken("each claim counts", f"{key}")
 
     # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_permit(self, life: Life, key: Key) -> None:
         """Judge that a submit heeds the control items that its invocation has read."""
+        laws = {
+            "STACK": "a paused stack submits nothing",
+            "OUTSTANDING": "a model has no more outstanding batches than it may",
+        }
+        for reason in self._waiting(life, key):
+            if reason != "RATE":  # Judged when the token is taken.
+                self.laws.broken(laws.get(reason, "no call is made in a pause but its probe"), f"{key}: {reason}")
+
+    def _waiting(self, life: Life, key: Key) -> Iterator[str]:
+        """Why a batch may not be submitted now, as the control items say that an invocation has read."""
         now, seen, probes = self.world.kernel.now, self.seen.get(life, {}), self.probes.get(life, set())
         for name in self._waits(seen, key):
             item = seen.get(("CONTROL", name), {})
             until = number(item, "until") or float("inf")
             if item and name not in probes and now < until:
-                self.laws.broken("no call is made in a pause but its probe", f"{key}: {name}")
+                yield name
         if number(seen.get(("CONTROL", "STACK")), "held_since"):
-            self.laws.broken("a paused stack submits nothing", f"{key}")
-        full = seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get("full_models", {}).get("SS", ())
-        if self._model(seen, key) in full:
-            self.laws.broken("a model has no more outstanding batches than it may", f"{key}")
+            yield "STACK"
+        if self._model(seen, key) in seen.get(("CONTROL", "RATE#OUTSTANDING"), {}).get("full_models", {}).get("SS", ()):
+            yield "OUTSTANDING"
+        if number(seen.get(("CONTROL", "RATE")), "hold_until") > now:
+            yield "RATE"
 
     def _waits(self, seen: dict[Key, Wire], key: Key) -> list[str]:
         own = [name for pk, name in seen if pk == "CONTROL" and name == self._pause(seen, key)]
@@ -245,17 +266,19 @@ class ItemLaws:
             self.laws.broken("every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning")
 
     def _judge_rate(self, life: Life, old: Wire | None, new: Wire) -> None:
-        now, budget = self.world.kernel.now, self.budget
+        now = self.world.kernel.now
         if number(new, "hold_until") > now + MAX_HOLD_SECONDS:
+            self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
+        if number(new, "hold_until") > number(old, "hold_until") and number(new, "hold_until") < now + MIN_WAIT_SECONDS:
             self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):
             return
         before = number(old, "filled_at")  # Of a full bucket nobody else knows from when on the tokens count.
-        taken = round((filled - before) / budget.interval) if before > 1000 * now else budget.burst
+        taken = round((filled - before) / self.interval) if before > 1000 * now else self.burst
         self.tokens[life] = self.tokens.get(life, 0) + taken
-        if filled > 1000 * now + budget.burst * budget.interval:
+        if filled > 1000 * now + self.burst * self.interval:
             self.laws.broken("no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms")
         if number(self.seen.get(life, {}).get(("CONTROL", "RATE")), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")

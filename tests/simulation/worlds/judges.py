@@ -54,6 +54,8 @@ CODES = frozenset(
 """Codes with which a good record may end, if faults were injected."""
 ENDED_RECORDS = ("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered")
 CALLS_IN_FIVE_MINUTES = 1_200
+FIVE_MINUTES = 295.0
+"""Seconds, less what a call may come after its token."""
 MANIFEST_SECONDS = 15.0
 
 
@@ -264,6 +266,16 @@ class Ending:
             is_late = one["completes_at"] is None or one["completes_at"] > one["time"] + deadline
             before[one["sha256"]] = one["time"] + deadline if is_late else inf
 
+    def judge_calls(self) -> None:
+        """Judge that in five minutes no more calls are made than the bucket holds and than flow into it."""
+        calls = self.world.calls_per_minute
+        most = min(5 * calls + max(1, calls // 2) + 1, CALLS_IN_FIVE_MINUTES)
+        times = sorted(self.world.call_times)
+        for before, at in zip(times, times[most:], strict=False):
+            if at - before < FIVE_MINUTES:
+                self.laws.broken("calls stay within the rate", f"over {most} by {at - self.world.began:.0f} s")
+                return
+
     def _judge_bodies(self) -> None:
         """Judge that each batch was accepted with the records of its round, as far as these are still staged."""
         bodies = {one["request_id"]: one["sha256"] for one in self.world.api.accepted}
@@ -336,9 +348,3 @@ class Promises:
                 late = self.over[job] - self.last_done[job]
                 if late > MANIFEST_SECONDS:
                     self.laws.broken("a manifest follows the last answer in time", f"{one.upload.key}: {late:.0f} s")
-        times = sorted(self.world.call_times)
-        for place, at in enumerate(times):
-            before = place - CALLS_IN_FIVE_MINUTES
-            if before >= 0 and at - times[before] < 300:
-                self.laws.broken("calls stay within Cloudflare's limit", f"over {CALLS_IN_FIVE_MINUTES} by {at:.0f}")
-                return

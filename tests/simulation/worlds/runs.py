@@ -69,8 +69,10 @@ def run(plan: Plan, events: list[str] | None = None) -> Outcome:
                 world.command(target, act.word)
         world.settle(SETTLE_SECONDS)
         world.wait_for_late_things(AFTERWARDS_SECONDS)
+        ending = Ending(laws)
+        ending.judge_calls()
         # Of a write whose answer is lost nobody knows, if what was written cannot be read either.
-        Ending(laws).judge(dropped, may_count=not (plan.awkward.answered_late and plan.awkward.throttled))
+        ending.judge(dropped, may_count=not (plan.awkward.answered_late and plan.awkward.throttled))
         if plan.is_calm:
             promises.judge(dropped, world.calls_per_minute)
         return Outcome(

@@ -34,11 +34,18 @@ def record(model: str, name: str, number: int) -> dict[str, Any]:
 
 
 def drop(
-    world: World, name: str, size: int, model: str = MODELS[0], *, bad: int = 0, may_fail: bool = False
+    world: World,
+    name: str,
+    size: int,
+    model: str = MODELS[0],
+    *,
+    bad: int = 0,
+    may_fail: bool = False,
+    metadata: dict[str, str] | None = None,
 ) -> Dropped:
-    """Drop a file of `size` records now, `bad` lines of which cannot be read."""
+    """Drop a file of `size` records now, `bad` lines of which cannot be read; with further metadata."""
     records: list[dict[str, Any] | None] = [record(model, name, number) for number in range(size)]
     for place in range(bad):
         records[(place * 7) % size] = None
     lines = ["no JSON" if one is None else json.dumps(one) for one in records]
-    return Dropped(world.upload(name, lines, model=model), model, tuple(records), may_fail)
+    return Dropped(world.upload(name, lines, model=model, **(metadata or {})), model, tuple(records), may_fail)
