@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from itertools import chain
+from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dropbatch import aws
-from dropbatch.errors import NotPermitted, UsageError
+from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 from dropbatch.job import Job
 from dropbatch.jobs import find_job, history, time_of
 from dropbatch.rules import names as keys
@@ -17,7 +18,6 @@ from dropbatch.stack import find_stack
 from dropbatch.uploads import upload, upload_key
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import date
 
@@ -43,7 +43,7 @@ class Client:
 
     def submit(
         self,
-        source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
+        source: str | PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
         *,
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
@@ -102,7 +102,13 @@ class Client:
             key = upload_key(name, opened.name, folder)
             given = {one: value for one, value in options.items() if value is not None}
             metadata = metadata_of({**opened.options, **given})
-            stream = self._checked(opened.stream, key, metadata) if check else opened.stream
+            stream = opened.stream
+            try:
+                stream = self._checked(stream, key, metadata) if check else stream
+            except (UploadRefused, UsageError) as error:
+                if isinstance(source, str | PathLike):
+                    error.args = (f"{source}: {error}",)
+                raise
             return Job.of_upload(self.stack, upload(self.stack, stream, key, metadata, progress))
 
     def _checked(self, stream: BinaryIO, key: str, metadata: Mapping[str, str]) -> BinaryIO:

@@ -84,6 +84,9 @@ def _file(path: Path) -> Source:
         return Source(path.name if size is not None else _unnamed("", "stdin-"), path.open("rb"), size)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UsageError as error:
+        error.args = (f"{path}: {error}",)
+        raise
 
 
 def _unnamed(suffix: str, prefix: str = "") -> str:
@@ -139,7 +142,7 @@ def _arrow_batches(path: Path) -> Any:  # noqa: ANN401
         batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
         return pa.RecordBatchReader.from_batches(opened.schema, batches)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"It cannot be read: {error}") from error
 
 
 def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401

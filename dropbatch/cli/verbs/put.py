@@ -89,7 +89,7 @@ def put(
         raise Interrupted(f"\nInterrupted. {_progress_of(uploads, jobs)}") from None
     except Error as error:
         if len(uploads) > 1:
-            error.args = (f"{uploads[len(jobs)][0]}: {error} {_progress_of(uploads, jobs)}",)
+            error.args = (f"{error} {_progress_of(uploads, jobs)}",)
         raise
     if wait or folder:
         for job in jobs:

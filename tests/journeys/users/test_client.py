@@ -199,6 +199,21 @@ def test_failed_job_raises_if_asked(command, client):
         job.wait(check=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b"only prose\n", "unknown_format: None of the first lines is JSON"),
+        ("a.csv", b"title,note\nx,y\n", "template: none is given"),
+        ("a.parquet", b"no columns", "It cannot be read: Parquet magic bytes"),
+    ],
+)
+def test_refused_file_is_named(client, tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(dropbatch.Error, match=rf"^{tmp_path / name}: {says}"):
+        client.submit(tmp_path / name, model=M2M)
+
+
 def test_job_shows_what_it_knows(command, client, monkeypatch):
     job = client.submit([GOOD], name="a&b.jsonl", model=M2M)
     submitted = repr(job)
