@@ -27,7 +27,7 @@ class Job(JobHandle):
 
         Args:
             check: raise an error unless the job is completed.
-            progress: show it on a terminal (standard error) or in a notebook.
+            progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
 
         Returns:
             The final state: `completed`, `failed` or `cancelled`.

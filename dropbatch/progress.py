@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -225,7 +226,9 @@ def duration(seconds: float) -> str:
 
 
 def shown_to_user() -> Progress | None:
-    """Progress in a notebook or on a terminal; None elsewhere: a script's log is its own."""
+    """Progress in a notebook or on a terminal; None without one, and in threads, which would share it."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
     if update := _notebook():
         return Progress(notebook=update)
     return Progress() if sys.stderr.isatty() else None

@@ -32,7 +32,9 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
     manifest = job.manifest()
     names = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
     if not names:
-        raise NotFound(f"Job {job.id} has no retry file: none of its records can be tried again.")
+        failed = manifest["counts"]["failed"]
+        why = "none of its failed records can be tried again" if failed else "no record failed"
+        raise NotFound(f"Job {job.id} has no retry file: {why}.")
     stack = job.stack
     source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)

@@ -333,7 +333,13 @@ def test_without_retry_file_there_is_nothing_to_retry(command, finished):
     done = command.run("retry", finished)
 
     assert done.code == 5
-    assert "none of its records can be tried again" in done.err
+    assert "none of its failed records can be tried again" in done.err
+
+
+def test_job_without_failures_is_not_retried(command, tmp_path):
+    done = command.run("put", file(tmp_path), "--model", M2M, "--wait", "--json")
+
+    assert "has no retry file: no record failed." in command.run("retry", done.json()[0]["job_id"]).err
 
 
 # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────

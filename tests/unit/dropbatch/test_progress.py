@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -171,3 +172,11 @@ def test_script_without_terminal_shows_nothing(monkeypatch):
     monkeypatch.setattr("sys.stderr", io.StringIO())
 
     assert shown_to_user() is None
+
+
+def test_threads_do_not_share_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert shown_to_user() is not None
+        assert threads.submit(shown_to_user).result() is None
