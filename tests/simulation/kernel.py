@@ -68,6 +68,8 @@ class Kernel:
         self._agenda: list[tuple[float, int, Task | Callable[[], None]]] = []
         self._order = count()
         self._hub = getcurrent()
+        self._until = start
+        self._is_done: Callable[[], bool] = _never
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +109,11 @@ class Kernel:
             return
         if task.life.over:
             raise DiedError
-        heappush(self._agenda, (self.now + max(seconds, 0.0), next(self._order), task))
+        moment = self.now + max(seconds, 0.0)
+        if moment <= self._until and (not self._agenda or moment < self._agenda[0][0]) and not self._is_done():
+            self.now = moment  # Nothing else happens meanwhile.
+            return
+        heappush(self._agenda, (moment, next(self._order), task))
         self._give_way(task)
 
     def kill(self, life: Life) -> None:
@@ -134,8 +140,9 @@ class Kernel:
     def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
         """Let everything happen until a moment, or until `done` says so."""
         agenda = self._agenda
+        self._until, self._is_done = until, done or _never
         while agenda and agenda[0][0] <= until:
-            if done is not None and done():
+            if self._is_done():
                 return
             moment, _, what = heappop(agenda)
             self.now = max(self.now, moment)
@@ -144,7 +151,7 @@ class Kernel:
                     what.switch()
             else:
                 what()
-        if done is None or not done():
+        if not self._is_done():
             self.now = max(self.now, until)
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,6 +214,10 @@ class Kernel:
             self._give_way(task)
 
 
+def _never() -> bool:
+    return False
+
+
 class _Threads:
     """The simulated threads of one pool."""
 
@@ -229,11 +240,24 @@ def _threads(pool: ThreadPoolExecutor) -> _Threads:
     return found
 
 
+class _NoLock:
+    """In place of a future's condition: its tasks wait in the kernel, and one runs at a time."""
+
+    def __enter__(self) -> None:
+        """Nothing is locked."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is unlocked."""
+
+    def notify_all(self) -> None:
+        """Nobody waits here."""
+
+
 class _Awaited(Future[T]):
     """A future whose readers wait in simulated time."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__()
+        self.__dict__.update(_NEW_FUTURE, _waiters=[], _done_callbacks=[])
         self._kernel = kernel
         self._tasks: list[Task] = []
 
@@ -245,3 +269,6 @@ class _Awaited(Future[T]):
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self._kernel.resume(task)
+
+
+_NEW_FUTURE = {**vars(Future()), "_condition": _NoLock()}

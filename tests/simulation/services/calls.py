@@ -59,40 +59,44 @@ class Calls:
 
     def read(self, operation: str, effect: Callable[[], T]) -> T:
         """A call without an effect that stays."""
-        if self.kernel.life() is None:
+        life = self.kernel.life()
+        if life is None:
             return effect()
-        self._pass(operation)
+        self._pass(life, operation)
         if self.happens("throttled"):
             raise refused("ThrottlingException", operation)
         return effect()
 
     def write(self, operation: str, effect: Callable[[int], T]) -> T:
         """A call that changes something; `effect` gets the number of the SDK's earlier tries."""
-        if self.kernel.life() is None:
+        life = self.kernel.life()
+        if life is None:
             return effect(0)
         place = self.places + 1
-        self._pass(operation)
+        self._pass(life, operation)
         if self.happens("throttled") or place == self.refused_at:
             raise refused("ThrottlingException", operation)
         done = effect(0)
         if place == self.fails_at:
             raise refused("InternalServerError", operation, 500)
         if self.happens("answered_late") or place == self.lost_at:
-            self.take(operation, 1.0)
+            self._take(life, operation, 1.0)
             done = effect(1)
-        self.take(operation, 0.5)
+        self._take(life, operation, 0.5)
         return done
 
-    def _pass(self, operation: str) -> None:
+    def _pass(self, life: Life, operation: str) -> None:
         self.total += 1
         self.by_operation[operation] = self.by_operation.get(operation, 0) + 1
-        self.take(operation, 1.0)
+        self._take(life, operation, 1.0)
 
     def take(self, operation: str, share: float) -> None:
         """Let a share of a call's time pass: the process may be switched away from here, and may die here."""
         life = self.kernel.life()
-        if life is None:
-            return
+        if life is not None:
+            self._take(life, operation, share)
+
+    def _take(self, life: Life, operation: str, share: float) -> None:
         life.calls += 1
         self.places += 1
         if self.before is not None:

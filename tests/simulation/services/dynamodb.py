@@ -9,19 +9,17 @@ about what these have.
 
 from __future__ import annotations
 
-from collections import Counter
-from heapq import heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedDict
 
 from tests.simulation.services import expressions
 from tests.simulation.services.errors import EXCEPTIONS, refused
 from tests.simulation.services.expressions import NotSimulatedError
+from tests.simulation.services.table_index import Index, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from tests.simulation.services.calls import Calls
 
@@ -34,7 +32,6 @@ LARGE_VALUE_BYTES = 8 << 10
 MAX_KEYS = 100
 """Keys of one batch read."""
 _NO_ITEMS = SortedDict()
-_NO_ENTRIES = SortedList()
 
 
 def key_of(item: Wire) -> Key:
@@ -64,49 +61,9 @@ def _size(wire: Wire) -> int:
             return 1
 
 
-class Index:
-    """The sparse index: by kind of work, in order of `due_at`. It shows a write only some time later."""
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.entries: dict[str, SortedList] = {}
-        self._shown: dict[Key, tuple[str, float]] = {}
-        self._coming: list[tuple[float, int, Key, tuple[str, float] | None]] = []
-        self._order = count()
-        self._latest: dict[Key, int] = {}
-        self._pending: Counter[Key] = Counter()
-
-    def note(self, key: Key, item: Wire | None, shown_at: float) -> None:
-        """A write, which the index shows from `shown_at` on."""
-        entry = None
-        if item is not None and "work" in item and "due_at" in item:
-            entry = (item["work"]["S"], float(item["due_at"]["N"]))
-        number = next(self._order)
-        self._pending[key] += 1
-        heappush(self._coming, (shown_at, number, key, entry))
-
-    def query(self, work: str, now: float, after: tuple[float, str, str] | None) -> Iterator[tuple[float, str, str]]:
-        """Entries of one kind: due time and key, in order."""
-        while self._coming and self._coming[0][0] <= now:
-            _, number, key, entry = heappop(self._coming)
-            is_old = number < self._latest.get(key, -1)
-            self._pending[key] -= 1
-            if self._pending[key]:
-                self._latest[key] = max(number, self._latest.get(key, -1))
-            else:
-                del self._pending[key]
-                self._latest.pop(key, None)
-            if is_old:
-                continue  # A later write is shown already.
-            if (old := self._shown.pop(key, None)) is not None:
-                self.entries[old[0]].remove((old[1], *key))
-            if entry is not None:
-                self._shown[key] = entry
-                if (entries := self.entries.get(entry[0])) is None:
-                    entries = self.entries[entry[0]] = SortedList()
-                entries.add((entry[1], *key))
-        found = self.entries.get(work, _NO_ENTRIES)
-        return found.irange(after, inclusive=(False, True))  # type: ignore[no-any-return]
+def may_have(wires: Wire, most: int) -> bool:
+    """Whether values may have more bytes than that: a quick look, in which a character counts as four."""
+    return 4 * len(repr(wires)) > most
 
 
 class DynamoDB:
@@ -188,7 +145,7 @@ class DynamoDB:
 
         def write(retries: int) -> Wire:
             self._check(TableName)
-            if size_of(item) > MAX_ITEM_BYTES:
+            if may_have(item, MAX_ITEM_BYTES) and size_of(item) > MAX_ITEM_BYTES:
                 raise refused("ValidationException", "PutItem")
             self._test(
                 f"PutItem {key_of(item)[1]}",
@@ -222,7 +179,7 @@ class DynamoDB:
             self._check(TableName)
             key = key_of(Key)
             names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
-            largest = max(map(_size, values.values()), default=0)
+            largest = max(map(_size, values.values())) if may_have(values, LARGE_VALUE_BYTES) else 0
             if largest > MAX_ITEM_BYTES:
                 raise refused("ValidationException", "UpdateItem")
             self._test(f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries)
@@ -283,10 +240,10 @@ class DynamoDB:
             if IndexName:
                 if ConsistentRead or not ScanIndexForward:
                     raise NotSimulatedError("a consistent or backward read of the index")
-                answer = self._query_index(KeyConditionExpression, ExpressionAttributeValues, Limit, ExclusiveStartKey)
-                if Select:
-                    del answer["Items"]
-                elif ProjectionExpression:
+                answer = self._query_index(
+                    (KeyConditionExpression, ExpressionAttributeValues), Limit, ExclusiveStartKey, counts=bool(Select)
+                )
+                if ProjectionExpression and not Select:
                     answer["Items"] = [
                         expressions.projected(item, ProjectionExpression, names) for item in answer["Items"]
                     ]
@@ -308,22 +265,25 @@ class DynamoDB:
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _query_index(self, text: str, values: Wire, limit: int | None, position: Wire | None) -> Wire:
+    def _query_index(self, asked: tuple[str, Wire], limit: int | None, position: Wire | None, *, counts: bool) -> Wire:
+        text, values = asked
         if text != "#work = :work":
             raise NotSimulatedError(text)
         work = values[":work"]["S"]
         after = (float(position["due_at"]["N"]), *key_of(position)) if position else None
+        most = self.calls.awkward.page_bytes
         page: list[Wire] = []
-        size = 0
+        number = size = 0
         rest: Wire = {}
-        for due_at, pk, sk in self.index.query(work, self.calls.now(), after):
-            at = str(int(due_at)) if due_at.is_integer() else repr(due_at)
-            page.append({"pk": {"S": pk}, "sk": {"S": sk}, "work": {"S": work}, "due_at": {"N": at}})
-            size += 60 + len(pk) + len(sk)
-            if len(page) == limit or size >= self.calls.awkward.page_bytes:
-                rest = {"LastEvaluatedKey": page[-1]}  # Perhaps nothing is behind it.
+        for entry in self.index.query(work, self.calls.now(), after):
+            number += 1
+            size += 60 + len(entry[1]) + len(entry[2])
+            if not counts:
+                page.append(shown(work, *entry))
+            if number == limit or size >= most:
+                rest = {"LastEvaluatedKey": shown(work, *entry)}  # Perhaps nothing is behind it.
                 break
-        return {"Items": page, "Count": len(page), **rest}
+        return {"Count": number, **({} if counts else {"Items": page}), **rest}
 
     def _query_table(
         self,

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     Values = Mapping[str, Any]
     Condition = Callable[[Item, Names, Values], bool]
     Operand = Callable[[Item, Names, Values], Any]
+    Path = tuple[str, ...]
 
 _TOKEN = re.compile(r"\s*(<>|<=|>=|[=<>(),+.]|[#:]?\w+)")
+_NORMAL = re.compile(r"-?[1-9][0-9]*(\.[0-9]*[1-9])?|0|-?0\.[0-9]*[1-9]", re.ASCII)
+"""A number that DynamoDB stores as it is written."""
 _COMPARE = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -77,17 +80,14 @@ class _Parser:
         self.place += 1
         return token
 
-    def path(self) -> Callable[[Names], tuple[str, ...]]:
+    def path(self) -> Path:
         parts = [self.take()]
         while self.peek() == ".":
             self.take()
             parts.append(self.take())
         if any(part.startswith(":") or not re.match(r"[#\w]", part) for part in parts):
             raise NotSimulatedError(self.text)
-        if not any(part.startswith("#") for part in parts):
-            fixed = tuple(parts)
-            return lambda _: fixed
-        return lambda names: tuple(names[part] if part.startswith("#") else part for part in parts)
+        return tuple(parts)
 
     # ── conditions ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,29 +134,34 @@ class _Parser:
             self.take(",")
             value = self.take()
             self.take(")")
-            return lambda item, names, values: str((_at(item, path(names)) or {}).get("S", "\0")).startswith(
+            find = _finder(path)
+            return lambda item, names, values: str((find(item, names) or {}).get("S", "\0")).startswith(
                 values[value]["S"]
             )
         self.take(")")
-        wanted = name == "attribute_exists"
-        return lambda item, names, _: (_at(item, path(names)) is not None) is wanted
+        find = _finder(path)
+        if name == "attribute_exists":
+            return lambda item, names, _: find(item, names) is not None
+        return lambda item, names, _: find(item, names) is None
 
     # ── updates ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def update(self) -> list[tuple[Callable[[Names], tuple[str, ...]], Operand | None]]:
-        """Pairs of a path and its new value; None removes it."""
-        changes: list[tuple[Callable[[Names], tuple[str, ...]], Operand | None]] = []
+    def update(self) -> list[tuple[str, Operand | None]]:
+        """Pairs of an attribute and its new value; None removes it."""
+        changes: list[tuple[str, Operand | None]] = []
         while self.peek():
             clause = self.take().upper()
             if clause not in {"SET", "REMOVE"}:
                 raise NotSimulatedError(self.text)
             while True:
-                path = self.path()
+                name, *inner = self.path()
+                if inner:
+                    raise NotSimulatedError(self.text)
                 if clause == "SET":
                     self.take("=")
-                    changes.append((path, self.operand()))
+                    changes.append((name, self.operand()))
                 else:
-                    changes.append((path, None))
+                    changes.append((name, None))
                 if self.peek() != ",":
                     break
                 self.take()
@@ -174,8 +179,18 @@ class _Parser:
         if self.peek().startswith(":"):
             token = self.take()
             return lambda _item, _names, values: values[token]
-        path = self.path()
-        return lambda item, names, _: _at(item, path(names))
+        find = _finder(self.path())
+        return lambda item, names, _: find(item, names)
+
+
+def _finder(path: Path) -> Callable[[Item, Names], Any]:
+    """A function that finds what a path names."""
+    first, *inner = path
+    if inner:
+        return lambda item, names: _at(item, tuple(names.get(part, part) for part in path))
+    if first.startswith("#"):
+        return lambda item, names: item.get(names[first])
+    return lambda item, _: item.get(first)
 
 
 def _at(item: Item, path: tuple[str, ...]) -> Any:
@@ -203,19 +218,21 @@ def _not(inner: Condition) -> Condition:
     return lambda item, names, values: not inner(item, names, values)
 
 
-def _between(path: Callable[[Names], tuple[str, ...]], low: str, high: str) -> Condition:
+def _between(path: Path, low: str, high: str) -> Condition:
+    find = _finder(path)
+
     def holds(item: Item, names: Names, values: Values) -> bool:
-        found = _at(item, path(names))
+        found = find(item, names)
         return found is not None and value_of(values[low]) <= value_of(found) <= value_of(values[high])
 
     return holds
 
 
-def _compared(path: Callable[[Names], tuple[str, ...]], sign: Callable[[Any, Any], bool], value: str) -> Condition:
-    equality = sign in {operator.eq, operator.ne}
+def _compared(path: Path, sign: Callable[[Any, Any], bool], value: str) -> Condition:
+    equality, find = sign in {operator.eq, operator.ne}, _finder(path)
 
     def holds(item: Item, names: Names, values: Values) -> bool:
-        found, wanted = _at(item, path(names)), values[value]
+        found, wanted = find(item, names), values[value]
         if found is None:
             return sign is operator.ne
         if found.keys() != wanted.keys():
@@ -242,7 +259,7 @@ def condition(text: str) -> Condition:
 
 
 @cache
-def _update(text: str) -> list[tuple[Callable[[Names], tuple[str, ...]], Operand | None]]:
+def _update(text: str) -> list[tuple[str, Operand | None]]:
     return _Parser(text).update()
 
 
@@ -251,10 +268,12 @@ def normal(wire: Any) -> Any:
     ((kind, value),) = wire.items()
     match kind:
         case "N":
-            if value.isdecimal():
-                return wire
-            text = f"{Decimal(value):f}"
-            return {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
+            if not _NORMAL.fullmatch(value):
+                text = f"{Decimal(value):f}"
+                wire = {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
+            return wire if len(value) > SHORT else shared(wire, kind, value)
+        case "S":
+            return wire if len(value) > SHORT else shared(wire, kind, value)
         case "L":
             return {"L": [normal(member) for member in value]}
         case "M":
@@ -263,11 +282,23 @@ def normal(wire: Any) -> Any:
             return wire
 
 
+SHORT, MOST_SHARED = 40, 100_000
+"""Characters of values that are kept once, and how many of these."""
+_shared: dict[tuple[str, str], Any] = {}
+
+
+def shared(wire: Any, kind: str, value: str) -> Any:
+    """A short value, kept once however many items have it: an item would otherwise take several times its bytes."""
+    if len(_shared) > MOST_SHARED:
+        _shared.clear()
+    return _shared.setdefault((kind, value), wire)
+
+
 def projected(item: Item, text: str, names: Names) -> dict[str, Any]:
     """The attributes of an item, and members of them, that a projection names."""
     found: dict[str, Any] = {}
     for path in _projection(text):
-        first, *inner = path(names)
+        first, *inner = (names.get(part, part) for part in path)
         value = _at(item, (first, *inner))
         if value is not None:
             for part in reversed(inner):
@@ -277,7 +308,7 @@ def projected(item: Item, text: str, names: Names) -> dict[str, Any]:
 
 
 @cache
-def _projection(text: str) -> list[Callable[[Names], tuple[str, ...]]]:
+def _projection(text: str) -> list[Path]:
     parser = _Parser(text)
     paths = [parser.path()]
     while parser.peek():
@@ -288,19 +319,17 @@ def _projection(text: str) -> list[Callable[[Names], tuple[str, ...]]]:
 
 def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
     """The attributes of an item that an update expression names, as far as they are there afterwards."""
-    places = [path(names) for path, _ in _update(text)]
-    return {place[0]: item[place[0]] for place in places if place[0] in item}
+    places = [names.get(name, name) for name, _ in _update(text)]
+    return {place: item[place] for place in places if place in item}
 
 
 def updated(item: Item, text: str, names: Names, values: Values) -> dict[str, Any]:
     """A new item: as an update expression leaves this one."""
     new = dict(item)
-    for path, operand in _update(text):
-        place = path(names)
-        if len(place) != 1:
-            raise NotSimulatedError(text)
+    for name, operand in _update(text):
+        place = names.get(name, name)
         if operand is None:
-            new.pop(place[0], None)
+            new.pop(place, None)
         else:
-            new[place[0]] = normal(operand(item, names, values))
+            new[place] = normal(operand(item, names, values))
     return new

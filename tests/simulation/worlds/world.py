@@ -6,12 +6,15 @@ session, the HTTP client, the thread pool, time and chance.
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -69,7 +72,7 @@ class Upload:
 class Reader:
     """Stands for `attribute_values.read`, and reads an item only once: neither it nor what is read from it changes."""
 
-    MOST = 50_000
+    MOST = 10_000
     """Items that are kept at a time."""
 
     def __init__(self) -> None:
@@ -305,8 +308,12 @@ def simulated(
             (observability.metrics, "add_metric", world.count),
             (observability.LoggingBatchProcessor, "failure_handler", world.message_failed),
             (observability.metrics, "flush_metrics", lambda **_: None),
+            (inspect, "signature", cache(inspect.signature)),  # Powertools asks for a handler's with each message.
         ):
             stack.enter_context(patch.object(target, name, replacement))
+        thresholds = gc.get_threshold()
+        gc.set_threshold(50_000, 50, 1_000)  # A world has many objects and few circles.
+        stack.callback(gc.set_threshold, *thresholds)
         before, level = random.getstate(), observability.logger.log_level
         stack.callback(random.setstate, before)
         stack.callback(observability.logger.setLevel, level)
