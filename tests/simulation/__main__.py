@@ -3,7 +3,8 @@
 SEED=17     that world alone: the smallest plan that breaks the same law, and its last events (EVENTS=60)
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
-EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world
+EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
+            FIRST every second one is drawn by it
 OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each (20) and HOURS (8):
             a large world, and bench/simulation.md
 """
@@ -68,9 +69,10 @@ def random_worlds(first: int, wanted: int | None, minutes: float) -> bool:
 def small_worlds(depth: int) -> bool:
     """Explore each small world; return whether any schedule broke a law."""
     is_broken = False
+    first = os.environ.get("FIRST")
     for small in SMALL_WORLDS:
         began = time.monotonic()
-        found = explore(small, depth, int(os.environ.get("SCHEDULES", "2000")))
+        found = explore(small, depth, int(os.environ.get("SCHEDULES", "2000")), int(first) if first else None)
         print(
             f"{small.name}: {found.calls} calls, {found.schedules:,} schedules, {found.distinct:,} of them distinct, "
             f"{time.monotonic() - began:.0f} s, {len(found.broken)} broken",

@@ -360,9 +360,12 @@ class Exploration:
         return schedule, ran.violations
 
 
-def explore(small: SmallWorld, depth: int, most: int | None = None) -> Explored:
-    """Run the schedules of a small world with at most so many things that happen; at most so many schedules."""
-    exploration = Exploration(small, depth)
+def explore(small: SmallWorld, depth: int, most: int | None = None, seed: int | None = None) -> Explored:
+    """Run the schedules of a small world with at most so many things that happen; at most so many schedules.
+
+    With a seed every second one is drawn from all that are to be tried.
+    """
+    exploration = Exploration(small, depth, None if seed is None else random.Random(seed))
     for done in count():
         if done == most or exploration.step() is None:
             break

@@ -28,7 +28,8 @@ def test_every_race_of_smallest_world_keeps_laws():
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", OF_NAME)
 def test_two_disturbances_keep_laws(name):
-    assert explore(OF_NAME[name], 2, most=2_000).broken == []
+    """The nearest ones; every night CI draws others."""
+    assert explore(OF_NAME[name], 2, most=300).broken == []
 
 
 def laws_broken(name, most):

@@ -172,7 +172,7 @@ class ItemLaws:
         if state == "halved" and not is_split:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
-            self._judge_counts(key, old, new)
+            self._judge_counts(key, self.own[getcurrent()].get(key) or self.seen[life].get(key, old), old, new)
         if was == "queued" and state == "ready" and number(new, "round") == number(old, "round"):
             for reason in self._waiting(life, key):
                 self.laws.broken("what has an id is polled while it may not be submitted", f"{key}: {reason}")
@@ -187,7 +187,7 @@ class ItemLaws:
             self.laws.broken("no batch is written without end", f"{key}: {MOST_WRITES} times within a minute")
             times.clear()
 
-    def _judge_counts(self, key: Key, old: Wire, new: Wire) -> None:
+    def _judge_counts(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
         for name, most in GROWING.items():
             more = number(new, name) - number(old, name)
             if more > most or (more < 0 and name != "claims"):
@@ -195,7 +195,8 @@ class ItemLaws:
         is_begun = new["state"]["S"] == "submitting" != old["state"]["S"]
         if (number(new, "attempt") > number(old, "attempt")) != is_begun:
             self.laws.broken("each submit is an attempt of its own", f"{key}")
-        if (is_begun or number(new, "polls") > number(old, "polls")) and number(new, "claims") <= number(old, "claims"):
+        claimed = is_begun or number(new, "polls") > number(old, "polls")
+        if claimed and number(new, "claims") <= number(seen, "claims"):
             self.laws.broken("each claim counts", f"{key}")
 
     # ── permits ──────────────────────────────────────────────────────────────────────────────────────────────────
