@@ -43,6 +43,7 @@ def deliver(
     force: bool = False,
 ) -> Delivery:
     """Do what `dropbatch.job.Job.download` says."""
+    exports = (exports,) if isinstance(exports, str) else exports
     if unknown := sorted(set(exports) - EXPORTS.keys()):
         raise UsageError(f"There is no export {unknown[0]!r}. It must be one of {', '.join(EXPORTS)}.")
     if exports:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import warnings
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -120,14 +121,17 @@ class Merged:
 
 @contextmanager
 def merged_files(job: JobHandle) -> Iterator[ResultFiles]:
-    """A job's records with the answers of its retries, in temporary files.
+    """A job's records with the answers of its retries, in temporary files. Warns of each retry that is skipped.
 
     Raises:
         NotFound: the job is not over, or has no output.
         Error: a file does not match its manifest.
     """
     with TemporaryDirectory() as folder:
-        yield merge_retries(job, Path(folder)).files()
+        merged = merge_retries(job, Path(folder))
+        for one in merged.skipped:
+            warnings.warn(f"Retry {one.job_id} is skipped: {one.message}", stacklevel=2)
+        yield merged.files()
 
 
 def merge_retries(job: JobHandle, folder: Path) -> Merged:

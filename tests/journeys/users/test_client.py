@@ -322,6 +322,8 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     assert table["error_code"].to_pylist() == [None, None, "inference_failed"]
     assert parquet.read_table(tmp_path / "output.parquet") == table
     assert pa.ipc.open_file(tmp_path / "output.arrow").read_all() == table
+    (export,) = job.download(tmp_path / "one", merged=True, exports="parquet").exports
+    assert parquet.read_table(export.path) == table
     npy = np.load(tmp_path / "output.npy")
     assert np.isnan(npy).any(axis=1).tolist() == [False, False, True]
     vectors = [json.loads(line) for line in (tmp_path / "output.vectorize.ndjson").read_text().splitlines()]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dropbatch import Client
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 
@@ -182,3 +183,5 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     assert "retries: 1" in done.out
     merged = [json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()]
     assert [one["success"] for one in merged] == [True, True]
+    with pytest.warns(UserWarning, match=f"Retry {skipped['job_id']} is skipped: "):
+        assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
