@@ -154,6 +154,10 @@ class ItemLaws:
             self.laws.broken("only who has the lease changes a job", f"{key}: {sorted(touched)}")
         if number(new, "lease_until") != number(old, "lease_until"):
             self.holders[key] = life
+        now, read = self.world.kernel.now, self.own[getcurrent()].get(key) or self.seen[life].get(key)
+        is_claimed = number(old, "lease_until") <= now < number(new, "lease_until")
+        if read and is_claimed and number(new, "claims") <= number(read, "claims"):
+            self.laws.broken("each claim counts", f"{key}")
         for name in ONCE:
             if old and name in old and old[name] != new.get(name):
                 self.laws.broken("what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}")
