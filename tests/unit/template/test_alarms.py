@@ -84,19 +84,17 @@ def test_dashboard_shows_alarms_without_overlap(template, of_type):
 
 
 def test_runbook_names_charts_as_dashboard_does(of_type):
-    """The first table has every chart in the dashboard's rows, the second no name that the dashboard has not."""
+    """The table of what one sees has no name that the dashboard has not."""
     (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
     _, *widgets = json.loads(dashboard["DashboardBody"]["Fn::Sub"])["widgets"]
-    rows: dict[int, list[str]] = {}
-    for widget in widgets:
-        rows.setdefault(widget["y"], []).append(widget["properties"]["title"])
+    titles = {widget["properties"]["title"] for widget in widgets}
     labels = {metric[-1]["label"] for widget in widgets for metric in widget["properties"]["metrics"]}
     section = (ROOT / "docs/operations.md").read_text().split("## The dashboard\n")[1].split("\n## ")[0]
-    _, charts, causes, *_ = section.split("\n| ---")
+    _, causes = section.split("\n| ---")
 
-    named = [re.findall(r"\*([^*]+)\*", line) for line in charts.split("\n\n")[0].splitlines()[1:]]
-    assert named == [rows[y] for y in sorted(rows)]
-    assert set(re.findall(r"\*([^*]+)\*", causes.split("\n\n")[0])) <= labels.union(*rows.values())
+    named = set(re.findall(r"\*([^*]+)\*", causes.split("\n\n")[0]))
+    assert len(named) >= 10
+    assert named <= labels | titles
 
 
 def test_failed_job_is_mailed_if_address_is_given(template, of_type):
