@@ -162,17 +162,6 @@ def test_multipart_upload_announced_twice_is_one_job(world, api):
     assert len(world.manifests()) == len(api.accepted) == 1
 
 
-def test_overwritten_upload_is_two_jobs(world):
-    world.upload_records("a.jsonl", [{"text": "first", "target_lang": "es"}], model=M2M)
-    world.upload_records("a.jsonl", [{"text": "second", "target_lang": "es"}], model=M2M)
-
-    world.settle()
-
-    answers = {world.lines(folder=folder)[0]["result"]["translated_text"] for folder in world.manifests()}
-    wanted = [expected_result(M2M, {"text": text, "target_lang": "es"}) for text in ("first", "second")]
-    assert answers == {one["translated_text"] for one in wanted}
-
-
 def test_packed_uploads_are_unpacked(world):
     body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
     world.upload("a.jsonl.gz", gzip.compress(body), model=M2M)
@@ -308,27 +297,6 @@ def test_records_read_before_fault_keep_their_lines(start):
     assert world.manifest()["state"] == "failed"
     assert [line["id"] for line in world.lines()] == list(range(5))
     assert world.manifest()["counts"]["total"] == 5
-
-
-def test_too_long_path_is_reported_under_short_one(world):
-    world.upload("x" * 950 + ".jsonl", GOOD, model=M2M)
-
-    world.settle()
-
-    assert world.only_folder().startswith("results/_long/")
-    assert world.manifest()["error"]["code"] == "path_too_long"
-
-
-def test_unknown_model_is_submitted_once(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", greetings(6), model="@cf/nobody/nothing")
-    world.upload_records("b.jsonl", greetings(2), model=M2M)
-
-    world.settle()
-
-    states = sorted((one["state"], one["model"]) for one in world.manifests().values())
-    assert states == [("completed", M2M), ("failed", "@cf/nobody/nothing")]
-    assert sum(api.calls["submit"].values()) == 3
 
 
 def test_nothing_is_left_open_and_no_message_is_lost(world):

@@ -1,7 +1,7 @@
-"""What the fault tests observed, and the tables in docs/faults.md: `python -m tests.support.fault_table`.
+"""What the fault tests observed, and their table in docs/faults.md: `python -m tests.support.fault_table`.
 
-A test records with `note` what it injected and what it observed, after its assertions. The tables and their totals in
-docs/reliability.md are not edited by hand.
+A test records with `note` what it injected and what it observed, after its assertions. The table, and its totals in
+docs/reliability.md, are not edited by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,8 +17,6 @@ NOTES = ROOT / ".local/faults"
 """One file of notes for each process: test workers run in parallel."""
 DOCUMENT = ROOT / "docs/reliability.md"
 FAULTS = ROOT / "docs/faults.md"
-MIN_SHARED = 10
-"""Faults that have one observation in common and so a table of their own, without that column."""
 COLUMNS = (
     "fault",
     "where",
@@ -73,14 +70,8 @@ class Note:
     def row(self) -> str:
         """Its row in the table."""
         extra = f"{self.extra_submits:,}" + (f": {self.why}" if self.why else "")
-        return _row(self.fault, self.where, *self._numbers(), extra, self.observed)
-
-    def short_row(self) -> str:
-        """Its row in a table of faults with the same observation."""
-        return _row(self.fault, self.where, *self._numbers(), f"{self.extra_submits:,}")
-
-    def _numbers(self) -> list[str]:
-        return [f"{number:,}" for number in (self.injected, self.jobs, self.records, self.lost, self.twice)]
+        numbers = (self.injected, self.jobs, self.records, self.lost, self.twice)
+        return _row(self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed)
 
 
 def _row(*cells: str) -> str:
@@ -135,18 +126,9 @@ def write_between_marks(name: str, content: str, document: Path = DOCUMENT) -> N
     document.write_text(f"{before}{begin}\n{content.strip()}\n\n{end}{after}")
 
 
-def tables(notes: list[Note]) -> str:
-    """The notes as Markdown tables: one of most faults, one for each observation that many have in common."""
-    often = {observed for observed, count in Counter(each.observed for each in notes).items() if count >= MIN_SHARED}
-    parts = [_table(COLUMNS, [each.row() for each in notes if each.observed not in often])]
-    for observed in sorted(often):
-        same = [each for each in notes if each.observed == observed]
-        reasons = "; ".join(sorted({each.why for each in same} - {""}))
-        why = f" Submits beyond one per batch are those {reasons}." if reasons else ""
-        columns = (*COLUMNS[:-2], "submits beyond one per batch")
-        parts += [f"Observed for each of the following: {observed}.{why}"]
-        parts += [_table(columns, [each.short_row() for each in same])]
-    return "\n\n".join(parts)
+def table(notes: list[Note]) -> str:
+    """The notes as a Markdown table."""
+    return _table(COLUMNS, [each.row() for each in notes])
 
 
 def _table(columns: tuple[str, ...], rows: list[str]) -> str:
@@ -165,12 +147,12 @@ def totals(notes: list[Note]) -> str:
 
 
 def main() -> None:
-    """Write the tables and their totals from all notes."""
+    """Write the table and its totals from all notes."""
     lines = [line for file in sorted(NOTES.glob("*.jsonl")) for line in file.read_text().splitlines()]
     if not lines:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)
-    write_between_marks("faults", tables(notes), FAULTS)
+    write_between_marks("faults", table(notes), FAULTS)
     write_between_marks("totals", totals(notes))
 
 

@@ -101,16 +101,6 @@ def test_429_without_retry_after_burns_nothing(world, api, fault):
     assert world.manifest()["batches"][0]["attempts"] == 1
 
 
-def test_polls_continue_while_quota_is_used_up(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.inject(Fault(kind="4006", on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=10, until=lambda: world.status()["counts"]["succeeded"] == 1)
-
-    assert world.status()["waiting_for"]["code"] == "quota_spent"
-
-
 def test_deleted_pause_is_over_within_five_minutes(world, api):
     api.inject(Fault(kind="3036", on="submit"))
     world.upload_records("a.jsonl", referenced(3), model=M2M)

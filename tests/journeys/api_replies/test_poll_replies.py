@@ -35,53 +35,6 @@ def test_batch_failed_after_acceptance_is_bisected(start, api, failure):
     assert codes(world) == [None] * 5 + ["rejected"] + [None] * 2
 
 
-def test_same_server_error_on_five_polls_is_failure(world, api):
-    api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=500))
-    world.upload_records("a.jsonl", referenced(2), model=M2M)
-
-    world.settle(minutes=120)
-
-    assert codes(world) == [None, "rejected"]
-
-
-@pytest.mark.slow
-def test_overdue_batch_is_sent_three_times_then_expires(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="stuck", times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=6 * 60)
-
-    assert codes(world) == ["expired"] * 3
-    assert len(api.accepted) == 3
-    assert len(world.lines("retry.jsonl")) == 3
-
-
-@pytest.mark.slow
-def test_batch_is_polled_right_after_deadline(start, api):
-    """However rare its polls have become."""
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="stuck", times=0))
-    world.upload_records("a.jsonl", referenced(1), model=M2M)
-    began = world.now()
-
-    world.settle(minutes=90, until=lambda: len(api.accepted) == 2)
-
-    assert 3_600 < world.now() - began < 3_600 + 120
-
-
-@pytest.mark.slow
-def test_overdue_batch_is_not_resubmitted_if_off(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1, AMBIGUOUS_SUBMIT="fail")
-    api.inject(Fault(kind="stuck", times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=6 * 60)
-
-    assert codes(world) == ["expired"] * 3
-    assert len(api.accepted) == 1
-
-
 def test_id_api_lost_is_submitted_again(world, api):
     api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=12))
     world.upload_records("a.jsonl", referenced(3), model=M2M)
@@ -90,16 +43,6 @@ def test_id_api_lost_is_submitted_again(world, api):
 
     assert all_good(world, 3)
     assert 1 <= len(api.accepted) <= 3
-
-
-def test_briefly_unknown_id_is_not_resubmitted(world, api):
-    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=3))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
 
 
 @pytest.mark.slow
@@ -139,17 +82,6 @@ def test_batch_without_answers_is_sent_three_times(world, api):
     assert len(api.accepted) == 3
     assert world.now() - began < 20 * 60, "not until the deadline of 24 hours"
     assert len(world.lines("retry.jsonl")) == 3
-
-
-def test_batch_without_answers_is_not_sent_if_off(start, api):
-    world = start(AMBIGUOUS_SUBMIT="fail")
-    api.inject(Fault(kind="no_answers", times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == ["missing_response"] * 3
-    assert len(api.accepted) == 1
 
 
 @pytest.mark.parametrize("switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"])

@@ -160,17 +160,6 @@ def test_second_unknown_outcome_ends_batch(world, api):
     assert len(world.lines("retry.jsonl")) == 3
 
 
-def test_owner_can_forbid_second_submits(start, api):
-    world = start(AMBIGUOUS_SUBMIT="fail")
-    api.inject(Fault(kind="accept_then_reset"))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == ["submit_unknown"] * 3
-    assert len(api.accepted) == 1
-
-
 @pytest.mark.slow
 def test_outage_does_not_spend_everyones_second_try(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)

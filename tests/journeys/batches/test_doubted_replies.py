@@ -1,6 +1,5 @@
 """Replies that are not believed at once: one odd poll costs no second submit, and a page pauses nothing."""
 
-import json
 import time
 
 import pytest
@@ -92,52 +91,6 @@ def test_submit_code_on_polls_is_confirmed_after_five(world, api, fault, polls):
     world.settle()
 
     assert codes(world) == (["rejected"] if polls == 7 else [None])
-    assert len(api.accepted) == 1
-
-
-def test_five_polls_within_a_minute_confirm_nothing(world, api):
-    api.inject(Fault(kind="5006", on="poll", times=5))
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    world.pass_time(15)
-    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    message = json.dumps({"do": "ask", "batches": [[batch["job_id"]["S"], batch["number"]["S"]]]})
-    began = time.time()
-    for _ in range(5):  # As if messages came again and again.
-        world.sqs.send_message(QueueUrl=world.queues["PollQueue"], MessageBody=message)
-        world.deliver("PollQueue", most=1)
-        world.pass_time(10)
-    assert sum(api.calls["poll"].values()) == 5
-    assert time.time() - began < 60
-
-    world.settle()
-
-    assert codes(world) == [None]
-
-
-def test_alternating_errors_are_never_confirmed(world, api):
-    api.inject(*(Fault(kind=kind, on="poll") for _ in range(20) for kind in ("5006", "5004")))
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.settle(until=lambda: sum(api.calls.get("poll", {}).values()) >= 8)
-    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    assert int(batch["claims"]["N"]) == sum(api.calls["poll"].values())
-
-    api.clear_faults()
-    world.settle()
-
-    assert codes(world) == [None]
-    assert len(api.accepted) == 1
-
-
-def test_model_code_on_five_polls_fails_job(world, api):
-    api.inject(Fault(kind="5035", on="poll", times=7))
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-
-    world.settle()
-
-    assert world.manifest()["error"]["code"] == "unknown_model"
-    assert "Workers Paid" in world.manifest()["error"]["message"]
     assert len(api.accepted) == 1
 
 

@@ -42,20 +42,6 @@ def test_late_answer_cancels_second_submit(world, api, obstacle):
     assert submits(api) > 1, "the second submit was tried"
 
 
-def test_late_answer_is_used_after_pause(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1, MAX_REQUESTS_PER_BATCH=3)
-    api.inject(Fault(kind="stuck", seconds=2.5 * HOUR), Fault(kind="3036", on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    world.upload_records("b.jsonl", [{"text": "other", "target_lang": "es"}], model=M2M)
-    world.settle(minutes=300, until=lambda: len(world.manifests()) == 1)
-
-    (folder,) = world.manifests()
-    assert len(world.lines(folder=folder)) == 3
-    assert all(line["success"] for line in world.lines(folder=folder))
-    assert len(api.accepted) == 1
-
-
 def test_second_submit_is_sent_when_possible(world, api):
     api.inject(Fault(kind="stuck", times=1), Fault(kind="json_500", on="submit", nth=2, times=4))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -78,18 +64,6 @@ def test_prompt_second_submit_costs_no_poll(world, api):
 
     assert len(api.accepted) == 2
     assert polls(api) == before
-
-
-def test_untaken_second_submit_expires_in_7_days(world, api):
-    api.inject(Fault(kind="stuck", times=0), Fault(kind="error", code=1, status=402, on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.settle(minutes=120, until=lambda: submits(api) == 3)
-
-    world.pass_time(7 * 24 * HOUR)
-    world.settle()
-
-    assert world.lines()[0]["error"]["code"] == "expired"
-    assert len(api.accepted) == 1
 
 
 def test_unknown_earlier_id_is_given_up(world, api):

@@ -15,7 +15,6 @@ import functions.poll.schedule.tick
 import functions.submit.messages
 import functions.submit.submit_batch
 from functions.poll.schedule.tick import tick
-from shared.claims import MAX_CLAIMS
 from shared.invocation import Invocation
 from shared.models import BatchState
 from shared.pacing.controls import PauseReason, Permit
@@ -25,7 +24,6 @@ from tests.support.journeys.placed_items import (
     BGE,
     DAY,
     MINUTE,
-    edit,
     job_of,
     minutes_until,
     put_batches,
@@ -120,18 +118,6 @@ def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue
     wanted = "BATCH#00000000" if queue == "SubmitQueue" else "META"
     (item,) = [item for item in world.items() if item["sk"]["S"] == wanted]
     assert int(item["claims"]["N"]) >= 3
-
-
-def test_batch_claimed_too_often_unsent_ends(start, short_ticks):
-    world = start()
-    world.upload_records("a.jsonl", texts(1), model=BGE)
-    world.deliver("UploadQueue")
-    (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    edit(world, item, claims={"N": str(MAX_CLAIMS + 1)})
-
-    minutes_until(world, lambda: len(world.manifests()) == 1, most=3)
-
-    assert [line["error"]["code"] for line in world.lines()] == ["internal"]
 
 
 # ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-import functions.poll.schedule.advance_job as module
 from dropbatch.rules.names import segment
 from functions.poll.results import result_files as segments
 from local.workers_ai import Fault, expected_result
@@ -44,36 +43,6 @@ def test_large_output_is_joined_from_segments(start, api, small_segments):
         content = world.read(f"{folder}/{file['name']}")
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file["bytes"], file["sha256"])
     assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
-
-
-def test_long_list_of_batches_has_own_file(start, monkeypatch):
-    monkeypatch.setattr(module, "MANIFEST_BATCHES", 3)
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", greetings(5), model=M2M)
-
-    world.settle()
-
-    assert world.manifest()["batches"] == []
-    assert [entry["first_id"] for entry in world.lines("batches.jsonl")] == list(range(5))
-    assert "batches.jsonl" in [file["name"] for file in world.manifest()["files"]]
-
-
-def test_fraction_done_never_falls_and_ends_at_one(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.inject(Fault(kind="stuck", contains="hello 2", seconds=400, times=1))
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-    seen = []
-
-    def note():
-        seen.append(world.status()["fraction_done"])
-        return world.all_over()
-
-    world.settle(until=note)
-
-    told = [fraction for fraction in seen if fraction is not None]
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert any(0 < fraction < 1 for fraction in told)
 
 
 def test_job_with_untiled_batches_does_not_finish(start):

@@ -11,7 +11,6 @@ from functions.poll.batch.result_lines import unwritten_lines, unwritten_part
 from functions.poll.schedule.advance_job import STATUS_SECONDS
 from local.workers_ai import Fault
 from shared.bootstrap import services
-from shared.pacing.completion_times import CompletionTimes
 from shared.staged_batch import decode_index
 from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
@@ -64,19 +63,6 @@ def test_answers_there_at_deadline_are_collected(slow, api):
 
     assert minutes_to_the_end(slow) <= 6 + 5
     assert slow.manifest()["counts"]["succeeded"] == len(api.accepted) > 0
-
-
-def test_batch_is_first_polled_by_jobs_deadline(start, api, monkeypatch):
-    monkeypatch.setattr(CompletionTimes, "first_poll", lambda *_given: 900.0)
-    api.inject(Fault(kind="stuck", seconds=86_400, times=0))
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    upload(world, 30, **{"deadline-hours": "0.02"})
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-
-    dues = [float(one["due_at"]["N"]) for one in world.items() if one.get("state", {}).get("S") == "queued"]
-    assert len(dues) == 30
-    assert max(dues) <= float(item(world)["deadline_at"]["N"]) + 10  # The seconds that a message may be late.
 
 
 def test_job_whose_model_is_unknown_is_over_at_once(slow, api):

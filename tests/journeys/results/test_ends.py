@@ -158,20 +158,6 @@ def test_untiled_job_ends_failed_with_lines_up_to_gap(start, api, counted):
     assert 72 <= counted["StuckItems"] <= 74
 
 
-def test_job_without_its_last_batch_ends_failed(start, counted):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    world.deliver("UploadQueue")
-    job = ledger_item(world, "META")
-    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
-
-    assert 72 <= hours_to_end(world, most=90) <= 80
-
-    assert world.manifest()["error"]["code"] == "internal"
-    assert [line["id"] for line in world.lines()] == [0, 1]
-    assert counted["LawsBroken"] >= 92
-
-
 def test_batch_without_requests_ends_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(4), model=M2M)
@@ -248,18 +234,6 @@ def test_overdue_batch_is_sent_at_most_three_times(start, api):
     assert world.manifest()["batches"][0]["attempts"] == 3
 
 
-def test_rejected_resubmit_keeps_polling(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.switch(retention=0)
-    api.inject(Fault(kind="stuck", seconds=5 * HOUR), Fault(kind="3040", on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    assert 5 <= hours_to_end(world, most=6) <= 5.2
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-
-
 def test_overdue_batch_never_answered_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0), Fault(kind="3040", on="submit", nth=2, times=0))
@@ -300,23 +274,6 @@ def test_stopped_job_polls_accepted_once_more(start, api):
 
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_model")
     assert sum(api.calls["poll"].values()) > polled
-
-
-def test_answer_cancels_waiting_resubmit(start, api):
-    """An answer that comes while a batch waits to be sent again is used, and nothing is sent."""
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(
-        Fault(kind="stuck", seconds=HOUR + 100),
-        Fault(kind="3040", on="submit", nth=2),
-        Fault(kind="5035", on="submit", nth=2, times=0),
-    )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=120, until=lambda: sum(api.calls["submit"].values()) == 2)
-
-    assert hours_to_end(world, most=2) <= 1
-
-    assert all_good(world, 3)
-    assert sum(api.calls["submit"].values()) == 2
 
 
 # ── pauses stop the clock ────────────────────────────────────────────────────────────────────────────────────────────

@@ -152,13 +152,3 @@ def test_job_holds_its_deadline_and_its_tags(services, put, metadata, deadline, 
 
     assert job.deadline_at == (None if deadline is None else services.now() + deadline)
     assert job.tags == tags
-
-
-@pytest.mark.parametrize(("chosen", "model"), [({}, BGE), ({"model": f" {M2M} "}, M2M)], ids=["the default", "its own"])
-def test_job_has_model_of_its_upload_or_default(start, chosen, model):
-    world = start(DEFAULT_MODEL=BGE)
-    version = world.upload("a.jsonl", "{}\n", **chosen)
-
-    job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
-
-    assert job.plan.model == model

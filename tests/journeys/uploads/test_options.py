@@ -73,36 +73,6 @@ def test_wrong_option_fails_upload_immediately(world, body, metadata, options, w
     assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
 
 
-def test_template_without_column_is_wrong_option(world):
-    world.upload("a.csv", "id,text\n", model=BGE, template="{titel}")
-    world.settle()
-
-    assert world.manifest()["error"]["code"] == "bad_options"
-
-
-def test_nothing_is_submitted_after_deadline(start, api):
-    """What was accepted is polled once more."""
-    world = start(MAX_REQUESTS_PER_BATCH=2, API_CALLS_PER_MINUTE=2)
-    api.switch(latency=7_200.0)
-    world.upload_records("a.jsonl", records(6), model=M2M, **{"deadline-hours": "0.5"})
-    world.settle(minutes=50)
-
-    assert set(codes(world)) == {"expired"}
-    assert (world.manifest()["state"], world.manifest()["counts"]["failed"]) == ("completed", 6)
-    assert len(world.lines("retry.jsonl")) == 6
-
-
-def test_job_with_too_many_failures_is_stopped(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=30)
-    api.inject(Fault(kind="item_fails", marker="hello", code=5001, times=0))
-    world.upload_records("a.jsonl", records(300), model=M2M, **{"max-failed-fraction": "0.5"})
-    world.settle(minutes=240)
-
-    manifest = world.manifest()
-    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "too_many_failures")
-    assert manifest["counts"]["total"] == len(world.lines())
-
-
 def test_batch_beyond_highest_cost_is_not_submitted(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]

@@ -155,12 +155,6 @@ def test_retry_is_not_recognized_anew(world, api, openai_parent):
     assert len(api.accepted) == submits
 
 
-def test_format_is_found_after_jobs_item_has_expired(world, openai_parent):
-    world.dynamodb.delete_item(TableName=TABLE, Key=job_key(openai_parent))
-
-    assert world.manifest(drop_retry_file(world, openai_parent))["format"] == "openai"
-
-
 def test_retry_of_retry_has_its_format(world, openai_parent):
     again = drop_retry_file(world, drop_retry_file(world, openai_parent), "b.jsonl")
 

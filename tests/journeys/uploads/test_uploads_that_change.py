@@ -1,7 +1,6 @@
 """Uploads that change under our feet: overwritten, deleted, restored or copied while they are read."""
 
 import json
-from io import BytesIO
 
 import pytest
 
@@ -121,39 +120,6 @@ def test_restored_version_is_a_new_job(world, api):
 
     assert len(api.accepted) == 3 + 1 + 3
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
-
-
-def test_multipart_copy_is_one_job(world, api):
-    content = "".join(f'{{"text":"hello {number}","target_lang":"es"}}\n' for number in range(6)).encode()
-    world.s3.put_object(Bucket=BUCKET, Key="elsewhere", Body=BytesIO(content))
-    where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl"}
-    upload = world.s3.create_multipart_upload(**where, Metadata={"model": M2M})["UploadId"]
-    part = world.s3.upload_part_copy(
-        **where, UploadId=upload, PartNumber=1, CopySource={"Bucket": BUCKET, "Key": "elsewhere"}
-    )
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["CopyPartResult"]["ETag"]}]}
-    world.s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
-
-    for _ in range(2):
-        world.settle()
-
-    assert is_right(world, world.only_folder(), "hello")
-    assert len(api.accepted) == 3
-    assert "-" in world.manifest()["source"]["etag"]
-
-
-def test_retry_file_copied_to_inbox_is_tried_again(world, api):
-    records = greetings(3)
-    records[1]["target_lang"] = 7
-    world.upload_records("a.jsonl", records, model=M2M)
-    world.settle()
-    retry = f"{world.only_folder()}/retry.jsonl"
-    world.s3.copy_object(Bucket=BUCKET, Key="inbox/again.jsonl", CopySource={"Bucket": BUCKET, "Key": retry})
-
-    world.settle(until=lambda: len(world.manifests()) == 2)
-
-    (again,) = [one for folder, one in world.manifests().items() if "again" in folder]
-    assert again["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
 
 
 # ── its options ──────────────────────────────────────────────────────────────────────────────────────────────────────

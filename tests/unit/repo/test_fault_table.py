@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from tests.support import fault_table
-from tests.support.fault_table import MIN_SHARED, Note, merged, tables, totals, write_between_marks
+from tests.support.fault_table import Note, merged, table, totals, write_between_marks
 
 
 def told(fault, where="moto", **numbers):
@@ -42,20 +42,7 @@ def test_each_reason_stands_once():
 def test_order_of_processes_does_not_matter():
     notes = lines(told("reset"), told("html"), told("reset", why="x", extra_submits=1), told("html", where="stack"))
 
-    assert tables(merged(notes)) == tables(merged(notes[::-1]))
-
-
-def test_observation_of_many_stands_once():
-    many = [
-        told(f"fault {number}", observed="held", extra_submits=1, why="of all runs") for number in range(MIN_SHARED)
-    ]
-
-    text = tables(merged(lines(*many, told("reset"))))
-
-    assert text.count("held") == text.count("of all runs") == 1
-    assert text.count("| retried |") == 1
-    assert all(f"| fault {number} |" in text for number in range(MIN_SHARED))
-    assert tables(merged(lines(*many[1:]))).count("held") == MIN_SHARED - 1
+    assert table(merged(notes)) == table(merged(notes[::-1]))
 
 
 def test_totals_are_sums_by_place():
