@@ -6,7 +6,6 @@ import pytest
 
 import functions.poll.handler
 import functions.poll.schedule.sweep
-from functions.poll.schedule.control import MAX_HELD_SECONDS
 from local.workers_ai import Fault
 from shared.ledger.batches import HELD_BATCH_SECONDS
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
@@ -99,17 +98,6 @@ def test_second_pass_finds_late_batch(small):
     assert codes(small) == [None] * 6
 
 
-def test_paused_job_is_cancelled_after_30_days(small, api):
-    job_id = begun(small)
-    command(small, job_id, "pause")
-    small.pass_time(MAX_HELD_SECONDS + 60)
-    small.settle(minutes=20)
-
-    assert codes(small) == ["cancelled"] * 6
-    assert small.manifest()["state"] == "cancelled"
-    assert api.accepted == []
-
-
 def test_cancelled_job_ends_with_answers_it_has(small, api):
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
@@ -148,15 +136,6 @@ def test_cancel_can_become_cancel_now(small):
 
     command(small, job_id, "cancel now")
     assert codes(small) == ["cancelled"] * 6
-
-
-def test_paused_job_can_be_cancelled(small, api):
-    job_id = begun(small)
-    command(small, job_id, "pause")
-    command(small, job_id, "cancel")
-
-    assert codes(small) == ["cancelled"] * 6
-    assert api.accepted == []
 
 
 def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
@@ -223,16 +202,6 @@ def test_split_stops_at_its_next_batch(start):
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
 
 
-def test_cancelled_job_with_error_fails(small, api):
-    api.inject(Fault(kind="5035", on="submit", times=0))
-    job_id = begun(small)
-    small.deliver("SubmitQueue", most=1)
-    command(small, job_id, "cancel")
-    small.settle(minutes=20)
-
-    assert (small.manifest()["state"], small.manifest()["error"]["code"]) == ("failed", "unknown_model")
-
-
 def test_command_for_finished_job_changes_nothing(small):
     job_id = begun(small)
     small.settle(minutes=20)
@@ -270,37 +239,6 @@ def test_late_events_keep_last_command(small, api):
     small.s3.delete_object(Bucket=BUCKET, Key=f"control/jobs/{job_id}")
     minutes(small, 2)
     assert api.accepted == []
-
-
-def test_changed_object_is_read_again(small, api):
-    job_id = begun(small)
-    small.deliver("ControlQueue")  # S3's test event.
-    small.control(job_id, "run")
-    changed = []
-
-    def before(operation, arguments):
-        if operation == "UpdateItem" and ":to_control" in arguments["ExpressionAttributeValues"] and not changed:
-            changed.append(operation)
-            small.control(job_id, "pause")
-
-    small.permissions.before = before
-    small.deliver("ControlQueue", most=1)
-    small.permissions.before = None
-    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
-    minutes(small, 2)
-
-    assert changed
-    assert api.accepted == []
-    assert small.status()["waiting_for"]["code"] == "paused"
-
-
-@pytest.mark.parametrize("word", ["", "stop", "pause " * 1_000, "\x00"])
-def test_unknown_command_changes_nothing(small, api, word):
-    job_id = begun(small)
-    command(small, job_id, word)
-    small.settle(minutes=20)
-
-    assert codes(small) == [None] * 6
 
 
 @pytest.mark.parametrize(

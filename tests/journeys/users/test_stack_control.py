@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from botocore.exceptions import ClientError
 
-import functions.poll.handler
-import functions.poll.schedule.sweep
-from local.workers_ai import Fault
 from tests.support.journeys.controlled_jobs import begun, command, minutes, states
 from tests.support.translations import codes
 
@@ -44,24 +40,6 @@ def test_tick_applies_stack_command_without_event(small, api):
     assert api.accepted == []
 
 
-@pytest.mark.parametrize("older", [True, False])
-def test_run_of_stack_ends_found_pause(small, api, older):
-    """Also one that began after the command: S3's time of an object may be earlier than that of a pause before it."""
-    api.inject(Fault(kind="3036", on="submit", times=1))
-    begun(small)
-    if not older:
-        small.control("stack", "run")
-        small.pass_time(2)
-    small.deliver("SubmitQueue", most=1)
-    small.pass_time(2)
-    assert functions.poll.handler.services().budget.controls().pause
-    if older:
-        small.control("stack", "run")
-    small.deliver("ControlQueue")
-
-    assert functions.poll.handler.services().budget.controls().pause is None
-
-
 def test_operators_pause_is_never_probed(small, api):
     command(small, "stack", "pause")
     begun(small)
@@ -72,18 +50,3 @@ def test_operators_pause_is_never_probed(small, api):
         small.deliver_all()
 
     assert api.accepted == []
-
-
-def test_s3_that_fails_holds_up_no_tick(small, api):
-    begun(small)
-
-    def before(operation, arguments):
-        if arguments.get("Key") == "control/stack":
-            raise ClientError({"Error": {"Code": "SlowDown", "Message": "slow down"}}, operation)
-
-    small.permissions.before = before
-    small.tick(41)
-    small.permissions.before = None
-
-    (job,) = [item for item in small.items() if item["sk"]["S"] == "META"]
-    assert float(job["told_at"]["N"]) > 0

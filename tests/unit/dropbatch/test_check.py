@@ -6,17 +6,14 @@ import json
 import re
 import sys
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from dropbatch.check import check_beginning, check_file, check_source
 from dropbatch.errors import UploadRefused, UsageError
 from dropbatch.records.decompress import zstd_module
 from dropbatch.records.reading import RANGE_BYTES
 from dropbatch.rules.options import metadata_of
-from dropbatch.rules.plan import StackLimits
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINE = b'{"text":"hello"}\n'
@@ -121,16 +118,3 @@ def test_stream_that_cannot_be_read_twice(count):
 
     assert (report["records"], report["bad"], report["estimated"]) == (count, 0, True)
     assert report["path"].startswith("a/")
-
-
-def test_limits_are_those_of_template():
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_multi_constructor("!", lambda *_: None)
-    template = Path(__file__).parents[3] / "template.yaml"
-    parameters = yaml.load(template.read_text("utf-8"), Loader)["Parameters"]
-    named = {"MaxRequestsPerBatch": "max_requests", "MaxBatchBytes": "max_bytes", "DefaultModel": "default_model"}
-    named["Transport"] = "transport"
-    for parameter, member in named.items():
-        assert getattr(StackLimits(), member) == parameters[parameter]["Default"]

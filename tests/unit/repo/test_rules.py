@@ -1,0 +1,125 @@
+"""What must stand in two languages, or in the code and for people, says the same in both."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
+from dropbatch.formats.base import API_BODY_LIMIT
+from dropbatch.formats.model_catalog import MODEL_ID, is_model, max_records_per_reply
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
+from dropbatch.records.cut import WRAPPER_BYTES
+from dropbatch.records.decompress import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
+from dropbatch.records.reading import MAX_BYTES_WITHOUT_BATCH
+from dropbatch.rules.names import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
+from dropbatch.rules.plan import StackLimits
+from functions.poll.batch.bisect_batch import MAX_ISOLATION_SUBMITS, MAX_PIECES
+from functions.poll.schedule.advance_job import MANIFEST_BATCHES
+from functions.poll.schedule.control import MAX_HELD_SECONDS
+from functions.poll.schedule.tick import MAX_IDLE_VISITS
+from functions.submit.create_job import MAX_EVENT_AGE_SECONDS
+from functions.submit.messages import FAILED_AGAIN_SECONDS
+from local.template import defaults, properties, template
+from local.workers_ai import Behaviour
+from local.workers_ai import worker as stand_in
+from shared.aws.queues import FAST_START_BATCHES, MAX_HOPS
+from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, QUIET_CLAIMS
+from shared.ledger.item_keys import LIFE_SECONDS
+from shared.models import MAX_JOB_SECONDS
+from shared.spool import MAX_REPLY_BYTES
+from shared.workers_ai import error_codes
+
+ROOT = Path(__file__).resolve().parents[3]
+WORKER = (ROOT / "worker/src/index.ts").read_text("utf-8")
+DAY = 86_400
+PARAMETERS = template()["Parameters"]
+LIMITS = re.sub(r"\s+", " ", (ROOT / "docs/limits.md").read_text("utf-8"))
+MOST_RECORDS, MOST_BYTES = PARAMETERS["MaxRequestsPerBatch"], PARAMETERS["MaxBatchBytes"]
+SAID = (
+    f"| request body | under {API_BODY_LIMIT:,} bytes |",
+    f"| one record | {API_BODY_LIMIT - WRAPPER_BYTES - 1:,} bytes;",
+    f"four batches of a job have up to {FIRST_BATCH_RECORDS} each, the next four up to {2 * FIRST_BATCH_RECORDS:,},",
+    f"`MaxRequestsPerBatch` ({MOST_RECORDS['Default']:,}; at most {MOST_RECORDS['MaxValue']:,})",
+    f"`MaxBatchBytes` ({MOST_BYTES['Default']:,}; at most {MOST_BYTES['MaxValue']:,})",
+    f"{max_records_per_reply('@cf/baai/bge-m3'):,} for embeddings",
+    f"{max_records_per_reply('@cf/meta/m2m100-1.2b'):,} for translation",
+    f"{max_records_per_reply('@cf/nobody/nothing'):,} for a model that",
+    f"| one reply of the API | {MAX_REPLY_BYTES:,} bytes |",
+    f"is {defaults()['ApiCallsPerMinute']} by default and at most {PARAMETERS['ApiCallsPerMinute']['MaxValue']}.",
+    f"The first {FAST_START_BATCHES} batches of a job are polled by message",
+    f"ends after {MAX_HOPS} invocations",
+    f"each tick visits {MAX_IDLE_VISITS} to",
+    f"split into up to {MAX_PIECES} pieces",
+    f"at most {MAX_ISOLATION_SUBMITS:,} submits per job",
+    f"over {RATIO_FROM_BYTES >> 20} MB and over {MAX_RATIO:,} times their size",
+    f"zstd windows above {MAX_ZSTD_WINDOW_BYTES >> 20} MB",
+    f"within {MAX_BYTES_WITHOUT_BATCH >> 30} GB of content",
+    f"at most {MAX_PATH_BYTES} bytes below `inbox/`",
+    f"listed in `manifest.json` | {MANIFEST_BATCHES:,};",
+    f"ends `expired` {MAX_SECONDS_TO_ACCEPTANCE // DAY} days after its turn",
+    f"`BatchDeadlineHours` ({defaults()['BatchDeadlineHours']})",
+    f"an alarm after {QUIET_CLAIMS} attempts; {MAX_CLAIMS - QUIET_CLAIMS} hours later",
+    f"| a paused job | is cancelled after {MAX_HELD_SECONDS // DAY} days |",
+    f"| a job | ends after {MAX_JOB_SECONDS // DAY} days at the latest",
+    f"deleted `StagingRetentionDays` ({defaults()['StagingRetentionDays']}) after",
+    f"deleted after {LIFE_SECONDS // DAY} days |",
+    f"older than {MAX_EVENT_AGE_SECONDS // DAY} days |",
+)
+"""What docs/limits.md says, with the numbers of the code and the template."""
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_page_of_limits_has_numbers_of_code(words):
+    assert words in LIMITS
+
+
+def test_users_machine_knows_defaults_of_template():
+    given = StackLimits()
+    assert (str(given.max_requests), str(given.max_bytes)) == (
+        defaults()["MaxRequestsPerBatch"],
+        defaults()["MaxBatchBytes"],
+    )
+    assert (given.transport, given.default_model) == (defaults()["Transport"], defaults()["DefaultModel"])
+    assert defaults()["WorkersAiBaseUrl"] == DEFAULT_BASE_URL
+
+
+def test_largest_body_is_one_everywhere():
+    assert MOST_BYTES["MaxValue"] == API_BODY_LIMIT - 1
+    assert Behaviour().max_payload == stand_in.MAX_BODY_BYTES == API_BODY_LIMIT
+    assert f"MAX_BODY_BYTES = {API_BODY_LIMIT:_};" in WORKER
+    assert f"MAX_REPLY_CHARACTERS = {stand_in.MAX_REPLY_CHARACTERS:_};" in WORKER
+
+
+@pytest.mark.parametrize("model", ["@cf/a/b", "@hf/A-1/b_2.c", "@cf/a", "@xx/a/b", "@cf/a/b/c", "@cf/ä/b", "a/@cf/a/b"])
+def test_model_ids_are_one_language(model):
+    (in_worker,) = re.findall(r"^const MODEL = /(.+)/;$", WORKER, re.MULTILINE)
+    in_template = PARAMETERS["DefaultModel"]["AllowedPattern"]
+
+    found = [bool(re.search(in_worker.replace(r"\/", "/"), f"/run/{model}")), bool(re.search(in_template, model))]
+    assert found == [is_model(model)] * 2
+    assert stand_in._MODEL.pattern == "/run/(" + MODEL_ID.pattern.removeprefix("(?!.{201})") + ")"
+
+
+def test_bucket_announces_prefixes_of_names():
+    queues = properties("Bucket")["NotificationConfiguration"]["QueueConfigurations"]
+    announced = [one["Filter"]["S3Key"]["Rules"][0]["Value"] for one in queues]
+
+    assert announced[:2] == [INBOX, VALIDATE]
+    assert job_control("").startswith(announced[2])
+
+
+def test_failed_message_waits_as_its_queue_says():
+    assert properties("UploadQueue")["VisibilityTimeout"] == FAILED_AGAIN_SECONDS
+
+
+def test_table_of_replies_has_each_code_and_its_class():
+    """In docs/reliability.md, codes of one class share a row."""
+    text = (ROOT / "docs/reliability.md").read_text("utf-8")
+    rows = text.split("## How each error code is handled")[1].split("\n\n")[2].splitlines()[2:]
+    told = [[int(code) for code in re.findall(r"\b\d{3,5}\b", row.split("|")[1])] for row in rows]
+    codes = error_codes._CODES
+
+    assert {code for row in told for code in row} >= codes.keys()
+    for row in told:
+        assert len({codes[code] for code in row if code in codes}) <= 1, row
