@@ -54,7 +54,6 @@ def split_rows(extent: Extent, folder: Path) -> list[Speed]:
         ways: dict[str, Callable[[Path, BinaryIO], object]] = {
             "ours": partial(steps.split, document=document),
             "floor": steps.split_floor,
-            "lowest": steps.split_lowest_floor,
         }
         if not document:  # plain code would load a document whole, which does not work for 2 GB
             ways |= {

@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from local.template import default_variables
+
 RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "jmespath", "six.py")
 """Packages that come compiled with the Lambda runtime."""
 
 EXAMPLE_SETTINGS = {
+    **default_variables(),
     "BUCKET_NAME": "bucket",
     "TABLE_NAME": "table",
     "UPLOAD_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/upload",
@@ -26,14 +29,6 @@ EXAMPLE_SETTINGS = {
     "VISIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/visit",
     "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
     "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
-    "WORKERS_AI_BASE_URL": "https://api.cloudflare.com/client/v4",
-    "DEFAULT_MODEL": "",
-    "MAX_REQUESTS_PER_BATCH": "5000",
-    "MAX_BATCH_BYTES": "9500000",
-    "API_CALLS_PER_MINUTE": "200",
-    "BATCH_DEADLINE_HOURS": "24",
-    "AMBIGUOUS_SUBMIT": "resubmit",
-    "STAGING_RETENTION_DAYS": "3",
     "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

@@ -24,10 +24,11 @@ from bench.meter import (
     Meter,
     measure,
 )
+from bench.share import memory_of, share_of
 from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS, max_records
 from dropbatch.records.plan import SplitPlan
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
-from local.template import default, properties, template
+from local.template import default, properties
 from shared.ledger.item_keys import LIFE_SECONDS
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ STORAGE_PRICES = {"S3": 0.023, "table": 0.25, "logs": 0.03}
 JOB_HOURS = 1.0
 """Hours for which a job of a million records runs, assumed."""
 
-PROCESSOR_MB = 1_769
-"""Memory for which Lambda gives one whole processor; less memory gives a share."""
 FUNCTIONS = ("submit", "poll")
 
 
@@ -76,15 +75,9 @@ def per_batch(small: Mapping[str, float], large: Mapping[str, float], batches: i
     return {name: (large[name] - small[name]) / batches for name in large}
 
 
-def memory_of(function: str) -> int:
-    """MB that the template gives a function."""
-    own = properties(f"{function.title()}Function")
-    return int(own.get("MemorySize", template()["Globals"]["Function"]["MemorySize"]))
-
-
 def lambda_seconds(used: Mapping[str, float], cpu: Mapping[str, float], function: str, memory: int) -> float:
     """Billed seconds of one function for one batch: waiting, and computing on its share of a processor."""
-    return used[f"{function} wait"] + cpu[f"{function} CPU"] * max(PROCESSOR_MB / memory, 1.0)
+    return used[f"{function} wait"] + cpu[f"{function} CPU"] * max(1 / share_of(memory), 1.0)
 
 
 def bill(
@@ -141,7 +134,7 @@ values; three of them always have.
 
 ## Billed Lambda time
 
-The waiting time of each call is assumed: DynamoDB {dynamodb:.0f} ms; S3 {s3_read:.0f} ms to the first byte and 80 MB a
+The waiting time of each call is assumed: DynamoDB {dynamodb:.0f} ms; S3 {s3:.0f} ms to the first byte and 80 MB a
 second; SQS {sqs:.0f} ms; Workers AI {submit:.1f} s for a submit, {pending:.1f} s for a poll of a pending batch,
 {finished:.1f} s for a poll with an answer. Parallel calls count once. The time that a tick waits for the next due item
 is counted on the simulated clock, in the jobs of small batches, because a tick waits for all batches at once. Processor
@@ -287,7 +280,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
             f"{memory[name]:,} MB",
             f"{whole.wait[name]:.2f} s",
             f"{whole.cpu[name]:.3f} s",
-            f"{whole.wait[name] + whole.cpu[name] * max(PROCESSOR_MB / memory[name], 1.0):.2f} s",
+            f"{whole.wait[name] + whole.cpu[name] * max(1 / share_of(memory[name]), 1.0):.2f} s",
         ]
         for name in memory
     ]
@@ -364,7 +357,7 @@ def report(meters: dict[int, Meter], one: Meter, full: Meter, idle: Meter) -> st
             growth,
         ),
         call_cpu=CALL_CPU * 1e3,
-        **{name.replace(" ", "_"): wait * 1e3 for name, wait in WAITS.items()},
+        **{name: wait * 1e3 for name, wait in WAITS.items()},
         **API_WAITS,
     )
 

@@ -25,7 +25,8 @@ from botocore.config import Config
 from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
 from bench.local_server import Handler, serving
 from bench.meter import measure
-from bench.share import Share, share_of
+from bench.share import Share, memory_of, share_of
+from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
 from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
 from functions.poll.schedule.due_items import THREADS
@@ -48,11 +49,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 WRITTEN = Path(__file__).with_name("latency.md")
-MEMORY = 512
-"""MB of both functions, as in the template."""
-S3, DYNAMODB, SQS = 0.020, 0.005, 0.010
-"""Seconds to the first byte of an answer."""
-S3_BYTES_A_SECOND = 80e6
+MEMORY = memory_of("submit")
+"""MB of both functions."""
+S3, DYNAMODB, SQS = (AWS_SECONDS[name] for name in ("s3", "dynamodb", "sqs"))
 RECORD = 1_024
 RANGE = 8 << 20
 SECONDS = 20.0

@@ -21,9 +21,10 @@ import pytest
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
+import dropbatch.rules.plan
 import functions.poll.handler
-import functions.submit.create_job
 import functions.submit.handler
+from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
 from dropbatch.rules.names import is_in_results
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 IDLE_TICKS, MONTH_MINUTES = 10, 43_800
-WAITS = {"dynamodb": 0.005, "s3 read": 0.02, "s3 write": 0.02, "sqs": 0.01, "secretsmanager": 0.0}
-"""Seconds until AWS answers a call, assumed; for S3 until the first byte."""
-S3_BYTES_A_SECOND = 80e6
+WAITS = AWS_SECONDS | {"secretsmanager": 0.0}
 API_WAITS = {"submit": 1.0, "pending": 0.3, "finished": 0.8}
 """Seconds until Workers AI answers, assumed."""
 CALL_CPU = 0.001
@@ -136,18 +135,17 @@ class Meter:
             self._units(operation, arguments, answer)
         if self.run is None:
             return
-        kind, seconds = service, 0.0
+        seconds = 0.0
         with self.lock:
             if service == "s3":
-                kind = "s3 read" if operation in S3_READS else "s3 write"
                 if operation not in S3_FREE:
                     self.used["S3 reads" if operation in S3_READS else "S3 writes"] += 1
                 seconds = _body_size(operation, arguments, answer) / S3_BYTES_A_SECOND
             elif service == "sqs":
                 self.used["SQS requests"] += 1
             self.operations[operation] += 1
-            self.steps[self.run.step][kind.partition(" ")[0]] += 1
-        self.wait(WAITS.get(kind, WAITS["dynamodb"]) + seconds)
+            self.steps[self.run.step][service] += 1
+        self.wait(WAITS.get(service, WAITS["dynamodb"]) + seconds)
 
     def wait(self, seconds: float) -> None:
         """Count seconds for which this thread waits."""
@@ -284,7 +282,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         patch.setattr(BotocoreStubber, "__call__", stub)
-        patch.setattr(functions.submit.create_job, "FIRST_BATCH_RECORDS", records)
+        patch.setattr(dropbatch.rules.plan, "FIRST_BATCH_RECORDS", records)
         inner = transport(api)
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, MAX_REQUESTS_PER_BATCH=records)
         with making as made:

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from local.template import properties, template
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -20,6 +22,12 @@ WHOLE_PROCESSOR_MB = 1_769
 """Memory for which Lambda gives one whole processor."""
 PERIOD = 0.1
 CHECK_SECONDS = 0.004
+
+
+def memory_of(function: str) -> int:
+    """MB that the template gives a function."""
+    own = properties(f"{function.title()}Function")
+    return int(own.get("MemorySize", template()["Globals"]["Function"]["MemorySize"]))
 
 
 def share_of(memory: int) -> float:

@@ -22,11 +22,13 @@ import msgspec
 from filesplit.split import Split
 
 from bench.inputs import MODEL
+from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.index import RecordIndex
 from dropbatch.records.plan import Checkpoint, SplitPlan
 from dropbatch.records.reading import RANGE_BYTES
 from dropbatch.rules.names import JobState
+from dropbatch.rules.plan import StackLimits
 from functions.poll.batch.collect import StoredReply, collect
 from shared.models import Batch, BatchState, Job, Upload
 from shared.observability import metrics
@@ -37,8 +39,7 @@ from shared.workers_ai.results import Answer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FIRST_RECORDS, MAX_RECORDS, MAX_BYTES = 500, 5_000, 9_500_000
-"""The template's defaults."""
+MAX_RECORDS, MAX_BYTES = StackLimits().max_requests, StackLimits().max_bytes
 
 COPY_BYTES = 1 << 20
 
@@ -63,7 +64,7 @@ def anonymous() -> float:
 def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
     """The product's split: cut, and write the staged object of each batch; return the number of batches."""
     form = "object" if document else "jsonl"
-    plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_RECORDS)
+    plan = SplitPlan(MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_BATCH_RECORDS)
     stream = blocks(upload)
     place = Checkpoint()
     if document:
@@ -88,13 +89,6 @@ def split_floor(upload: Path, output: IO[bytes]) -> None:
     """Read, split at every newline (which creates the lines), write the same bytes."""
     for block in blocks(upload):
         block.split(b"\n")
-        output.write(block)
-
-
-def split_lowest_floor(upload: Path, output: IO[bytes]) -> None:
-    """The same, but only count the newlines: a bound for any tool that separates records."""
-    for block in blocks(upload):
-        block.count(b"\n")
         output.write(block)
 
 

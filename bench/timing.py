@@ -1,4 +1,4 @@
-"""CPU time of steps that take turns, in this process or a fresh one. Not wall time: machines are shared."""
+"""CPU time of steps that take turns (not wall time: machines are shared), and the time that AWS takes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from local.template import template
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "134217728"}
-"""As `template.yaml` sets them for both functions; glibc reads them when a process starts."""
+ALLOCATOR = {
+    name: value
+    for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
+    if name.startswith("MALLOC_")
+}
+"""glibc reads them when a process starts."""
+AWS_SECONDS = {"s3": 0.02, "dynamodb": 0.005, "sqs": 0.01}
+"""Seconds until AWS answers a call, assumed; for S3 until the first byte."""
+S3_BYTES_A_SECOND = 80e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bench.inputs import LONG
-from bench.share import Share, cpu_seconds, share_of
+from bench.share import Share, cpu_seconds, memory_of, share_of
+from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
 from local import aws
 from local.workers_ai import expected_result
 
@@ -36,12 +37,9 @@ HOME = aws.Home(aws.ROOT / ".local/bench")
 KEY = f"{MODEL}/large.jsonl"
 PIECE_BYTES = 64_000_000
 MAX_WAIT_SECONDS = 3_600.0
-MEMORY = 512
-"""MB of both functions, as in the template."""
 LATENCIES = {
-    "s3": {"seconds": 0.020, "bytes_per_second": 80e6, "spread": 0.3},
-    "dynamodb": {"seconds": 0.005, "spread": 0.3},
-    "sqs": {"seconds": 0.010, "spread": 0.3},
+    service: {"seconds": seconds, "spread": 0.3, **({"bytes_per_second": S3_BYTES_A_SECOND} if service == "s3" else {})}
+    for service, seconds in AWS_SECONDS.items()
 }
 """How long each service takes to answer; see `local.fault_proxy.Latency`."""
 
@@ -133,7 +131,7 @@ def running_stack(parameters: str, *, latency: bool = False) -> Iterator[tuple[d
         latency: whether AWS answers after the time it is known to take, and functions have their share of a processor.
     """
     aws.down(HOME)
-    share = Share(share_of(MEMORY), lambda: [pid for pid, *_ in processes()])
+    share = Share(share_of(memory_of("submit")), lambda: [pid for pid, *_ in processes()])
     try:
         environment = {"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}
         stack = aws.up(environment | ({"LOCAL_FAULTS": "yes"} if latency else {}), HOME)

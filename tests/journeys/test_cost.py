@@ -2,8 +2,9 @@
 
 import pytest
 
-from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, FUNCTIONS, SIZES, bills, memory_of, storage
+from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, FUNCTIONS, SIZES, bills, storage
 from bench.meter import measure
+from bench.share import memory_of
 
 TARGET_DOLLARS, TARGET_WORK_DOLLARS = 0.05, 0.03
 
