@@ -30,7 +30,7 @@ job = {SUBMIT}
     "interrupt": f"""
 import os, signal, threading, time
 job = {SUBMIT}
-while job.status()["state"] == "uploaded":
+while job.status()["state"] in {{"uploaded", "splitting"}}:
     time.sleep(0.1)
 threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 job.wait()
