@@ -176,10 +176,8 @@ class ItemLaws:
         if state == "halved" and not is_split:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
         if old is not None:
+            self._judge_polled(life, key, old, new)
             self._judge_counts(key, self.own[getcurrent()].get(key) or self.seen[life].get(key, old), old, new)
-        if was == "queued" and state == "ready" and number(new, "round") == number(old, "round"):
-            for reason in self._waiting(life, key):
-                self.laws.broken("what has an id is polled while it may not be submitted", f"{key}: {reason}")
         if state == "submitting" != was:
             self._judge_permit(life, key)
             self.holders[key] = life
@@ -190,6 +188,17 @@ class ItemLaws:
         if len(times) == MOST_WRITES and times[-1] - times[0] < WITHIN_SECONDS:
             self.laws.broken("no batch is written without end", f"{key}: {MOST_WRITES} times within a minute")
             times.clear()
+
+    def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that a batch with an id, whose answer may come, is polled as long as it may not be submitted again."""
+        law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
+        if new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
+            return
+        if was == "queued":
+            for reason in self._waiting(life, key):
+                self.laws.broken(law, f"{key}: {reason}")
+        elif was == "submitting" and _has_ids(new):
+            self.laws.broken(law, f"{key}: it was refused")
 
     def _judge_counts(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
         for name, most in GROWING.items():
@@ -287,6 +296,12 @@ class ItemLaws:
             self.laws.broken("no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms")
         if number(self.seen.get(life, {}).get(("CONTROL", "RATE")), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
+
+
+def _has_ids(batch: Wire) -> bool:
+    """Whether a batch was accepted in its round under an id that was not given up, and waits for nothing else."""
+    ids = [one["M"] for one in batch["submissions"]["L"] if number(one["M"], "round") == number(batch, "round")]
+    return "ending" not in batch and "halving" not in batch and any(not one["given_up"]["BOOL"] for one in ids)
 
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> set[str]:
