@@ -9,6 +9,7 @@ from dropbatch import aws
 from dropbatch.errors import JobFailed
 from dropbatch.job_handle import JobHandle
 from dropbatch.rules import names as keys
+from dropbatch.rules.options import as_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -43,8 +44,9 @@ class Job(JobHandle):
         manifest = wait_until_over([self], shown_to_user() if progress else None)[self.id]
         if check and manifest["state"] != keys.JobState.COMPLETED:
             error = manifest["error"]
-            why = f": {error['code']}: {error['message']}" if error else "."
-            raise JobFailed(f"Job {self.id} is {manifest['state']}{why}")
+            why = f": {error['code']}: {as_arguments(error['message'])}" if error else "."
+            ended = "failed" if manifest["state"] == keys.JobState.FAILED else "was cancelled"
+            raise JobFailed(f"Job {self.id} {ended}{why}")
         state: str = manifest["state"]
         self._state = state
         return state

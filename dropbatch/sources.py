@@ -100,9 +100,7 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UsageError(
-                f"Record {number:,} is a {type(record).__name__}. Each must be a dict, such as {{'text': …}}."
-            )
+            raise UsageError(f"Record {number:,} must be a dict, such as {{'text': …}}, not {type(record).__name__}.")
         try:
             yield encode(record) + b"\n"
         except (TypeError, ValueError, OverflowError) as error:

@@ -102,7 +102,7 @@ def test_failed_upload_leaves_no_parts(command, client, monkeypatch):
     ("source", "says"),
     [
         ({"text": "x"}, "A dict cannot be submitted"),
-        ([GOOD, "x"], "Record 2 is a str"),
+        ([GOOD, "x"], "Record 2 must be a dict, such as .*, not str"),
         ([{"text": object()}], "Record 1 cannot be written as JSON"),
         ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
         (pa.table({"a": [[1]]}), "Column 'a' is nested"),
@@ -195,7 +195,7 @@ def test_failed_job_raises_if_asked(command, client):
     job = client.submit([GOOD])  # no model
 
     assert job.wait() == "failed"
-    with pytest.raises(dropbatch.JobFailed, match="no_model"):
+    with pytest.raises(dropbatch.JobFailed, match=f"^Job {job.id} failed: no_model: No model was named. Set `model`"):
         job.wait(check=True)
 
 
@@ -250,7 +250,7 @@ def test_cancelled_job_raises_if_asked(command, client):
     job = client.submit([GOOD], model=M2M)
     job.cancel()
 
-    with pytest.raises(dropbatch.JobFailed, match=rf"Job {job.id} is cancelled\.$"):
+    with pytest.raises(dropbatch.JobFailed, match=rf"^Job {job.id} was cancelled\.$"):
         job.wait(check=True)
 
 
