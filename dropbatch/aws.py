@@ -47,6 +47,13 @@ def session(endpoint_url: str = "", *, region: str | None = None, profile: str |
     return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
 
 
+def in_parts() -> Any:  # noqa: ANN401
+    """The configuration of a copy that boto3 makes in parts, however small it is."""
+    from boto3.s3.transfer import TransferConfig
+
+    return TransferConfig(multipart_threshold=1)
+
+
 @contextmanager
 def explained(*, retry: bool = False) -> Iterator[None]:
     """Turn botocore's errors into messages that say what to do.

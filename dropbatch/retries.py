@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +41,12 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
     answers: list[dict[str, Any]] = []
     with aws.explained():
-        # boto3 copies in parts what is too large for one copy, and does not return S3's answer, which has the version.
+        # boto3 does not return S3's answer, which has the version.
         s3 = stack.client("s3")
-        for operation in ("CopyObject", "CompleteMultipartUpload"):
-            s3.meta.events.register(f"after-call.s3.{operation}", lambda parsed, **_: answers.append(parsed))
+        s3.meta.events.register("after-call.s3.CompleteMultipartUpload", lambda parsed, **_: answers.append(parsed))
         metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
-        s3.copy(source, stack.bucket, key, ExtraArgs={"Metadata": metadata, "MetadataDirective": "REPLACE"})
+        with suppress(s3.exceptions.NoSuchUpload):  # As in `uploads.complete`.
+            s3.copy(source, stack.bucket, key, {"Metadata": metadata}, Config=aws.in_parts())
         return uploaded_as(stack, key, answers[-1])
 
 

@@ -1,8 +1,13 @@
-"""Uploading: a stream of bytes becomes an object, in parts if it is large; its version determines its job's id."""
+"""Uploading: a stream of bytes becomes an object; its version determines its job's id.
+
+Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So every upload is sent in
+parts, as is every copy that becomes one: however often its calls are sent, it is one version.
+"""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Semaphore, Thread
@@ -92,7 +97,7 @@ def upload(
     metadata: Mapping[str, str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Uploaded:
-    """Upload a stream; a large one in parts. Holds a few parts in memory, whatever its size.
+    """Upload a stream. Holds a few parts in memory, whatever its size.
 
     Args:
         stack: the stack.
@@ -108,11 +113,10 @@ def upload(
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
         first = _part(stream)
-        if len(first) < PART_BYTES:
-            answer = stack.s3.put_object(**place, Body=first, Metadata=dict(metadata))
-            progress(len(first))
-        else:
+        if first:
             answer = _in_parts(stack, place, first, stream, metadata, progress)
+        else:  # S3 does not promise to take an empty part.
+            answer = stack.s3.put_object(**place, Metadata=dict(metadata))
         return uploaded_as(stack, key, answer)
 
 
@@ -156,13 +160,21 @@ def _in_parts(
     try:
         done = _at_once(send, _numbered(part, stream, place["Key"]))
         done.sort(key=lambda one: int(one["PartNumber"]))
-        answer: dict[str, Any] = s3.complete_multipart_upload(**place, MultipartUpload={"Parts": done})
+        answer = complete(s3, place, done)
     except BaseException:
         abort = Thread(target=s3.abort_multipart_upload, kwargs=place, daemon=True)
         abort.start()
         abort.join(ABORT_SECONDS)
         raise
     return answer
+
+
+def complete(s3: Any, place: Mapping[str, str], parts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401
+    """Make an object of its parts; return S3's answer, without a version if only the call's first answer had it."""
+    with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
+        answer: dict[str, Any] = s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
+        return answer
+    return {}
 
 
 def _at_once(send: Callable[[int, bytes], dict[str, Any]], parts: Iterator[tuple[int, bytes]]) -> list[dict[str, Any]]:

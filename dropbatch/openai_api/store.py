@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dropbatch import aws
 from dropbatch.errors import Error, NotFound
+from dropbatch.uploads import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ CONNECTIONS = 64
 PARALLEL_READS = 16
 """Calls that one listing makes at the same time."""
 COPY_BYTES = 256 << 20
-"""Larger objects are copied in parts of this size."""
+"""Bytes of a part of a copy."""
 PARALLEL_COPIES = 8
 MAX_PAGE = 1_000
 """Most entries in one answer, as S3 lists them."""
@@ -146,7 +147,7 @@ class Store:
             is_truncated = found["IsTruncated"]
 
     def copy(self, source: str, head: ObjectHead, target: str, metadata: dict[str, str]) -> None:
-        """Copy an object within S3, a large one in parts.
+        """Copy an object within S3, in parts.
 
         Args:
             source: key of the object.
@@ -155,12 +156,6 @@ class Store:
             metadata: of the new object.
         """
         origin = {"CopySource": {"Bucket": self.bucket, "Key": source}, "CopySourceIfMatch": head.etag}
-        if head.size <= COPY_BYTES:
-            with aws.explained():
-                self.s3.copy_object(
-                    Bucket=self.bucket, Key=target, Metadata=metadata, MetadataDirective="REPLACE", **origin
-                )
-            return
         with PartedObject(self, target, metadata) as parted, ThreadPoolExecutor(PARALLEL_COPIES) as threads:
             starts = range(0, head.size, COPY_BYTES)
             ranges = [f"bytes={start}-{min(start + COPY_BYTES, head.size) - 1}" for start in starts]
@@ -194,7 +189,7 @@ class PartedObject:
     def complete(self) -> None:
         """Make the object of its parts."""
         with aws.explained():
-            self._s3.complete_multipart_upload(**self._where, MultipartUpload={"Parts": self.parts})
+            complete(self._s3, self._where, self.parts)
         self._completed = True
 
     def abort(self) -> None:
