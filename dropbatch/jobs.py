@@ -43,7 +43,8 @@ def find_job(stack: Stack, name: str) -> Job:
         with suppress(NotFound):
             return Job.recorded(stack, job_id)
     if ids:
-        raise NotFound(f"There is no job {name} in {stack.bucket}.")
+        soon = " If its file was just uploaded, name it by its path, or wait some seconds." if _may_come(path) else ""
+        raise NotFound(f"There is no job {name} in {stack.bucket}.{soon}")
     path = path.removeprefix(keys.INBOX).rstrip("/")
     newest = next(reversed(job_ids(stack, path)), "") if path else ""
     upload = _uploaded(stack, path) if path else None
@@ -65,12 +66,17 @@ def wait_for_job(stack: Stack, name: str) -> Job:
             job = find_job(stack, name)
             wait_until_created(job, NAMED_SECONDS)
         except NotFound:
-            times = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
-            if not times or time.time() > keys.job_time(times[-1]).timestamp() + NAMED_SECONDS:
+            if not _may_come(name):
                 raise
         else:
             return job
         time.sleep(MIN_READ_SECONDS)
+
+
+def _may_come(name: str) -> bool:
+    """Whether a name has an id so young that the stack may still create its job."""
+    ids = [] if name.startswith(keys.INBOX) else keys.JOB_ID.findall(name)
+    return bool(ids) and time.time() <= keys.job_time(ids[-1]).timestamp() + NAMED_SECONDS
 
 
 _ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){keys.JOB_ID.pattern}(?![0-9A-Za-z])")

@@ -101,6 +101,14 @@ def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
     assert 58 <= command.world.now() - began < 65
 
 
+def test_young_id_without_job_may_come(command):
+    name = f"{datetime.fromtimestamp(command.world.now(), UTC):%Y%m%dT%H%M%SZ}-00000000"
+
+    assert "was just uploaded, name it by its path" in command.run("status", name).err
+    command.world.pass_time(61)
+    assert "uploaded" not in command.run("status", name).err
+
+
 def test_wait_finds_job_that_is_created_late(command):
     command.world.upload("a.jsonl", GOOD, model=M2M)
 
