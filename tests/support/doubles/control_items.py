@@ -16,7 +16,6 @@ from shared.pacing.controls import (
     Permit,
     Rate,
     StackControl,
-    control_key,
 )
 
 NOW = 1_795_253_400.0
@@ -53,11 +52,6 @@ def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate
 def is_free(permit: Permit | Denied) -> bool:
     """Whether a call is permitted, and probes nothing."""
     return permit == Permit()
-
-
-def lift_by_hand(budget: Budget) -> None:
-    """Delete the stack's pause, as an operator may."""
-    budget.client.delete_item(TableName=budget.table, Key=control_key("PAUSE"))
 
 
 class GivenBudget(Budget):

@@ -11,10 +11,8 @@ from dropbatch.errors import UploadRefused
 from dropbatch.rules.names import JobState
 from shared.aws.object_store import ObjectStore
 from shared.models import Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
-from shared.pacing.budget import Budget
-from shared.pacing.controls import Denied, PauseReason, Permit
 from tests.support.aws.resources import client
-from tests.support.doubles.ledger_items import BATCH, JOB, M2M, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 
 # ── every transition and what it must not overlook ───────────────────────────────────────────────────────────────────
 
@@ -250,27 +248,3 @@ def test_upload_that_was_overwritten_is_not_read(table):
 
 
 # ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_model_wait_is_probed_once_by_two_readers(table, monkeypatch):
-    first, second = Budget(table, "table", 200), Budget(table, "table", 200)
-    until = first.delay_model(M2M, T, "3040", Permit())
-    seen = first.controls(M2M)
-
-    assert isinstance(second.permit_submit(M2M, until), Permit)
-    monkeypatch.setattr(first, "controls", lambda *_, **__: seen)
-
-    assert isinstance(first.permit_submit(M2M, until), Denied)
-
-
-def test_pause_is_probed_once_by_two_readers(table, monkeypatch):
-    first, second = Budget(table, "table", 200), Budget(table, "table", 200)
-    first.pause(PauseReason.TOKEN_REFUSED, T, "10000", Permit())
-    seen = first.controls()
-    probe = seen.pause.next_probe
-
-    granted, permit = second.permit_polls(3, probe)
-    assert (granted, isinstance(permit, Permit)) == (1, True)
-    monkeypatch.setattr(first, "controls", lambda *_, **__: seen)
-
-    assert first.permit_polls(3, probe)[0] == 0

@@ -14,10 +14,9 @@ from shared.pacing.budget import (
     MIN_OUTSTANDING,
     OUTSTANDING_MINUTES,
     Budget,
-    ModelRoom,
 )
-from shared.pacing.controls import Denied, PauseReason, Permit
-from tests.support.doubles.control_items import MODEL, NOW, OTHER, is_free, lift_by_hand
+from shared.pacing.controls import Denied, Permit
+from tests.support.doubles.control_items import MODEL, NOW, OTHER, is_free
 
 # ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -59,10 +58,6 @@ def test_higher_rate_never_lets_fewer_calls_through(calls):
     lower, higher = Budget(None, "table", calls - 1), Budget(None, "table", calls)
     assert higher.burst >= lower.burst
     assert higher.interval <= lower.interval * 1.01
-
-
-def test_default_rate_has_burst_of_half_of_it(budget):
-    assert (budget.burst, budget.interval) == (100, 300)
 
 
 def test_two_functions_share_one_bucket(budget):
@@ -129,42 +124,6 @@ def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
-def test_submits_take_half_of_burst(budget):
-    taken = 0
-    while isinstance(budget.permit_submit(MODEL, NOW), Permit):
-        taken += 1
-    assert taken == 50
-    assert budget.permit_polls(1_000, NOW)[0] == 40
-
-
-def test_first_batches_find_reserved_tokens(budget):
-    budget.permit_polls(1_000, NOW)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
-    assert budget.permit_polls(1, NOW)[0] == 0
-    assert [is_free(budget.permit_submit(MODEL, NOW, first=True)) for _ in range(11)] == [True] * 10 + [False]
-
-
-def test_polls_may_starve_submits_but_not_vice_versa(budget):
-    assert budget.permit_polls(100, NOW)[0] == 90
-    assert isinstance(budget.permit_submit(MODEL, NOW), Denied)
-    later = NOW + 60
-    while isinstance(budget.permit_submit(MODEL, later), Permit):
-        pass
-    assert budget.permit_polls(50, later)[0] == 40
-
-
-@pytest.mark.parametrize("calls", [1, 2, 3])
-def test_even_lowest_rate_submits(budget_of, calls):
-    assert isinstance(budget_of(calls).permit_submit(MODEL, NOW), Permit)
-
-
-def test_denied_call_learns_when_to_retry(budget):
-    budget.permit_polls(100, NOW)
-    refusal = budget.permit_submit(MODEL, NOW)
-    assert NOW < refusal.until <= NOW + 15
-    assert not refusal.paused
-
-
 def test_model_at_limit_stops_submitting(budget):
     budget.note_outstanding(1_500, [MODEL])
     refusal = budget.permit_submit(MODEL, NOW)
@@ -174,14 +133,6 @@ def test_model_at_limit_stops_submitting(budget):
     assert budget.permit_polls(1, NOW)[0] == 1
     budget.note_outstanding(1_499)
     assert is_free(budget.permit_submit(MODEL, NOW))
-
-
-def test_lone_model_may_use_all_that_polls_can_follow(budget):
-    most = 100 * OUTSTANDING_MINUTES
-    assert budget.full_models({MODEL: most - 1}, most - 1) == []
-    assert budget.full_models({MODEL: most}, most) == [MODEL]
-    assert budget.full_models({MODEL: most, OTHER: most // 2 - 1}, most + most // 2 - 1) == [MODEL]
-    assert budget.full_models({MODEL: most, OTHER: most // 2}, most + most // 2) == [MODEL, OTHER]
 
 
 def test_stalled_models_share_bounded_room(budget):
@@ -194,34 +145,6 @@ def test_stalled_models_share_bounded_room(budget):
             outstanding[model] += 1
         assert outstanding[model] >= MIN_OUTSTANDING
     assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MAX_FULL_MODELS * MIN_OUTSTANDING
-
-
-def free_of(budget, now=NOW):
-    free = budget.free(now)
-    return free.first, free.submits, free.polls
-
-
-def test_what_is_free_knows_tokens_holds_and_pauses(budget):
-    assert free_of(budget) == (100, 50, 90)
-    assert not budget.free(NOW).paused
-    budget.pause(PauseReason.QUOTA_SPENT, NOW, "3036", Permit())
-    assert free_of(budget) == (0, 0, 90)
-    assert budget.free(NOW).paused
-    assert free_of(budget, NOW + 1_801) == (1, 1, 90)
-    lift_by_hand(budget)
-    assert free_of(budget) == (100, 50, 90)
-    budget.limit_rate(NOW, 30)
-    assert free_of(budget, NOW + 29) == (0, 0, 0)
-
-
-def test_room_of_model_knows_its_wait_and_its_share(budget):
-    assert budget.model_room(MODEL, NOW).batches is None
-    until = budget.delay_model(MODEL, NOW, "3040", Permit())
-    assert budget.model_room(MODEL, NOW) == ModelRoom(0, until)
-    assert budget.model_room(MODEL, until + 1).batches == 1
-    assert budget.model_room(OTHER, NOW).batches is None
-    budget.note_outstanding(2_000, [OTHER])
-    assert budget.model_room(OTHER, NOW) == ModelRoom(0, NOW + 60, full=True)
 
 
 def test_when_table_fails_no_right_is_given(dynamodb):

@@ -14,7 +14,6 @@ from dropbatch.records.detect_form import detect_form
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
-    LARGEST,
     LIMIT,
     WRAPPING,
     blocks_of,
@@ -103,27 +102,6 @@ def test_old_plan_keeps_batch_size():
     assert [len(one.rows) for one in cuts_of(plan_of((5, 399)), data)] == [5] * 10
 
 
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
-@pytest.mark.parametrize(("size", "code"), [(LARGEST, ""), (LARGEST + 1, "too_large")])
-@pytest.mark.parametrize("block", [1, 13, LARGEST, 1 << 20])
-def test_record_is_too_large_from_body_limit_on(size, code, ending, block):
-    ((row,),) = [one.rows for one in cuts_of(plan_of((10, 200)), record_of(size) + ending, block)]
-    assert row.code == code
-
-
-def test_byte_limit_makes_one_batch_more_makes_two():
-    data = record_of(40) + b"\n" + record_of(50)
-    whole = WRAPPING + 40 + 1 + 50
-    assert len(cuts_of(plan_of((10, whole)), data)) == 1
-    assert len(cuts_of(plan_of((10, whole - 1)), data)) == 2
-
-
-def test_record_above_batch_limit_travels_alone():
-    cuts = cuts_of(plan_of((10, 100)), b"\n".join([record_of(20), record_of(200), record_of(20)]))
-    assert [len(one.rows) for one in cuts] == [1, 1, 1]
-    assert len(cuts[1].body) == 200 + WRAPPING
-
-
 def test_beginning_of_unreadable_line_is_kept_as_text():
     (one,) = cuts_of(plan_of((10, 300)), b'{"a":"\xff' + b"b" * 300)
     assert json.loads(bytes(one.rows[0].request)) == '{"a":"�' + "b" * (EXCERPT - 7)
@@ -137,12 +115,6 @@ def test_beginning_of_huge_line_is_kept(size, block):
     assert [row.code for row in rows] == ["", "too_large", ""]
     assert json.loads(bytes(rows[1].request)) == record_of(size)[:EXCERPT].decode()
     assert f"{size:,} bytes" in rows[1].message
-
-
-def test_line_number_counts_blank_lines_from_1():
-    (one,) = cuts_of(plan_of((10, 300)), b"\n\r\n{}\nwrong\n")
-    assert [row.line for row in one.rows] == [3, 4]
-    assert one.rows[1].message.startswith("Line 4: ")
 
 
 @pytest.mark.parametrize("depth", [900, 5_000, 200_000])
