@@ -16,7 +16,6 @@ import html
 import json
 import os
 import re
-import signal
 import sys
 import time
 import urllib.request
@@ -27,12 +26,12 @@ from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import botocore
 
 from dropbatch.progress import Progress
 from dropbatch.rules.names import FINAL_JOB_STATES
 from local import aws, worker
+from local.processes import stopped_at_end
 from shared.ledger import Ledger
 from shared.models import BatchState
 
@@ -122,26 +121,16 @@ class Stack:
     ledger: Ledger
 
     @classmethod
-    def of(cls, facts: dict[str, str]) -> Stack:
-        """Create it from what `up` returned."""
-
-        def client(service: str) -> Any:  # noqa: ANN401 - boto3 makes its clients' types at run time
-            return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
-                service,
-                endpoint_url=facts["endpoint_url"],
-                region_name=facts["region"],
-                aws_access_key_id=aws.CREDENTIALS["AWS_ACCESS_KEY_ID"],
-                aws_secret_access_key=aws.CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            )
-
-        ledger = Ledger(client("dynamodb"), facts["table"])
+    def of(cls, facts: dict[str, str], port: int) -> Stack:
+        """Create it from what `up` returned, and the port of its AWS."""
+        s3, functions, dynamodb = (aws.client(service, port) for service in ("s3", "lambda", "dynamodb"))
         return cls(
-            facts["bucket"],
-            facts["workers_ai_base_url"],
-            client("s3"),
-            client("lambda"),
-            facts["poll_function"],
-            ledger,
+            bucket=facts["bucket"],
+            workers_ai=facts["workers_ai_base_url"],
+            s3=s3,
+            functions=functions,
+            poll_function=facts["poll_function"],
+            ledger=Ledger(dynamodb, facts["table"]),
         )
 
     def tick(self) -> None:
@@ -294,17 +283,6 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _end(number: int, _frame: object) -> None:
-    """End the demo at the first signal; ignore later ones, so that everything is stopped."""
-    for ending in ENDINGS:
-        signal.signal(ending, signal.SIG_IGN)
-    os.write(2, b"\nStopping ...\n")  # A print may have been interrupted.
-    raise SystemExit(128 + number)
-
-
 def _transport(name: str, port: int) -> str:
     """Start what the transport needs; return the stack's parameters for it.
 
@@ -349,7 +327,7 @@ def run(query: str, transport: str = "") -> None:
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
     parameters = _transport(transport, port)
-    stack = Stack.of(aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME))
+    stack = Stack.of(aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME), port)
     aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
     print(f"  s3://{stack.bucket}/inbox/{PATH}", flush=True)
@@ -367,10 +345,13 @@ def run(query: str, transport: str = "") -> None:
     _tell_nearest(query, nearest(vector, lines, 5), wanted)
 
 
+def _stop() -> None:
+    aws.down(HOME)
+    worker.stop(HOME.state)
+
+
 def main() -> int:
     """Run the demo and stop everything it started; return the exit code."""
-    for ending in ENDINGS:
-        signal.signal(ending, _end)
     HOME.state.mkdir(parents=True, exist_ok=True)
     with (HOME.state / "demo.lock").open("w") as lock:
         try:
@@ -378,18 +359,12 @@ def main() -> int:
         except BlockingIOError:
             print("Another `make demo` is running.", file=sys.stderr)
             return 1
-        aws.down(HOME)  # Left by a demo that was killed.
-        worker.stop(HOME.state)
-        try:
-            run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
-        except (aws.LocalAwsError, DemoError) as error:
-            print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
-            return 1
-        finally:
-            for ending in ENDINGS:
-                signal.signal(ending, signal.SIG_IGN)
-            aws.down(HOME)
-            worker.stop(HOME.state)
+        with stopped_at_end(_stop, b"\nStopping ...\n"):
+            try:
+                run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
+            except (aws.LocalAwsError, DemoError) as error:
+                print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
+                return 1
     print("\nEverything that was started has been stopped; the results stay where they are.")
     return 0
 

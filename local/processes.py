@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_PORTS = 20_000, 32_000
@@ -34,6 +34,7 @@ START_SECONDS = 30
 """A service takes about a second to start; a busy machine takes longer."""
 STOP_SECONDS = 5.0
 """Seconds to wait after each of the two signals."""
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Processes that this one started: their exit status must be read, or they stay as zombies."""
@@ -257,8 +258,7 @@ def signals_held() -> Iterator[None]:
         yield  # Signals are delivered to the main thread only.
         return
     received: list[int] = []
-    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda sent, _: received.append(sent)) for number in endings}
+    before = {number: signal.signal(number, lambda sent, _: received.append(sent)) for number in ENDINGS}
     try:
         yield
     finally:
@@ -266,6 +266,34 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         for sent in received:
             signal.raise_signal(sent)
+
+
+@contextmanager
+def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[None]:
+    """Call `stop` first, for what a killed run left, and at the end or a first signal; later signals are ignored.
+
+    Args:
+        stop: stops all that was started.
+        said: for standard error, at a signal.
+    """
+
+    def ignore_signals() -> None:
+        for ending in ENDINGS:
+            signal.signal(ending, signal.SIG_IGN)
+
+    def end(number: int, _frame: object) -> None:
+        ignore_signals()
+        os.write(2, said)  # A print may have been interrupted.
+        raise SystemExit(128 + number)
+
+    for ending in ENDINGS:
+        signal.signal(ending, end)
+    stop()
+    try:
+        yield
+    finally:
+        ignore_signals()
+        stop()
 
 
 def free_port() -> int:

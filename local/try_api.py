@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.errors import Error
 from local import aws
+from local.processes import stopped_at_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ HOME = aws.Home(aws.ROOT / ".local/try")
 RESULTS = HOME.state / "results"
 TOKEN = "CLOUDFLARE_API_TOKEN"  # noqa: S105 - the variable's name
 ACCOUNT = "CLOUDFLARE_ACCOUNT_ID"
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
@@ -58,13 +57,6 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     return done.returncode
 
 
-def _end(number: int, _frame: object) -> None:
-    """Stop at the first signal; ignore the next ones while services are stopped."""
-    for ending in ENDINGS:
-        signal.signal(ending, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
 def main() -> int:
     """Read the command line, run the job, stop what was started."""
     parser = argparse.ArgumentParser(prog="make try", description=__doc__)
@@ -73,18 +65,12 @@ def main() -> int:
     options = parser.parse_args()
     if not options.file.is_file():
         parser.error(f"{options.file} is not a file; write make try FILE=… MODEL=…")
-    for ending in ENDINGS:
-        signal.signal(ending, _end)
-    aws.down(HOME)  # Left by a run that was killed.
-    try:
-        return run(options.file, options.model, os.environ)
-    except (Error, aws.LocalAwsError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:
-        for ending in ENDINGS:
-            signal.signal(ending, signal.SIG_IGN)
-        aws.down(HOME)
+    with stopped_at_end(lambda: aws.down(HOME)):
+        try:
+            return run(options.file, options.model, os.environ)
+        except (Error, aws.LocalAwsError) as error:
+            print(error, file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":
