@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch import aws
 from dropbatch.errors import NotFound
-from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of
+from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of, value_of
 from dropbatch.formats.registry import DELIMITERS
 from dropbatch.job_handle import JobHandle
 from dropbatch.results.downloads import MERGED_ERRORS, blocks_of_file, download_file, merged_name
@@ -339,12 +339,13 @@ def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, 
     number = 0
     for one in read_failures(blocks_of_file(files.errors)) if files.errors else ():
         is_retried = one.error.code not in NOT_RETRIED
-        reference = None if one.external_reference == NULL else encode(one.external_reference).decode()
+        reference = _as_json(value_of(one.external_reference))
         yield files.job_id, one.id, number if is_retried else None, reference, encode(one)
         number += is_retried
 
 
 def _as_json(reference: Any) -> str | None:  # noqa: ANN401
+    """A reference as JSON, in one spelling: `é` may be written as an escape, or `/`, and a number in many ways."""
     return None if reference is None else encode(reference).decode()
 
 

@@ -76,7 +76,7 @@ def finish(folder: Path, job_id: str, form: Form, content: bytes, fails: Callabl
         reference = converted.reference
         message = f'failed in {job_id}, "again"\nand again' if code else ""
         result = None if code else encode({"response": f'answer {id_} of {job_id}, "quoted"\n'})
-        native = {"id": id_, "external_reference": json.loads(bytes(reference)), "success": not code}
+        native = {"id": id_, "external_reference": reference, "success": not code}
         native |= {"error": {"code": code, "message": message}} if code else {"result": json.loads(result or b"")}
         outcome = Outcome(id_, reference, record if is_readable else b"", result, code, message)
         job.lines.append(writer.line(facts, outcome) if writer else encode(native) + b"\n")

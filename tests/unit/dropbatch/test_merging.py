@@ -149,6 +149,26 @@ def test_references_place_what_numbers_do_not(tmp_path):
     assert [one["result"]["response"].split()[1] for one in found] == ["3", "2", "1", "0"]
 
 
+@pytest.mark.parametrize(
+    ("format_", "record"),
+    [
+        ("openai", r'{"custom_id":"caf\u00e9","body":{"messages":[]}}'),
+        ("anthropic", r'{"custom_id":"a\/b","params":{"messages":[]}}'),
+        ("bedrock", r'{"recordId":"\ud83d\ude00","modelInput":{"prompt":"x","max_gen_len":5}}'),
+        ("native", '{"prompt":"x","external_reference":1e2}'),
+        ("native", '{"prompt":"x","external_reference":{"a": [1, 2]}}'),
+    ],
+)
+def test_spelling_of_references_does_not_count(tmp_path, format_, record):
+    content = f"{record}\n".encode() * 2
+    first = finish(tmp_path, ROOT, Form(format_), content, all_fail)
+    retry = finish(tmp_path, child(1), Form(format_), first.retry_file, none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    assert (merged.replaced, merged.skipped) == (2, [])
+
+
 def test_repeated_references_are_not_guessed(tmp_path):
     content = lines_of(*({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab")))
     first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
@@ -202,7 +222,7 @@ FIELDS = st.one_of(
 def uploads(draw):
     """A format's form, and records with and without references, some of them unreadable."""
     format_ = draw(st.sampled_from([*FORMATS, "vertex", "semicolons"]))
-    references = draw(st.lists(st.one_of(st.none(), st.sampled_from("abcdefgh")), min_size=1, max_size=8))
+    references = draw(st.lists(st.one_of(st.none(), st.sampled_from("abcdeé😀/")), min_size=1, max_size=8))
     if format_ in {"csv", "tsv", "semicolons"}:
         delimiter = {"csv": b",", "tsv": b"\t", "semicolons": b";"}[format_]
         fields = [draw(FIELDS) for _ in references]
