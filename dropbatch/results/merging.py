@@ -157,7 +157,7 @@ def merge_retries(job: JobHandle, folder: Path) -> Merged:
             except NotFound as error:
                 merging.merged.skipped.append(Skipped(child, 0, str(error)))
                 continue
-            if files:
+            if files and files.output.stat().st_size:  # A retry that was cancelled early has read no record.
                 merging.add(files, parent)
         return merging.write()
 

@@ -179,6 +179,8 @@ def _answers(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]
 def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
     rows = table_rows(output)
     header = next(rows, b"")
+    if not header:  # of an empty file
+        return
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
     answer = answer_column(columns)

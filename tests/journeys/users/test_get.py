@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import dropbatch
 from dropbatch import Client
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
@@ -185,3 +186,27 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     assert [one["success"] for one in merged] == [True, True]
     with pytest.warns(UserWarning, match=f"Retry {skipped['job_id']} is skipped: "):
         assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
+
+
+@pytest.mark.parametrize("path", ["empty.csv", "blank.tsv", "empty.jsonl"])
+def test_empty_upload_has_no_records(command, tmp_path, path):
+    job = job_of(command, path, "\n\n" if path == "blank.tsv" else "", LLAMA)
+
+    done = command.run("get", job, "-o", tmp_path, "--merged", "--as", "csv")
+
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "output.as.csv").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("path", ["a.csv", "a.jsonl"])
+def test_retry_cancelled_early_is_not_named(command, api, tmp_path, path):
+    body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[path]
+    job = retried(command, api, body, path)
+    command.world.pass_time(60)
+    dropbatch.Client().job(job).retry().cancel()
+    command.settle()
+
+    done = command.run("get", job, "-o", tmp_path, "--merged", "--strict")
+
+    assert (done.code, done.err) == (0, "")
+    assert "answers replaced: 1, retries: 1" in done.out
