@@ -123,8 +123,11 @@ def _batches_of(frame: Any) -> Any:  # noqa: ANN401
     pa = _arrow()
     try:
         return pa.RecordBatchReader.from_stream(frame)
-    except pa.ArrowInvalid:
-        raise _no_source(frame) from None
+    except (pa.ArrowException, OverflowError) as error:
+        if "non-struct type" in str(error):
+            raise _no_source(frame) from None
+        why = ". ".join(map(str, error.args))
+        raise UsageError(f"The frame cannot be read: {why}. Give each column one type: text or numbers.") from error
 
 
 def _arrow_batches(path: Path) -> Any:  # noqa: ANN401

@@ -5,6 +5,7 @@ The same upload with the same options has the same plan, in a function and on a 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -227,11 +228,14 @@ class FirstRow(NamedTuple):
     lines: int
 
 
+_FOR_EXCEL = re.compile(rb"sep=[^a-z0-9]", re.IGNORECASE)
+
+
 def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
     """The first row of a table; an empty one if there is none.
 
     Raises:
-        UploadRefused: `unknown_format` or `broken_document`: it has no end, or is too long.
+        UploadRefused: `unknown_format` or `broken_document`: it has no end, is too long, or is Excel's.
     """
     size = lines = 0
     for window in read_rows([head], delimiter):
@@ -241,6 +245,9 @@ def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
                 raise UploadRefused(
                     "unknown_format", f"The first row has {row.length:,} bytes. It must contain the column names."
                 )
+            if _FOR_EXCEL.fullmatch(row):
+                message = "The first row is Excel's sep=, and not the names of the columns. Delete this line."
+                raise UploadRefused("unknown_format", message)
             if row:
                 return FirstRow(row, size, lines)
     return FirstRow(b"", size, lines)

@@ -56,6 +56,13 @@ def test_two_delimiters_need_option(world):
     assert states["inbox/b.csv"] == "completed"
 
 
+@pytest.mark.parametrize("content", [b"sep=;\r\nid;text\r\n1;hello\r\n", b"\xef\xbb\xbfSEP=,\nid,text\n1,hello\n"])
+def test_excels_sep_line_is_no_header(world, api, content):
+    manifest = run(world, "a.csv", content)
+    assert (manifest["error"]["code"], api.accepted) == ("unknown_format", [])
+    assert "Delete this line" in manifest["error"]["message"]
+
+
 def test_too_large_row_keeps_its_id(world):
     big = b"7," + b"x" * 10_500_000 + b"\n"
     manifest = run(world, "a.csv", b"id,text\n1,hello\n" + big + b"2,bye\n", BGE)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import dropbatch
 from dropbatch import Client
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
@@ -203,7 +202,7 @@ def test_retry_cancelled_early_is_not_named(command, api, tmp_path, path):
     body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[path]
     job = retried(command, api, body, path)
     command.world.pass_time(60)
-    dropbatch.Client().job(job).retry().cancel()
+    Client("dropbatch").job(job).retry().cancel()
     command.settle()
 
     done = command.run("get", job, "-o", tmp_path, "--merged", "--strict")

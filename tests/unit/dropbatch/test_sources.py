@@ -61,6 +61,14 @@ def test_frame_arrives_as_it_was_given():
     assert read == table
 
 
+@pytest.mark.parametrize(
+    ("cells", "says"), [(["a", 3], "column text"), ([1, "a"], "column text"), ([1j, 2], "column text"), ([2**70], "")]
+)
+def test_column_that_is_no_column_is_named(cells, says):
+    with pytest.raises(UsageError, match=f"The frame cannot be read: .*{says}.*Give each column one type"):
+        open_source(pd.DataFrame({"text": cells}))
+
+
 @pytest.mark.parametrize("cells", [["a", None, "", "b"], [None, 1, 2.5, None], [None, None]])
 def test_every_row_of_only_column_is_a_record(cells):
     frame = pd.DataFrame({"text": cells})
