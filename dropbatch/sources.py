@@ -169,7 +169,8 @@ def _csv_stream(batches: Any) -> BinaryIO:  # noqa: ANN401
             writer = csv.CSVWriter(written, schema)
             for batch in batches:
                 for rows in _slices(batch):
-                    cells = rows.select(kept).cast(schema)
+                    columns = map(_with_plain_categories, rows.select(kept).columns)
+                    cells = pa.record_batch([*columns], kept).cast(schema)
                     if only:
                         cells = pa.record_batch([cells.column(0).fill_null("")], schema)
                     writer.write_batch(cells)
@@ -197,6 +198,14 @@ def _plain(kind: Any) -> Any:  # noqa: ANN401
     if types.is_dictionary(kind):
         return _plain(kind.value_type)
     return _arrow().string() if types.is_string_view(kind) else kind
+
+
+def _with_plain_categories(column: Any) -> Any:  # noqa: ANN401
+    """A column; polars has views as categories, which Arrow cannot write."""
+    pa = _arrow()
+    if not pa.types.is_dictionary(column.type) or not pa.types.is_string_view(column.type.value_type):
+        return column
+    return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
 
 
 class _Chunks(io.RawIOBase):

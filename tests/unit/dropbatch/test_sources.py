@@ -61,6 +61,13 @@ def test_frame_arrives_as_it_was_given():
     assert read == table
 
 
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_polars_categories_are_texts(kind):
+    assert content(pl.DataFrame({"n": [1, 2, 3], "c": ["b", None, "a"]}, {"n": pl.Int8, "c": kind})) == (
+        '"n","c"\n1,"b"\n2,\n3,"a"\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("cells", "says"), [(["a", 3], "column text"), ([1, "a"], "column text"), ([1j, 2], "column text"), ([2**70], "")]
 )
