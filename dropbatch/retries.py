@@ -46,7 +46,8 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
         s3.meta.events.register("after-call.s3.CompleteMultipartUpload", lambda parsed, **_: answers.append(parsed))
         metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
         with suppress(s3.exceptions.NoSuchUpload):  # As in `uploads.complete`.
-            s3.copy(source, stack.bucket, key, {"Metadata": metadata}, Config=aws.in_parts())
+            own = {"Metadata": metadata, "MetadataDirective": "REPLACE"}
+            s3.copy(source, stack.bucket, key, own, Config=aws.in_parts())
         return uploaded_as(stack, key, answers[-1])
 
 
