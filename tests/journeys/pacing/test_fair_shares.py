@@ -199,21 +199,6 @@ def test_job_finishes_with_its_last_batch(start, api, monkeypatch):
     assert waited == [True]
 
 
-def test_tick_leaves_long_jobs_to_other_invocations(start, api, monkeypatch, short_ticks):
-    monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
-    world = start()
-    world.upload_records("large.jsonl", texts(3), model=BGE)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    world.pass_time(60)
-
-    world.tick()
-
-    assert "poll" not in api.calls
-    assert waiting(world, "PollQueue") >= 1
-    world.settle(minutes=5)
-
-
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

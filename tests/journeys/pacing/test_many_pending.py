@@ -132,20 +132,6 @@ def test_tick_does_what_rate_allows(pending, monkeypatch, count, rate):
     assert set(changed) == {item["sk"]["S"] for item in longest_due[: len(changed)]}
 
 
-def test_tick_looks_every_10_s_while_queue_is_full(pending, monkeypatch):
-    monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 0)
-    monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_POLLS_WAITING", 2)
-    _, services = pending(150, 60)  # More are due than one look reads.
-    queues, looks = type(services.queues), []
-    waiting = queues.waiting
-    monkeypatch.setattr(queues, "waiting", lambda *arguments: looks.append(1) or waiting(*arguments))
-    began = services.now()
-
-    tick(Invocation(services, began + TIMEOUT))
-
-    assert 1 < len(looks) <= TICK_SECONDS / 10 + 1
-
-
 def test_tick_hands_over_what_it_cannot_reach(pending):
     """All tokens are used, but no more."""
     world, services = pending(300, 100)
@@ -162,14 +148,3 @@ def test_tick_hands_over_what_it_cannot_reach(pending):
     assert len(set(handed)) == len(handed) > 0
     assert asked > by_tick
     assert services.budget.poll_burst <= asked <= services.budget.burst + seconds * 1_000 / services.budget.interval
-
-
-def test_tick_without_token_looks_at_no_batch(pending):
-    world, services = pending(30, 200)
-    services.budget.limit_rate(services.now(), 300)
-    before = items_of(world)
-
-    tick(Invocation(services, services.now() + TIMEOUT))
-
-    assert items_of(world) == before
-    assert not services.api.asked
