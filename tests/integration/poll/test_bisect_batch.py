@@ -24,26 +24,13 @@ from functions.poll.batch.bisect_batch import (
 from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.ledger import Ledger
-from shared.models import CANCEL, Batch, BatchState, DueKind, ErrorDetail, Isolation, JobControl, Submission
-from tests.support.doubles.ledger_items import JOB, REASON, T
+from shared.models import CANCEL, BatchState, ErrorDetail, Isolation, JobControl, Submission
+from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
 
 CAUSE = "5006"
 NUMBER = "00000003"
-LARGE = Batch(
-    job_id=JOB.job_id,
-    number=NUMBER,
-    state=BatchState.READY,
-    first_id=7,
-    requests=100,
-    sendable=100,
-    body_size=900,
-    created_at=T - 10,
-    attempt=1,
-    due_at=T + 90,
-    claims=1,
-    work=DueKind.POLL,
-    halving=REASON,
-    cause=CAUSE,
+LARGE = replace(
+    SPLIT, number=NUMBER, first_id=7, requests=100, sendable=100, created_at=T - 10, due_at=T + 90, claims=1
 )
 SMALL = replace(LARGE, requests=3, sendable=3)
 SCOUT = "00000001"

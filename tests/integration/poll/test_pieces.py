@@ -12,10 +12,10 @@ from functions.poll.batch.bisect_batch import give_up, isolate
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, ErrorDetail
+from shared.models import BatchState, DueKind, ErrorDetail
 from shared.staged_batch import decode_index, encode_index
 from tests.support.aws.resources import client
-from tests.support.doubles.ledger_items import JOB, REASON, T
+from tests.support.doubles.ledger_items import JOB, SPLIT, T
 
 RECORDS = [b'{"a":1}', b'{"b":22}', b"", b'{"c":333}', b'{"d":4}']
 ORIGINALS = [b"one", b"second", b"3rd", b"4", b"fifth"]
@@ -23,21 +23,16 @@ NUMBER = "00000003"
 BODY = build_body([record for record in RECORDS if record])
 WRITTEN = b"".join(ORIGINALS)
 ENDS = Checkpoint(1_000, 12, 5)
-BATCH = Batch(
-    job_id=JOB.job_id,
+BATCH = replace(
+    SPLIT,
     number=NUMBER,
-    state=BatchState.READY,
     first_id=7,
     requests=5,
     sendable=4,
     body_size=len(BODY),
     created_at=T - 10,
-    end=ENDS,
-    attempt=1,
     due_at=T + 90,
-    work=DueKind.POLL,
-    halving=REASON,
-    cause="5006",
+    end=ENDS,
     pieces=2,
     originals_size=len(WRITTEN),
 )

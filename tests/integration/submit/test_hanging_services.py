@@ -8,13 +8,13 @@ import socket
 import threading
 import time
 import types
+from dataclasses import replace
 
 import botocore.endpoint
 import msgspec
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
 from functions.submit import submit_batch as send
 from local.template import default_variables
@@ -22,30 +22,14 @@ from shared import bootstrap as composition
 from shared.bootstrap import BUSY_WAITS, Waits
 from shared.errors import StorageError
 from shared.invocation import Invocation
-from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
+from shared.models import Submission
 from shared.pacing.controls import Permit
+from tests.support.doubles import ledger_items
+from tests.support.doubles.ledger_items import SUBMITTING
 
 TRIES = 3
-BATCH = Batch(
-    job_id="j",
-    number="00000000",
-    state=BatchState.SUBMITTING,
-    first_id=0,
-    requests=1,
-    sendable=1,
-    body_size=10,
-    created_at=0.0,
-    attempt=1,
-    due_at=1.0,
-    work=DueKind.SUBMIT,
-)
-JOB = Job(
-    job_id="j",
-    state=JobState.IN_PROGRESS,
-    upload=Upload("b", "k", "v", "e", 1),
-    plan=SplitPlan("@cf/a/b", 1, 1, "acc"),
-    created_at=0.0,
-)
+BATCH = replace(SUBMITTING, job_id="j", due_at=1.0)
+JOB = replace(ledger_items.JOB, job_id="j", state=JobState.IN_PROGRESS)
 
 
 class BlackHole:

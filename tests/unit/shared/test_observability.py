@@ -3,12 +3,14 @@
 import ast
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from local.template import template
-from shared.models import Batch, BatchState, Submission
+from shared.models import Submission
 from shared.observability import METRICS, batch_log_fields
 from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
+from tests.support.doubles.ledger_items import BATCH, JOB
 from tests.support.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[3]
@@ -58,31 +60,11 @@ def test_call_of_log_is_found():
 
 
 def test_log_line_has_latest_request_id():
-    batch = Batch(
-        job_id="job",
-        number="00000003",
-        state=BatchState.READY,
-        first_id=0,
-        requests=1,
-        sendable=1,
-        body_size=10,
-        created_at=0.0,
-    )
     submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
-    queued = Batch(
-        job_id="job",
-        number="00000003",
-        state=BatchState.QUEUED,
-        first_id=0,
-        requests=1,
-        sendable=1,
-        body_size=10,
-        created_at=0.0,
-        submissions=submissions,
-    )
+    named = {"job_id": JOB.job_id, "number": BATCH.number}
 
-    assert batch_log_fields(batch) == {"job_id": "job", "number": "00000003"}
-    assert batch_log_fields(queued) == {"job_id": "job", "number": "00000003", "request_id": "second"}
+    assert batch_log_fields(BATCH) == named
+    assert batch_log_fields(replace(BATCH, submissions=submissions)) == {**named, "request_id": "second"}
 
 
 def test_metric_is_counted_and_on_dashboard():

@@ -8,34 +8,11 @@ from hypothesis import strategies as st
 
 from dropbatch.records.index import RecordIndex
 from functions.poll.batch.bisect_batch import MAX_PIECES, SCOUT_SECONDS, all_failed_alike, boundaries
-from shared.models import Batch, BatchState, ErrorDetail, Submission
+from shared.models import BatchState, ErrorDetail, Submission
+from tests.support.doubles.ledger_items import BATCH, REASON
 
-SCOUT = Batch(
-    job_id="job",
-    number="00000000",
-    state=BatchState.HALVED,
-    first_id=0,
-    requests=2,
-    sendable=2,
-    body_size=100,
-    created_at=0.0,
-    cause="5006",
-    pieces=2,
-    attempt=1,
-    completed_at=1_000.0,
-)
-ALIKE = Batch(
-    job_id="job",
-    number="00000000.0",
-    state=BatchState.DONE,
-    first_id=0,
-    requests=1,
-    sendable=1,
-    body_size=50,
-    created_at=0.0,
-    cause="5006",
-    ending=ErrorDetail("rejected", ""),
-)
+SCOUT = replace(BATCH, state=BatchState.HALVED, cause="5006", pieces=2, completed_at=1_000.0)
+ALIKE = replace(BATCH, number="00000000.0", state=BatchState.DONE, sendable=1, cause="5006", ending=REASON)
 NOW = 1_010.0
 
 
