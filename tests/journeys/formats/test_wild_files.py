@@ -47,15 +47,6 @@ def test_table_of_another_tool_keeps_its_form(world, content, delimiter):
     assert world.read(f"{world.only_folder()}/output.csv").startswith(b"\xef\xbb\xbf") == content.startswith(b"\xef")
 
 
-def test_two_delimiters_need_option(world):
-    manifest = run(world, "a.csv", b"id,text|x\n1,hello\n")
-    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "bad_options")
-    world.upload("b.csv", b"id|text,x\n1|hello\n", model=LLAMA, delimiter="|", template="{text,x}")
-    world.settle()
-    states = {one["source"]["key"]: one["state"] for one in world.manifests().values()}
-    assert states["inbox/b.csv"] == "completed"
-
-
 @pytest.mark.parametrize("content", [b"sep=;\r\nid;text\r\n1;hello\r\n", b"\xef\xbb\xbfSEP=,\nid,text\n1,hello\n"])
 def test_excels_sep_line_is_no_header(world, api, content):
     manifest = run(world, "a.csv", content)
@@ -170,8 +161,3 @@ def test_other_files_are_refused_with_advice(world, api, name, content, words):
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "unknown_format")
     assert words in manifest["error"]["message"]
     assert api.accepted == []
-
-
-def test_text_that_begins_with_bracket_is_text(world):
-    manifest = run(world, "a.txt", b"[Intro] hello\n42\nlast\n")
-    assert (manifest["format"], manifest["counts"]["succeeded"]) == ("text", 3)

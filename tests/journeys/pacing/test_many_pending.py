@@ -13,18 +13,16 @@ import functions.poll.handler
 import functions.poll.schedule.due_jobs
 import functions.poll.schedule.due_polls
 import functions.poll.schedule.tick
-from dropbatch.records.plan import SplitPlan
-from dropbatch.rules.names import JobState
 from functions.poll.schedule.due_jobs import LARGE_RECORDS
 from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE, advance_batches
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, tick
 from shared.aws.queues import decode_message
 from shared.invocation import Invocation
-from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Submission
 from shared.workers_ai.replies import Pending
-from tests.support.aws.resources import ACCOUNT, BUCKET, REGION, TABLE
+from tests.support.aws.resources import REGION, TABLE
+from tests.support.journeys.placed_items import job_of
 
-BGE = "@cf/baai/bge-small-en-v1.5"
 JOB = "20261121T093000Z-0000000a"
 TIMEOUT = 150.0
 MINUTE = 60.0
@@ -54,34 +52,12 @@ def pending(start):
         world = start(API_CALLS_PER_MINUTE=calls_per_minute)
         services = functions.poll.handler.services()
         now = services.now()
-        upload, plan = (
-            Upload(BUCKET, "inbox/a.jsonl", "v", "e", 1),
-            SplitPlan(BGE, 500, 9_500_000, ACCOUNT, "jsonl", "plain"),
-        )
-        job = Job(
-            job_id=JOB,
-            state=JobState.IN_PROGRESS,
-            upload=upload,
-            plan=plan,
-            created_at=now,
-            due_at=now + 300,
-            total=count,
-        )
+        job = job_of("a", created_at=now, due_at=now + 300, total=count)
         services.ledger.create_job(job)
         accepted = (Submission("request", 1, now - 600),)
-        held = {"created_at": now - 900, "work": DueKind.POLL, "attempt": 1}
-        batch = Batch(
-            job_id=JOB,
-            number="00000000",
-            state=BatchState.QUEUED,
-            first_id=0,
-            requests=1,
-            sendable=1,
-            body_size=10,
-            due_at=now,
-            submissions=accepted,
-            **held,
-        )
+        held = {"created_at": now - 900, "due_at": now, "work": DueKind.POLL, "attempt": 1, "submissions": accepted}
+        size = {"first_id": 0, "requests": 1, "sendable": 1, "body_size": 10}
+        batch = Batch(job_id=JOB, number="00000000", state=BatchState.QUEUED, **size, **held)
         services.ledger.create_batch(batch)
         (first,) = items_of(world).values()
         backend = dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION]
