@@ -31,7 +31,7 @@ def test_worker_batches_fit_its_memory(start, name, records):
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", [{"text": "hello"}], model="@cf/baai/bge-m3")
     world.deliver("UploadQueue")
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    job = world.item()
     assert job["plan"]["M"]["max_requests"] == {"N": str(records)}
 
 

@@ -71,7 +71,7 @@ def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
             world.tick()
             world.deliver("PollQueue")
     assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == ["BATCH#00000000.1"]
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    job = world.item()
     body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})
     world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=body)
     refused = len(world.refused)

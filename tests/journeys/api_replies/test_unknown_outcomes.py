@@ -33,7 +33,7 @@ def die_after_the_submit(world, mode="after"):
 
 def message_of_the_batch(world):
     """A message for the first batch, as a duplicate or a tick would send it."""
-    (batch,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
+    batch = world.item("BATCH#00000000")
     body = {"do": "submit", "job_id": batch["job_id"]["S"], "number": "00000000"}
     world.sqs.send_message(QueueUrl=world.queues["SubmitQueue"], MessageBody=json.dumps(body))
     return float(batch["fence"]["N"])

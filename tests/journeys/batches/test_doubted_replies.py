@@ -12,10 +12,6 @@ from tests.support.translations import M2M, all_good, codes, greetings
 BGE = "@cf/baai/bge-small-en-v1.5"
 
 
-def pauses(world):
-    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
-
-
 def checks(api):
     """Free calls, and nothing else: polls and submits are counted apart."""
     return sum(api.calls.get("search", {}).values())
@@ -66,7 +62,7 @@ def test_page_on_poll_is_never_an_answer(world, api, fault):
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-    assert pauses(world) == []
+    assert world.pauses() == []
 
 
 @pytest.mark.parametrize("fault", SUBMIT_CODES)
@@ -78,7 +74,7 @@ def test_code_for_submits_on_one_poll_costs_nothing(world, api, fault):
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-    assert pauses(world) == []
+    assert world.pauses() == []
 
 
 @pytest.mark.parametrize("fault", cases([{"kind": "5006"}], [{"kind": "error", "code": 5099, "status": 400}]))
@@ -101,7 +97,7 @@ def test_7000_with_refused_token_drops_nothing(world, api):
     api.switch(tokens=("new-token",))
     api.inject(Fault(kind="7000", on="poll"))
 
-    world.settle(minutes=5, until=lambda: pauses(world) == ["token_refused"])
+    world.settle(minutes=5, until=lambda: world.pauses() == ["token_refused"])
 
     api.switch(tokens=(TOKEN,))
     world.settle(minutes=30)
@@ -116,7 +112,7 @@ def test_7000_with_good_token_is_models_after_five(world, api):
     world.settle()
 
     assert world.manifest()["error"]["code"] == "unknown_model"
-    assert pauses(world) == []
+    assert world.pauses() == []
 
 
 def test_unknown_id_is_believed_only_from_api_itself(world, api):
@@ -140,7 +136,7 @@ def test_capacity_code_is_resubmitted_past_deadline(start, api):
     world.settle(minutes=240, until=lambda: len(api.accepted) == 2)
 
     assert 7_200 < time.time() - began < 4 * 3_600
-    assert pauses(world) == []
+    assert world.pauses() == []
 
 
 def test_403_page_on_polls_with_refused_token_pauses(world, api):
@@ -150,7 +146,7 @@ def test_403_page_on_polls_with_refused_token_pauses(world, api):
     api.switch(tokens=("new-token",))
     api.inject(Fault(kind="html", status=403, on="poll", times=1))
 
-    world.settle(minutes=5, until=lambda: pauses(world) == ["token_refused"])
+    world.settle(minutes=5, until=lambda: world.pauses() == ["token_refused"])
 
     assert checks(api) == 1
 
@@ -169,7 +165,7 @@ def test_firewall_block_costs_one_record(start, api):
     def seen():
         for folder in world.manifests():
             over.setdefault(folder.split("/")[-2], time.time() - began)
-        assert pauses(world) == []
+        assert world.pauses() == []
         return world.all_over()
 
     world.settle(until=seen)
@@ -188,7 +184,7 @@ def test_403_page_with_refused_token_is_the_tokens(world, api, fault):
     api.inject(Fault(on="submit", **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
-    assert pauses(world) == ["token_refused"]
+    assert world.pauses() == ["token_refused"]
 
     api.switch(tokens=(TOKEN,))
     world.settle(minutes=30)
@@ -206,7 +202,7 @@ def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
     api.inject(Fault(kind="html", on="submit", status=403, times=3))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
-    assert pauses(world) == []
+    assert world.pauses() == []
 
     world.settle()
 
@@ -218,10 +214,10 @@ def test_401_page_with_good_token_is_retried_later(world, api):
     api.inject(Fault(kind="bare", on="submit", status=401, times=3))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 
-    world.settle(until=lambda: pauses(world) != [] or world.all_over())
+    world.settle(until=lambda: world.pauses() != [] or world.all_over())
 
     assert all_good(world, 3)
-    assert pauses(world) == []
+    assert world.pauses() == []
 
 
 @pytest.mark.slow

@@ -195,7 +195,7 @@ def test_isolation_state_is_bounded(start, api, monkeypatch):
     world.settle(minutes=240)
 
     assert failed(world) == list(range(0, 20, 2))
-    (item,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    item = world.item()
     kept = item["isolation"]["M"]
     assert (int(kept["submits"]["N"]), len(kept["granted"]["L"]) <= 3, len(kept["causes"]["M"])) == (20, True, 2)
 

@@ -10,11 +10,6 @@ pytestmark = pytest.mark.slow  # They take minutes together.
 HOUR = 3_600.0
 
 
-def batch(world):
-    (item,) = [item for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
-    return item
-
-
 @pytest.fixture
 def world(start):
     """A Dropbatch that submits again after an hour."""
@@ -57,7 +52,9 @@ def test_second_submit_is_sent_when_possible(world, api):
 def test_prompt_second_submit_costs_no_poll(world, api):
     api.inject(Fault(kind="stuck", times=1))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=180, until=lambda: batch(world)["state"]["S"] == "ready" or len(api.accepted) == 2)
+    world.settle(
+        minutes=180, until=lambda: world.item("BATCH#00000000")["state"]["S"] == "ready" or len(api.accepted) == 2
+    )
     before = polls(api)
 
     world.deliver_all()

@@ -30,7 +30,7 @@ def run_with(boundaries: Boundaries, queue: str) -> tuple[float, int, int]:
         world.invoke = real
         boundaries.passed.clear()
         world.deliver(queue, most=1)
-        (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+        item = world.item("BATCH#")
         got_through = item["state"]["S"] == ("queued" if queue == "SubmitQueue" else "done")
         waits = 0.0 if got_through else float(item["due_at"]["N"]) - time.time()
         world.settle()

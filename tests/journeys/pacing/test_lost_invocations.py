@@ -116,7 +116,7 @@ def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue
         world.pass_time(160)
 
     wanted = "BATCH#00000000" if queue == "SubmitQueue" else "META"
-    (item,) = [item for item in world.items() if item["sk"]["S"] == wanted]
+    item = world.item(wanted)
     assert int(item["claims"]["N"]) >= 3
 
 
@@ -135,7 +135,7 @@ def test_upload_of_dead_function_begins_in_3_minutes(api):
 
         minutes_until(world, world.all_over, most=5)
 
-        (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+        job = world.item()
         assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
 
 
@@ -152,7 +152,7 @@ def test_new_job_of_dead_function_is_read_in_3_minutes(api):
         minutes_until(world, world.all_over, most=5)
 
         (batch,) = world.manifest()["batches"]
-        (item,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+        item = world.item("BATCH#")
         assert float(item["created_at"]["N"]) - died <= 3 * MINUTE + 10
         assert batch["attempts"] == 1
 

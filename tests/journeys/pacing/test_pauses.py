@@ -15,10 +15,6 @@ pytestmark = pytest.mark.slow  # They take minutes together.
 HOUR = 3_600.0
 
 
-def pauses(world):
-    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
-
-
 def run_until(world, moment):
     world.settle(minutes=60 * 24 * 30, until=lambda: time.time() >= moment)
 
@@ -40,7 +36,7 @@ def test_outage_without_batches_ends_within_a_tick(start, api, capsys):
     world.settle()
 
     world.tick()
-    assert pauses(world) == []
+    assert world.pauses() == []
 
     counted(capsys, "Outage")
     world.tick()
@@ -63,7 +59,7 @@ def test_unanswered_free_call_holds_submits(start, api, monkeypatch):
 
     assert sent.count("POST") == begun, "each of them would have been unknowable"
     assert 10 <= sent.count("GET") <= 40
-    assert pauses(world) == ["outage"]
+    assert world.pauses() == ["outage"]
 
     away.clear()
     world.settle()
@@ -86,19 +82,19 @@ def test_unused_refused_token_is_checked_by_free_call(world, api):
     api.switch(tokens=("new-token",))
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver_all()
-    assert pauses(world) == ["token_refused"]
+    assert world.pauses() == ["token_refused"]
     for item in world.items():
         if item["pk"]["S"].startswith("JOB#"):
             world.dynamodb.delete_item(TableName="ledger", Key={name: item[name] for name in ("pk", "sk")})
     sent = submits(api)
 
     run_until(world, time.time() + HOUR)
-    assert pauses(world) == ["token_refused"]
+    assert world.pauses() == ["token_refused"]
     assert sum(api.calls["search"].values()) <= 10 + 60 / 5 + 2
 
     api.switch(tokens=(TOKEN,))
     run_until(world, time.time() + 600)
-    assert pauses(world) == []
+    assert world.pauses() == []
     assert submits(api) == sent
 
 

@@ -35,10 +35,6 @@ def broken(start, api, monkeypatch):
     return begin
 
 
-def reasons(world):
-    return [item["reason"]["S"] for item in world.items() if item["sk"]["S"] == "PAUSE"]
-
-
 def pass_minutes(world, minutes):
     for _ in range(minutes):
         world.tick()
@@ -51,14 +47,14 @@ def pass_minutes(world, minutes):
 def test_pause_ends_once_its_cause_is_over(broken, api, cause, who):
     world, away, counted = broken(cause, who)
     pass_minutes(world, 12)
-    assert reasons(world) == [cause]
+    assert world.pauses() == [cause]
     assert counted[-10:] == [CAUSES[cause]] * 10
 
     away[0] = False
     api.switch(tokens=(TOKEN,))
     accepted = len(api.accepted)
     pass_minutes(world, 6)
-    assert reasons(world) == []
+    assert world.pauses() == []
     counted.clear()
     pass_minutes(world, 3)
 
@@ -74,12 +70,12 @@ def test_outage_is_ended_only_by_submit_if_one_may_go(broken, monkeypatch):
     world.upload_records("b.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
     pass_minutes(world, 3)
-    assert reasons(world) == ["outage"]
+    assert world.pauses() == ["outage"]
 
     away[0] = False
     pass_minutes(world, 6)
 
-    assert reasons(world) == []
+    assert world.pauses() == []
     assert checked == []
 
 

@@ -49,7 +49,7 @@ def test_job_with_untiled_batches_does_not_finish(start):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    job = world.item()
     world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
 
     with pytest.raises(AssertionError, match="not settled"):
@@ -80,7 +80,7 @@ def test_unreadable_item_holds_up_no_other(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
-    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    batch = world.item("BATCH#")
     broken = {**batch, "pk": {"S": "JOB#broken"}, "requests": {"S": "many"}, "due_at": {"N": "1"}}
     for work in ("v1#submit", "v1#poll"):
         world.dynamodb.put_item(TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}})
@@ -95,7 +95,7 @@ def test_item_of_newer_version_is_left_alone(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
-    (batch,) = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
+    batch = world.item("BATCH#")
     newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v3#poll"}}
     world.dynamodb.put_item(TableName="ledger", Item=newer)
 

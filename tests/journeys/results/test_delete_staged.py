@@ -37,14 +37,9 @@ def kinds(world):
     return {key.rpartition("/")[2].partition("-")[0] for key in staged(world)}
 
 
-def job_item(world):
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
-    return job
-
-
 def is_forgotten(world):
     """Whether nothing is due any more, and only a tombstone is left."""
-    job = job_item(world)
+    job = world.item()
     return not {"due_at", "work", "staging"} & set(job) and "ttl" in job
 
 
@@ -110,7 +105,7 @@ def test_upload_that_was_only_checked_leaves_nothing(world):
 
 def test_nothing_of_other_jobs_is_deleted(world):
     finish(world)
-    first = job_item(world)["job_id"]["S"]
+    first = world.item()["job_id"]["S"]
     world.pass_time(3 * DAY)
     world.upload("b.jsonl", GOOD, model=M2M)
     world.deliver_all()
@@ -237,7 +232,7 @@ def test_undeleted_page_is_retried_then_given_up(world):
 
     assert hours >= 72
     assert len(tries) == MAX_CLAIMS + 1
-    assert job_item(world)["state"]["S"] == "completed"
+    assert world.item()["state"]["S"] == "completed"
     assert staged(world)
 
 
@@ -260,7 +255,7 @@ def test_undeleted_objects_are_tried_again(world, monkeypatch):
 
 def test_unreadable_job_is_left_to_lifecycle(world):
     finish(world)
-    key = {"pk": job_item(world)["pk"], "sk": {"S": "META"}}
+    key = {"pk": world.item()["pk"], "sk": {"S": "META"}}
     world.dynamodb.update_item(
         TableName=TABLE,
         Key=key,
@@ -270,7 +265,7 @@ def test_unreadable_job_is_left_to_lifecycle(world):
     world.pass_time(3 * DAY)
     world.tick()
 
-    job = job_item(world)
+    job = world.item()
     assert "due_at" not in job
     assert job["state"]["S"] == "completed"
 
@@ -283,7 +278,7 @@ def test_unreadable_job_is_left_to_lifecycle(world):
 def test_outdated_index_deletes_nothing(world, change):
     finish(world)
     world.pass_time(3 * DAY)
-    job = job_item(world)
+    job = world.item()
     key = {"pk": job["pk"], "sk": {"S": "META"}}
     if change == "DELETE":
         world.dynamodb.delete_item(TableName=TABLE, Key=key)
@@ -305,7 +300,7 @@ def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
     world.pass_time(3 * DAY)
     monkeypatch.setattr(Ledger, "claim_cleanup", lambda *_: claimed)
 
-    due = DueEntry(job_item(world)["job_id"]["S"], "", None)
+    due = DueEntry(world.item()["job_id"]["S"], "", None)
     _delete(functions.poll.handler.services(), due, world.now() + 60)
 
     assert staged(world)

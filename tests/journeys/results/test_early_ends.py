@@ -37,12 +37,6 @@ def minutes_to_the_end(world, at_most=60):
     return (world.now() - began) / 60
 
 
-def item(world):
-    """The only job's item."""
-    (job,) = [one for one in world.items() if one["sk"]["S"] == "META"]
-    return job
-
-
 # ── without a turn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -88,7 +82,7 @@ def test_batches_beyond_cost_limit_end_by_sweep(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 60, **{"max-cost": "0.00000000001"})
     world.deliver("UploadQueue")
-    assert item(world)["has_endings"] == {"BOOL": True}
+    assert world.item()["has_endings"] == {"BOOL": True}
     world.deliver_all()
     world.tick()
     world.deliver_all()
@@ -161,7 +155,7 @@ def test_batches_without_request_end_by_sweep(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload("a.jsonl", '{"text":"a"}\n' + "{broken\n" * 60, model=BGE)
     world.deliver("UploadQueue")
-    assert item(world)["has_endings"] == {"BOOL": True}
+    assert world.item()["has_endings"] == {"BOOL": True}
     world.settle(minutes=3)
 
     assert codes(world) == [None, *["invalid_json"] * 60]
@@ -218,11 +212,11 @@ def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
     world.deliver("UploadQueue", most=2)  # S3's test event, and one turn of one batch.
     world.deliver("SubmitQueue")
     world.pass_time(STATUS_SECONDS)
-    seen = item(world)
+    seen = world.item()
     assert seen["state"]["S"] == JobState.SPLITTING
     world.deliver("PollQueue")
 
-    found = item(world)
+    found = world.item()
     assert {name for name in found if found[name] != seen.get(name)} <= {
         *("told_at", "told_succeeded", "told_failed", "status_sha", "seen_accepted")
     }

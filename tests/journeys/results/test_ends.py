@@ -73,11 +73,6 @@ def grow_older(world, seconds):
         world.dynamodb.put_item(TableName="ledger", Item=item)
 
 
-def ledger_item(world, sk):
-    (item,) = [item for item in world.items() if item["sk"]["S"] == sk]
-    return item
-
-
 # ── 20 claims, then hourly and an alarm, then 72 hours ───────────────────────────────────────────────────────────────
 
 
@@ -143,7 +138,7 @@ def test_untiled_job_ends_failed_with_lines_up_to_gap(start, api, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
     world.deliver("UploadQueue")
-    job = ledger_item(world, "META")
+    job = world.item("META")
     world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
 
     assert 72 <= hours_to_end(world, most=90) <= 80

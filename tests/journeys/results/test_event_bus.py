@@ -103,7 +103,7 @@ def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
 
     assert world.manifest()["counts"]["succeeded"] == 3
     assert world.status()["state"] == "completed"
-    (job,) = [item for item in world.items() if item["sk"]["S"] == "META"]
+    job = world.item()
     assert job["state"] == {"S": "finalizing"}
     waits = float(job["due_at"]["N"]) - world.now()
     assert 3_000 < waits <= 3_600, "after some visits it waits hourly"

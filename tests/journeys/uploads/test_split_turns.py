@@ -44,19 +44,14 @@ def break_off(_world, _job_id):
     raise StorageError("S3 broke off")
 
 
-def job_item(world):
-    (item,) = [item for item in world.items() if item["sk"]["S"] == "META"]
-    return item
-
-
 def test_dead_run_is_continued_within_a_minute(slow):
     world = slow(5, break_off)
     world.upload("a.jsonl", BODY, model=M2M)
 
     world.deliver("UploadQueue")
 
-    assert job_item(world)["state"]["S"] == "splitting"
-    assert float(job_item(world)["due_at"]["N"]) - world.now() <= LEASE_RENEWAL_SECONDS
+    assert world.item()["state"]["S"] == "splitting"
+    assert float(world.item()["due_at"]["N"]) - world.now() <= LEASE_RENEWAL_SECONDS
     world.settle(minutes=10)
     assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
@@ -82,7 +77,7 @@ def test_failed_turn_counts_once(start, monkeypatch):
         world.deliver("SplitQueue", most=1)
 
     assert len(turns) == 5
-    assert job_item(world)["claims"]["N"] == "5"
+    assert world.item()["claims"]["N"] == "5"
 
 
 def test_run_without_lease_stops(slow, monkeypatch):

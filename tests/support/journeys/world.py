@@ -106,10 +106,18 @@ class World:
         key = f"control/{name}" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=command.encode())
 
+    def item(self, kind: str = "META") -> dict[str, Any]:
+        """The only item in the ledger whose sort key begins so."""
+        (found,) = [item for item in self.items() if item["sk"]["S"].startswith(kind)]
+        return found
+
     def job_id(self) -> str:
-        """Id of the only job."""
-        (job,) = [item for item in self.items() if item["sk"]["S"] == "META"]
-        return str(job["job_id"]["S"])
+        """The only job's."""
+        return str(self.item()["job_id"]["S"])
+
+    def pauses(self) -> list[str]:
+        """Reasons of the pauses that Dropbatch began for its own account."""
+        return [item["reason"]["S"] for item in self.items() if item["sk"]["S"] == "PAUSE"]
 
     def objects(self, prefix: str = "results/") -> list[str]:
         """Keys of all objects under a prefix."""
