@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 
 import click
 
@@ -47,6 +48,8 @@ for verb in (
 
 def main() -> None:
     """Run a subcommand. An error becomes a message on standard error and an exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):  # A name may have letters that the output's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with aws.explained():
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))

@@ -136,6 +136,6 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
 def emit(value: object, *lines: object) -> None:
     """Print what a command found: with `--json` as one line of JSON, else as these lines."""
     if click.get_current_context().meta[_AS_JSON]:
-        lines = (json.dumps(value, ensure_ascii=False),)
+        lines = (json.dumps(value),)
     for line in lines:
         click.echo(line)

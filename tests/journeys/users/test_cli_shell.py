@@ -63,6 +63,16 @@ def test_put_of_pipe_uploads_what_it_gives(server, shell, command):
     assert key in out.decode()
 
 
+@pytest.mark.parametrize(("option", "shown"), [("", "\\U0001f600.jsonl  job 2"), ("--json", r'"\ud83d\ude00.jsonl"')])
+def test_name_beyond_outputs_encoding_is_shown(server, shell, option, shown):
+    put = f"PYTHONIOENCODING=cp1252 {DROPBATCH} put {option} {M2M}"
+    ended = shell(f"printf '%s' '{GOOD}' > 😀.jsonl; {put} 😀.jsonl")
+    out, err = ended.communicate(timeout=180)
+
+    assert (ended.returncode, err, len(server.objects)) == (0, b"", 1)
+    assert shown in out.decode()
+
+
 def test_put_reads_pipe_that_is_slow(server, shell):
     ended = shell(f"(printf '%s' '{GOOD}'; sleep 1; printf '%s' '{GOOD}') | {DROPBATCH} put - --name a.jsonl {M2M}")
 
