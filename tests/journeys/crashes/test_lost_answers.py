@@ -38,7 +38,7 @@ def lost(monkeypatch):
         return answer
 
     def begin():
-        monkeypatch.setattr(quick_moto, "DIRECT", set())
+        monkeypatch.setattr(quick_moto, "DIRECT", {})
         monkeypatch.setattr(BotocoreStubber, "__call__", lose_the_first)
         monkeypatch.setattr(RetryQuota, "acquire", lambda quota, amount: True)
         monkeypatch.setattr(botocore.endpoint, "time", types.SimpleNamespace(sleep=lambda seconds: None))

@@ -1,9 +1,10 @@
 """Make moto faster in this process, DynamoDB above all. What it stores, returns and rejects stays the same.
 
-A DynamoDB call goes straight to moto's handler: HTTP, its headers and its routes take longer than the table. The
-request is still checked against the service's model. moto also creates objects only to measure their sizes, copies each
-value and each parsed expression with `copy.deepcopy`, and parses expressions and names again at each call. It looks for
-a request's service among two hundred, and makes that service's table of URLs anew. These functions are replaced.
+A DynamoDB call goes straight to moto's handler, and a read or write of an S3 object to moto's objects (`quick_s3`):
+HTTP, its headers and its routes take longer. The request is still checked against the service's model. moto also
+creates objects only to measure their sizes, copies each value and each parsed expression with `copy.deepcopy`, and
+parses expressions and names again at each call. It looks for a request's service among two hundred, and makes that
+service's table of URLs anew. These functions are replaced.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser, Expression, Nod
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.sqs import models as sqs_models
 
+from tests.support.aws import quick_s3
+
 _send = BaseClient._make_api_call
 _size_of_any_kind = DynamoType.size
 _project = Item.project
@@ -36,8 +39,11 @@ _parse = UpdateExpressionParser.make
 _urls_of = BaseBackend.urls
 _snake_case = cache(camelcase_to_underscores)
 
-DIRECT = {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
-"""Operations whose values contain no bytes here, so that they can be copied as JSON."""
+DIRECT = {
+    "dynamodb": {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"},
+    "s3": set(quick_s3.ARGUMENTS),
+}
+"""Operations that do not go over HTTP. Those of DynamoDB contain no bytes here, so that they can be copied as JSON."""
 SERVICES = {"s3", "sqs", "dynamodb", "events", "secretsmanager"}
 """The services that tests use."""
 
@@ -62,16 +68,20 @@ def install() -> None:
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-    """What `client` would get over HTTP if it calls moto's DynamoDB."""
+    """What `client` would get over HTTP if it calls moto's DynamoDB or S3."""
     meta = client.meta
     at_moto = botocore_stubber.enabled and meta.endpoint_url.endswith(".amazonaws.com")
-    if not at_moto or meta.service_model.service_name != "dynamodb" or operation not in DIRECT:
+    service = meta.service_model.service_name
+    if not at_moto or operation not in DIRECT.get(service, ()):
         return _send(client, operation, arguments)
     validate_parameters(arguments, meta.service_model.operation_model(operation).input_shape)
+    metadata = {"RequestId": "tests", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
+    if service == "s3":
+        answer = quick_s3.answer(operation, arguments)
+        return _send(client, operation, arguments) if answer is None else {**answer, "ResponseMetadata": metadata}
     handler = dynamodb_responses.DynamoHandler()
     handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, meta.region_name
     handler.body = json.loads(json.dumps(arguments))
-    metadata = {"RequestId": "tests", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
     try:
         result = getattr(handler, _snake_case(operation))().result
     except HTTPException as error:

@@ -205,9 +205,9 @@ class World:
 
     def _with_versions(self, body: str) -> str:
         """Add versions, found by ETag: S3's notifications have them if the bucket is versioned; moto's do not."""
-        if self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
+        message = json.loads(body) if body.startswith("{") and '"Records"' in body else {}
+        if not message or self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
             return body
-        message = json.loads(body) if body.startswith("{") else {}
         for record in message.get("Records", []):
             told = record["s3"]["object"]
             key = unquote_plus(told["key"])
