@@ -25,19 +25,6 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
     assert submits(api) <= 3 * (2 * 7 + 1) + 2
 
 
-@pytest.mark.slow
-def test_job_whose_records_all_fail_stops_trying(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=64)
-    world.upload_records("a.jsonl", [{"text": "x", "target_lang": 7}] * 64, model=M2M)
-
-    world.settle(minutes=240)
-
-    assert set(codes(world)) == {"rejected"}
-    assert world.manifest()["state"] == "completed"
-    assert submits(api) <= 40
-    assert any("Not" in line["error"]["message"] for line in world.lines())
-
-
 @pytest.mark.faults
 def test_records_failing_only_together_are_answered(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=128)

@@ -3,7 +3,6 @@
 import json
 import time
 from contextlib import ExitStack
-from itertools import pairwise
 
 import pytest
 
@@ -170,24 +169,3 @@ def test_outage_does_not_spend_everyones_second_try(start, api):
 
     assert len(api.accepted) <= 12 + 4
     assert codes(world).count("submit_unknown") <= 2
-
-
-@pytest.mark.faults
-def test_unknown_outcomes_try_one_batch_at_a_time(start, api):
-    """While outcomes of submits are unknown, one batch at a time is tried, backing off to five minutes."""
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.inject(Fault(kind="accept_then_reset", times=0))
-    world.upload_records("a.jsonl", referenced(40), model=M2M)
-    seen = []
-    until = world.now() + 3_600
-    while world.now() < until:
-        world.deliver_all()
-        world.tick()
-        seen += [world.now()] * (len(api.accepted) - len(seen))
-        world.pass_time(20)
-
-    pauses = [later - earlier for earlier, later in pairwise(seen)]
-    assert len(seen) <= 6 + 3_600 / 300
-    assert max(pauses) <= 420
-    assert pauses[-1] >= 270
-    assert world.status()["waiting_for"]["code"] == "outage"

@@ -1,6 +1,5 @@
 """Bad records are isolated: only they fail, at a bounded number of submits, and whatever dies on the way."""
 
-import json
 import time
 from collections import Counter
 
@@ -162,16 +161,6 @@ def test_many_batches_that_fail_alike_cost_one_search(start, api):
     assert world.manifest()["isolation"]["submits"] == len(pieces(world))
 
 
-def test_many_bad_records_are_all_found(start, api):
-    bad = range(0, 40, 4)
-    world = start(MAX_REQUESTS_PER_BATCH=40)
-    world.upload_records("a.jsonl", greetings(40, *bad), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert failed(world) == list(bad)
-
-
 def test_isolation_keeps_to_its_bound(start, api, monkeypatch):
     monkeypatch.setattr(bisect_batch, "MAX_ISOLATION_SUBMITS", 20)
     world = start(MAX_REQUESTS_PER_BATCH=8)
@@ -261,18 +250,6 @@ def impatient(monkeypatch):
         monkeypatch.setattr(module, "MAX_CLAIMS", 3)
 
 
-def test_batch_that_cannot_be_split_ends(world, api, monkeypatch, impatient):
-    monkeypatch.setattr(bisect_batch, "_split", fails)
-    api.inject(Fault(kind="5006", on="submit", times=0))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-
-    world.settle(minutes=4 * 60)
-
-    assert failed(world) == [0, 1]
-    assert len(world.lines("retry.jsonl")) == 2
-    assert all("could not be split" in message for message in messages(world))
-
-
 def test_job_ends_with_partial_pieces(world, api, monkeypatch, impatient):
     real = Ledger.create_batch
     monkeypatch.setattr(Ledger, "create_batch", lambda *one: fails() if one[1].number.endswith(".0") else real(*one))
@@ -283,21 +260,6 @@ def test_job_ends_with_partial_pieces(world, api, monkeypatch, impatient):
     assert world.manifest()["state"] == "failed"
     states = {number: batch.state for number, batch in batches(world).items()}
     assert states == {"00000000": "halved", "00000000.1": "done", "00000000.2": "done"}
-
-
-@pytest.mark.faults
-def test_batch_waits_at_most_an_hour_for_another(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=8)
-    records = greetings(16)
-    alone = [f"[{json.dumps(record)}]" for number, record in enumerate(records) if number not in {3, 11}]
-    api.inject(*fails_later(3, 11), *[Fault(kind="stuck", contains=one, seconds=5 * HOUR) for one in alone])
-    world.upload_records("a.jsonl", records, model=M2M)
-
-    world.settle(minutes=20 * 60)
-
-    assert failed(world) == [3, 11]
-    first, second = sorted(batches(world)[number].completed_at for number in ("00000000", "00000001"))
-    assert 0.9 * HOUR < second - first < 1.2 * HOUR
 
 
 # ── no function calls itself ─────────────────────────────────────────────────────────────────────────────────────────

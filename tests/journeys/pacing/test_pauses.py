@@ -7,8 +7,7 @@ import pytest
 
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
-from tests.support.aws.resources import TOKEN
-from tests.support.translations import M2M, all_good, greetings, submits
+from tests.support.translations import M2M, all_good, greetings
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
@@ -76,26 +75,6 @@ def test_outage_ends_when_budget_holds_one_call(start, api, calls):
     world.settle(minutes=60)
 
     assert all_good(world, 3)
-
-
-def test_unused_refused_token_is_checked_by_free_call(world, api):
-    api.switch(tokens=("new-token",))
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.deliver_all()
-    assert world.pauses() == ["token_refused"]
-    for item in world.items():
-        if item["pk"]["S"].startswith("JOB#"):
-            world.dynamodb.delete_item(TableName="ledger", Key={name: item[name] for name in ("pk", "sk")})
-    sent = submits(api)
-
-    run_until(world, time.time() + HOUR)
-    assert world.pauses() == ["token_refused"]
-    assert sum(api.calls["search"].values()) <= 10 + 60 / 5 + 2
-
-    api.switch(tokens=(TOKEN,))
-    run_until(world, time.time() + 600)
-    assert world.pauses() == []
-    assert submits(api) == sent
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

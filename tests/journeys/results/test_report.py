@@ -38,17 +38,6 @@ def test_manifest_follows_page_and_omits_it(world):
     assert "report.html" not in [file["name"] for file in world.manifest()["files"]]
 
 
-def test_failed_and_empty_jobs_have_page_too(world):
-    world.upload("no-model.jsonl", GOOD)
-    world.upload("empty.jsonl", "", model=M2M)
-
-    world.settle()
-
-    pages = {folder.split("/")[1]: world.read(f"{folder}/report.html").decode() for folder in world.manifests()}
-    assert "<code>no_model</code>" in pages["no-model.jsonl"]
-    assert "0 records" in pages["empty.jsonl"]
-
-
 def test_page_that_cannot_be_made_holds_up_no_job(world, monkeypatch):
     def broken(*_):
         raise KeyError("unexpected")
