@@ -221,3 +221,4 @@ def test_empty_upload_needs_none(model):
     assert fake.run()
 
     assert fake.given["end"] == (0, None, True)
+    assert fake.visits == ["job"], "no answer brings its visit"
