@@ -47,7 +47,11 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"%PDF", "a PDF; upload JSON Lines"),
     (b"Obj\x01", "Avro; export it as JSON Lines"),
     (b"ORC", "ORC; export it as JSON Lines"),
+    (b"version https://git-lfs", "a pointer of Git LFS; fetch the file with `git lfs pull`"),
 )
+_WORDS = (b"ORC", b"PAR1", b"RIFF")
+"""Signatures that text may begin with, such as a column `ORCID`; after them, other formats have control characters."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _TAR_MAGIC = 257
 """Where a tar archive says what it is."""
 _SHEETS = (b"[Content_Types].xml", b"xl/workbook", b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet")
@@ -76,7 +80,7 @@ def reject_foreign_format(head: bytes) -> None:
             "The upload is a tar archive; unpack it and upload each file, compressed with gzip or zstd.",
         )
     for magic, words in _FOREIGN:
-        if head.startswith(magic):
+        if head.startswith(magic) and (magic not in _WORDS or _CONTROL.search(head)):
             raise UploadRefused("unknown_format", f"The upload is {words}.")
     if len(head) > 1 and b"\x00" in head[:4]:
         raise UploadRefused(

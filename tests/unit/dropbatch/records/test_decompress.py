@@ -187,17 +187,24 @@ def _zip():
         (b"%PDF-1.7", "JSON Lines"),
         (b"Obj\x01\x04", "JSON Lines"),
         (b"ORC\x08", "JSON Lines"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"\x00\x01\x02", "JSON Lines"),
     ],
 )
 def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
     assert detect_compression(content) == "plain"
     with pytest.raises(UploadRefused, match=fix) as caught:
-        reject_foreign_format(content[:16])
+        reject_foreign_format(content[:32])
     assert caught.value.code == "unknown_format"
 
 
-@pytest.mark.parametrize("head", [b"", b"{", b'{"a":1}', b"\xef\xbb\xbf{", b"[", b" \r\n", b"P", b"text", b"\xff"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"", b"{", b'{"a":1}', b"\xef\xbb\xbf{", b"[", b" \r\n", b"P", b"text", b"\xff"),
+        *(b"ORCID,text\r\n0000-0002\t\xc3\xa9,x\n", b"PAR1,PAR2\n", b"RIFF\n"),
+    ],
+)
 def test_text_is_not_foreign(head):
     assert detect_compression(head) == "plain"
     reject_foreign_format(head)
