@@ -202,11 +202,11 @@ def test_polls_are_read_up_to_their_tokens(parts, free, calls, read):
     assert parts.ledger.limits(DueKind.POLL) == [read]
 
 
-@pytest.mark.parametrize(("waits", "polled"), [(False, 3), (True, 1)])
-def test_polls_leave_tokens_to_first_batches_that_are_sent(parts, waits, polled):
+@pytest.mark.parametrize(("waits", "used", "polled"), [(False, 2, 3), (True, 2, 1), (True, 4, 0)])
+def test_polls_leave_tokens_to_first_batches_that_are_sent(parts, waits, used, polled):
     parts.budget.available, parts.budget.polls_wait = Free(first=2, polls=3), waits
     parts.ledger.add(replace(SMALL, due_at=None))
-    parts.submit_outcomes = [(3, 2)]  # One that was sent needs no call.
+    parts.submit_outcomes = [(3, used)]  # One that was sent needs no call.
     parts.ledger.add(*(turn(number, DueKind.POLL) for number in range(5, 9)))
 
     parts.run(ONE_CYCLE)
