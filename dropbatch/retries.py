@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
-    """Copy a job's retry file into `inbox/`, with its metadata.
+    """Copy a job's retry file into `inbox/`, with its metadata. Warns if the job was retried before.
 
     Args:
         job: it must be over.
@@ -39,6 +40,7 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
     stack = job.stack
     source = {"Bucket": stack.bucket, "Key": job.folder + names[0]}
     key = keys.INBOX + retry_path(job.path, PurePosixPath(names[0]).suffix)
+    _warn_of_another(job, key)
     answers: list[dict[str, Any]] = []
     with aws.explained():
         # boto3 does not return S3's answer, which has the version.
@@ -49,6 +51,19 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
             own = {"Metadata": metadata, "MetadataDirective": "REPLACE"}
             s3.copy(source, stack.bucket, key, own, Config=aws.in_parts())
         return uploaded_as(stack, key, answers[-1])
+
+
+def _warn_of_another(job: JobHandle, key: str) -> None:
+    """Warn if the newest upload at a retry's key is another retry of the job, over or not."""
+    with suppress(NotFound):
+        newest = uploaded_as(job.stack, key, {})
+        if newest.metadata.get("retry-of") == job.id:
+            other = newest.job_id(job.stack.bucket)
+            warnings.warn(
+                f"Job {job.id} is retried already, by job {other}. All its failed records are sent and billed again. A "
+                f"retry of job {other} sends what that one leaves over.",
+                stacklevel=4,
+            )
 
 
 def retry_path(path: str, suffix: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -41,6 +41,7 @@ class Uploaded:
         etag: without quotes.
         modified: of that version.
         size: in bytes.
+        metadata: its options, and what it is a retry of.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Uploaded:
     etag: str
     modified: datetime
     size: int
+    metadata: Mapping[str, str] = field(compare=False, repr=False)
 
     @property
     def path(self) -> str:
@@ -138,7 +140,7 @@ def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
                 raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.") from error
             raise
     etag, version = found["ETag"].strip('"'), found.get("VersionId", "null")
-    return Uploaded(key, version, etag, found["LastModified"], found["ContentLength"])
+    return Uploaded(key, version, etag, found["LastModified"], found["ContentLength"], found["Metadata"])
 
 
 def _in_parts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from io import TextIOWrapper
 
 import click
@@ -51,7 +52,9 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # A name may have letters that the output's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with aws.explained():
+        with aws.explained(), warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda text, *_, **__: click.echo(in_options(str(text)), err=True)
             sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 
@@ -263,6 +264,23 @@ def test_jobs_are_listed_since_any_time(command, client, since):
     assert list(client.jobs(datetime(2027, 1, 1, tzinfo=UTC))) == []
     with pytest.raises(dropbatch.UsageError, match="'yesterday' is no time"):
         client.jobs("yesterday")
+
+
+def test_second_retry_is_warned_of(command, client):
+    """It sends, and bills, all failed records again, whatever the first one has answered or still will."""
+    job = client.submit([{"text": 1}] * 2, model=BGE, name="a.jsonl")
+    job.wait()
+    with warnings.catch_warnings(record=True, action="always") as seen:
+        first = job.retry()
+        first.wait()
+        first.retry().wait()
+    assert not [one for one in seen if "retried already" in str(one.message)]
+
+    with pytest.warns(UserWarning, match=f"Job {job.id} is retried already, by job "):
+        job.retry()
+    done = command.run("retry", job.id)
+    assert (done.code, done.err.count("is retried already, by job ")) == (0, 1)
+    assert "UserWarning" not in done.err
 
 
 def test_retry_takes_other_options(command, client):

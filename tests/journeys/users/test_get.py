@@ -202,7 +202,8 @@ def test_retry_cancelled_early_is_not_named(command, api, tmp_path, path):
     body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[path]
     job = retried(command, api, body, path)
     command.world.pass_time(60)
-    Client("dropbatch").job(job).retry().cancel()
+    with pytest.warns(UserWarning, match="retried already"):
+        Client("dropbatch").job(job).retry().cancel()
     command.settle()
 
     done = command.run("get", job, "-o", tmp_path, "--merged", "--strict")
