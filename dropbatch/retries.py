@@ -54,16 +54,29 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
 
 
 def _warn_of_another(job: JobHandle, key: str) -> None:
-    """Warn if the newest upload at a retry's key is another retry of the job, over or not."""
+    """Warn if the job was retried, whether that retry is over or not."""
+    others = retry_ids(job)
     with suppress(NotFound):
         newest = uploaded_as(job.stack, key, {})
         if newest.metadata.get("retry-of") == job.id:
-            other = newest.job_id(job.stack.bucket)
-            warnings.warn(
-                f"Job {job.id} is retried already, by job {other}. All its failed records are sent and billed again. A "
-                f"retry of job {other} sends what that one leaves over.",
-                stacklevel=4,
-            )
+            others.append(newest.job_id(job.stack.bucket))
+    if others:
+        warnings.warn(
+            f"Job {job.id} is retried already, by job {others[-1]}. All its failed records are sent and billed again. "
+            f"A retry of job {others[-1]} sends what that one leaves over.",
+            stacklevel=4,
+        )
+
+
+def retry_ids(job: JobHandle) -> list[str]:
+    """Ids of the finished jobs that tried a job's failed records again."""
+    with aws.explained():
+        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
+            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
+        )
+        found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+    ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
+    return [one for one in ids if keys.JOB_ID.fullmatch(one)]
 
 
 def retry_path(path: str, suffix: str) -> str:

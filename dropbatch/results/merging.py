@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch import aws
 from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of, value_of
 from dropbatch.formats.registry import DELIMITERS
@@ -34,7 +33,7 @@ from dropbatch.results.reading import (
     records_of,
     table_rows,
 )
-from dropbatch.rules.names import JOB_ID
+from dropbatch.retries import retry_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,17 +194,6 @@ def _retries(job: JobHandle, merged: Merged) -> list[tuple[str, str]]:
     # Ids begin with the time of the upload; a retry may have its parent's.
     ordered = sorted(found, key=lambda one: (one.partition("-")[0], found[one][0], one))
     return [(one, found[one][1]) for one in ordered]
-
-
-def retry_ids(job: JobHandle) -> list[str]:
-    """Ids of the finished jobs that tried a job's failed records again."""
-    with aws.explained():
-        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
-            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
-        )
-        keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
-    ids = [key.rpartition("/")[2].removesuffix(".json") for key in keys]
-    return [one for one in ids if JOB_ID.fullmatch(one)]
 
 
 class Merging:
