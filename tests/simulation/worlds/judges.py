@@ -334,13 +334,19 @@ class Promises:
         if late > len(dropped) * 5 // 100:
             self.laws.broken("95 of 100 small drops are over in time", f"{late} of {len(dropped)} after {most:.1f} s")
 
-    def judge(self, dropped: list[Dropped], calls_per_minute: int) -> None:
-        """Judge the times of jobs that had no faults and no command."""
+    def judge(self, dropped: list[Dropped], calls_per_minute: int, others_until: float = 0.0) -> None:
+        """Judge the times of jobs that had no faults and no command.
+
+        Args:
+            dropped: the jobs.
+            calls_per_minute: the stack's limit.
+            others_until: when the last first batch of many jobs was submitted that were dropped before these.
+        """
         first_batch_seconds = 120.0 * (1 + len(dropped) / calls_per_minute)
         for one in dropped:
             job = f"JOB#{one.upload.job_id}"
             first = self.first_batch.get(job)
-            if first is not None and first - one.upload.at > first_batch_seconds:
+            if first is not None and first - max(one.upload.at, others_until) > first_batch_seconds:
                 self.laws.broken(
                     "a job's first batch is submitted in time", f"{one.upload.key}: {first - one.upload.at:.0f} s"
                 )

@@ -38,7 +38,7 @@ def answer(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | Non
     if operation == "PutObject":
         return None if found and "IfNoneMatch" in arguments else _put(backend, bucket, arguments)
     if found is None or (
-        operation == "GetObject" and arguments.get("IfMatch", found.etag).strip('"') not in found.etag
+        operation == "GetObject" and arguments.get("IfMatch", found.etag).strip('"') != found.etag.strip('"')
     ):
         return None
     described = _described(found)
