@@ -87,8 +87,8 @@ def get_files(
             click.echo(f"{one.left_out:,} failed records are left out of {one.path.name}.", err=True)
         if one.renamed:
             click.echo(
-                f"{one.renamed:,} ids in {one.path.name} are made of the job's id and the record's, whose reference is "
-                "missing, longer than 64 bytes, or another record's.",
+                f"{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id and the record's, "
+                "whose reference is missing, longer than 64 bytes, or another record's.",
                 err=True,
             )
     return done

@@ -22,7 +22,6 @@ RAISED_LATE_SECONDS = 3_600.0
 """An alarm is raised at most this long after its cause begins: some wait for an hour before they count."""
 LOWERED_LATE_SECONDS = 1_200.0
 """And lowered at most this long after it: one evaluation of up to 15 minutes, and a tick."""
-FUNCTION_METRICS = {"Errors", "Throttles"}
 
 
 @dataclass(slots=True)

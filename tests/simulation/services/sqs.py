@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.simulation.services.calls import Calls
 
 MAX_DELAY_SECONDS = 900
-MAX_IN_FLIGHT = 120_000
 MAX_ENTRIES = 10
 
 

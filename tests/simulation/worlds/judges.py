@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     Item = dict[str, Any]
 
-BATCH_FINAL = frozenset({"done", "halved"})
 NEXT_STATES = {
     None: {"ready", "done"},
     "ready": {"ready", "submitting", "queued", "done", "halved"},
