@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from dropbatch.errors import NotFound
 from dropbatch.formats.base import NOT_RETRIED, NULL, encode, members_of, value_of
@@ -253,8 +253,7 @@ class Merging:
         """Write the merged output, and the errors of what still failed."""
         self.merged.replaced = self._count("SELECT count(*) FROM answers")
         answers = self._db.execute("SELECT place, line FROM answers ORDER BY place")
-        partial = self.merged.path.with_name(f"{self.merged.path.name}.part")
-        with partial.open("wb") as file:
+        with _whole(self.merged.path) as file:
             if header := _header(self._first):
                 file.write(header + b"\n")
             place, answer = next(answers, (-1, b""))
@@ -264,13 +263,12 @@ class Merging:
                     place, answer = next(answers, (-1, b""))
                 else:
                     file.write(line + b"\n")
-        partial.replace(self.merged.path)
         errors = self.merged.path.with_name(MERGED_ERRORS)
         errors.unlink(missing_ok=True)
         failed = self._db.execute(_STILL_FAILED)
         if first := next(failed, None):
             self.merged.errors = errors
-            with errors.open("wb") as file:
+            with _whole(errors) as file:
                 file.writelines(_ID.sub(b'{"id":%d,' % place, line) + b"\n" for place, line in chain([first], failed))
         return self.merged
 
@@ -321,6 +319,15 @@ class Merging:
     def _count(self, query: str, *values: str) -> int:
         (count,) = self._db.execute(query, values).fetchone()
         return int(count)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which has its name only once it is written to its end."""
+    partial = path.with_name(f"{path.name}.part")
+    with partial.open("wb") as file:
+        yield file
+    partial.replace(path)
 
 
 def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, bytes]]:

@@ -13,7 +13,7 @@ import msgspec
 from shared.errors import UnreadableItemError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -49,24 +49,15 @@ def attributes(value: object) -> dict[str, Any]:
 def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item holds
     """One attribute value as a plain Python value."""
     ((kind, value),) = wire.items()
-    return _PLAIN[kind](value) if kind in _PLAIN else value
-
-
-def _number(text: str) -> float:
-    return int(text) if text.isdigit() or text[1:].isdigit() else float(text)
-
-
-def _members(wires: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of an item or a map as plain values."""
-    return {
-        name: _PLAIN[kind](value) if kind in _PLAIN else value
-        for name, wire in wires.items()
-        for kind, value in wire.items()
-    }
-
-
-_PLAIN: Mapping[str, Callable[[Any], Any]] = {"N": _number, "L": lambda wires: list(map(plain, wires)), "M": _members}
-"""How the values of each kind are read; those of other kinds are as they are."""
+    match kind:
+        case "N":
+            return int(value) if value.lstrip("-").isdigit() else float(value)
+        case "L":
+            return [plain(member) for member in value]
+        case "M":
+            return {name: plain(member) for name, member in value.items()}
+        case _:
+            return value
 
 
 def read(item: Mapping[str, Any], kind: type[T]) -> T:
@@ -76,6 +67,6 @@ def read(item: Mapping[str, Any], kind: type[T]) -> T:
         UnreadableItemError: the item does not match its schema.
     """
     try:
-        return msgspec.convert(_members(item), kind)
+        return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)
     except msgspec.ValidationError as error:
         raise UnreadableItemError(f"item {item.get('pk')} {item.get('sk')}: {error}") from error

@@ -1,6 +1,7 @@
 """`get --merged`: each record's newest answer at its place, in every format; nothing is guessed."""
 
 import json
+import sqlite3
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,21 @@ def test_newest_failure_stands_without_answer(tmp_path):
     merged = merge(tmp_path, first, *retries)
 
     assert child(2) in json.loads(answers_of(merged)[1])["error"]["message"]
+
+
+def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
+    """What an earlier merge wrote is gone, and what this one wrote is not taken for all of it."""
+    first = finish(tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail)
+    errors = merge(tmp_path, first).errors
+    assert len(errors.read_bytes().splitlines()) == 3
+
+    (tmp_path / "answers.sqlite").unlink()
+    broken = "SELECT place, iif(place > 1, json('broken'), line) FROM failures"
+    monkeypatch.setattr("dropbatch.results.merging._STILL_FAILED", broken)
+    with pytest.raises(sqlite3.OperationalError, match="malformed"):
+        merge(tmp_path, first)
+
+    assert not errors.exists()
 
 
 def partly_read(content, records):
