@@ -52,7 +52,8 @@ def answered(call, **arguments):
         return error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"]
     assert ("VersionId" in found) == (arguments["Bucket"] == "versions")
     body = {"Body": found["Body"].read()} if "Body" in found else {}
-    return {name: value for name, value in found.items() if name not in VOLATILE} | body
+    status = {"status": found["ResponseMetadata"]["HTTPStatusCode"]}
+    return {name: value for name, value in found.items() if name not in VOLATILE} | body | status
 
 
 def every_answer(s3):
@@ -62,6 +63,14 @@ def every_answer(s3):
         for key, asked in itertools.product(("a", "b", "é /+%", "none"), READS):
             found.append(answered(s3.get_object, Bucket=bucket, Key=key, **asked))
         found += [answered(s3.head_object, Bucket=bucket, Key=key) for key in ("a", "b", "é /+%", "none")]
+    s3.delete_object(Bucket="versions", Key="b")
+    listed = s3.list_object_versions(Bucket="versions")
+    for one in sorted(listed["Versions"], key=lambda one: (one["Key"], one["ETag"])):
+        place = {"Bucket": "versions", "Key": one["Key"], "VersionId": one["VersionId"]}
+        found += [answered(s3.get_object, **place), answered(s3.get_object, **place, Range="bytes=0-0")]
+        found.append(answered(s3.head_object, **place))
+    for place in ({"Key": "b"}, {"Key": "a", "VersionId": "none"}):
+        found += [answered(read, Bucket="versions", **place) for read in (s3.get_object, s3.head_object)]
     return found
 
 

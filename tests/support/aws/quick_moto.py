@@ -78,7 +78,9 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     metadata = {"RequestId": "tests", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
     if service == "s3":
         answer = quick_s3.answer(operation, arguments)
-        return _send(client, operation, arguments) if answer is None else {**answer, "ResponseMetadata": metadata}
+        if answer is None:
+            return _send(client, operation, arguments)
+        return {**answer, "ResponseMetadata": metadata | {"HTTPStatusCode": 206 if "ContentRange" in answer else 200}}
     handler = dynamodb_responses.DynamoHandler()
     handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, meta.region_name
     handler.body = json.loads(json.dumps(arguments))

@@ -35,6 +35,8 @@ def answer(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | Non
     if arguments.keys() - ARGUMENTS[operation] or bucket is None or bucket.policy or bucket.encryption:
         return None
     found = backend.get_object(bucket.name, arguments["Key"], arguments.get("VersionId"))
+    if found is not None and backend.tagger.has_tags(found.arn):
+        return None
     if operation == "PutObject":
         return None if found and "IfNoneMatch" in arguments else _put(backend, bucket, arguments)
     if found is None or (
