@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench import inputs, steps
 from bench.report import Growth, Speed, Table, readme
-from bench.timing import ALLOCATOR, Spread, in_fresh_process, ratio, take_turns
+from bench.timing import ALLOCATOR, Spread, Times, in_fresh_process, ratio, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Split, its floors and the plain way, for each kind of upload."""
+    """Split and its floor, for each kind of upload."""
     found = []
     kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
     upload, written = folder / "upload", folder / "written"
@@ -55,12 +55,6 @@ def split_rows(extent: Extent, folder: Path) -> list[Speed]:
             "ours": partial(steps.split, document=document),
             "floor": steps.split_floor,
         }
-        if not document:  # plain code would load a document whole, which does not work for 2 GB
-            ways |= {
-                "json": steps.split_json_alone,
-                "plain": steps.split_plainly,
-                "filesplit": steps.split_by_filesplit,
-            }
         times = take_turns({name: partial(_into, written, upload, way) for name, way in ways.items()}, extent.rounds)
         name = f"{kind}, as the API's document" if document else kind
         found.append(_speed(name, times, upload.stat().st_size))
@@ -74,7 +68,7 @@ def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) 
 
 
 def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Collect, its floors and the plain way, for each kind of reply."""
+    """Collect and its floor, for each kind of reply."""
     found = []
     reply = folder / "reply"
     for kind in inputs.REPLIES:
@@ -82,8 +76,6 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
         ways = {
             "ours": collected.collect,
             "floor": steps.collect_floor,
-            "json": steps.collect_json_alone,
-            "plain": steps.collect_plainly,
         }
         times = take_turns({name: partial(way, reply) for name, way in ways.items()}, extent.rounds)
         found.append(_speed(kind, times, reply.stat().st_size))
@@ -91,11 +83,9 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
     return found
 
 
-def _speed(name: str, times: dict[str, list[float]], size: int) -> Speed:
-    per_gb = {step: Spread.of([one / size * GB for one in values]) for step, values in times.items()}
-    floors = {step: ratio(times, step, "floor") for step in times if step != "floor"}
-    faster = {step: ratio(times, step, "ours") for step in times if step != "ours"}
-    return Speed(name, per_gb, floors, faster)
+def _speed(name: str, times: Times, size: int) -> Speed:
+    per_gb, floor = (Spread.of([one / size * GB for one in times[step]]) for step in ("ours", "floor"))
+    return Speed(name, per_gb, floor, ratio(times, "ours", "floor"))
 
 
 def growth_rows(extent: Extent, folder: Path) -> list[Growth]:

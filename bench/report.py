@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.timing import Spread
 
 MB = 1_000_000
@@ -19,24 +21,16 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A step on one kind of input.
-
-    Attributes:
-        kind: the kind of input.
-        per_gb: CPU seconds per GB of each way: `ours`, `floor` and others.
-        floors: each way's time as a multiple of the floor's.
-        faster: each way's time as a multiple of ours.
-    """
+    """A step on one kind of input: CPU seconds per GB, those of its floor, and their ratio."""
 
     kind: str
-    per_gb: dict[str, Spread]
-    floors: dict[str, Spread]
-    faster: dict[str, Spread]
+    per_gb: Spread
+    floor: Spread
+    times_floor: Spread
 
     def line(self) -> str:
         """One line of progress."""
-        parts = [f"{way} {spread.middle:.2f}" for way, spread in self.per_gb.items()]
-        return f"{self.kind}: {', '.join(parts)} s/GB"
+        return f"{self.kind}: {self.per_gb.text()} s/GB, {self.times_floor.text()} times its floor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +84,6 @@ _PAGES = """\
 | Do the functions keep up with the API's limits? | [latency.md](latency.md) |
 | What do other formats cost? | [formats.md](formats.md) |"""
 
-_DROPPED = """\
-Targets that were dropped. Each compared with a program that does less, and nobody decides by it:
-
-- *Split at least 5 times faster than plain.* Plain checks less, and a reader that only decodes each line and writes
-nothing seldom reaches it.
-- *Split of text that is not ASCII at most 2 times its floor.* Decoding it, which finds bytes that are not UTF-8,
-takes about that long by itself; the floor does not look at them.
-- *Collect at most 2 times its floor.* A reply must be read to its end before any state says that it was received, and
-that alone takes more; the floor copies bytes.
-- *Collect at least 20 times faster than plain.* Reading the reply once and copying its bytes is hardly faster, and
-joins nothing."""
-
 _NOISE = """\
 Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""
 
@@ -109,16 +91,12 @@ _SPLIT = """\
 `dropbatch.records.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
 index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
 batches. The cost of the S3 client is not included; it is shown below. *Floor*: read the blocks, split them at the
-newlines (which creates the lines), write the same bytes. *JSON alone*: read the blocks, split them, decode each line
-with msgspec and discard it, write nothing. *Plain*: `json.loads` of each line, lists, `json.dumps` of the payload, the
-largest of these limits. *filesplit*: the PyPI package of that name, with as many lines per file; it parses none of
-them and writes no body and no index."""
+newlines (which creates the lines), write the same bytes."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a memory-mapped file, is parsed
 (`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.batch.collect.collect`) into the spooled part,
-without S3 and DynamoDB. *Floor*: read and write the same bytes. *JSON alone*: msgspec reads the reply to its end and
-discards it. *Plain*: `json.load` of the reply, a dict by id, `json.dumps` of each record's line in order."""
+without S3 and DynamoDB. *Floor*: read and write the same bytes."""
 
 _GROWTH = """\
 Each row is measured in three fresh processes. Memory is peak resident memory, in MB. Uploads have 1 KB records, and
@@ -137,38 +115,25 @@ split of 1 KB records, its output discarded, in processes that take turns. The c
 8 MiB and puts of 0.5 MB against a stub in another process, over plain HTTP, where boto3 hashes each body that it sends;
 over HTTPS it uses TLS instead."""
 
-_LATER = """\
-Public tools: none was found on PyPI that splits a request file by a record limit and a byte limit, checks its records
-and writes request bodies, or that joins a shuffled reply to its records. Examined: gpt-batch-manager (splits by
-estimated tokens), json-file-split (splits into a number of files), bespokelabs-curator, openai-batch and openbatch
-(build requests from Python objects and send them), filesplit (splits by lines only; measured above). API calls per
-batch ([polling.md](polling.md)) and the connector's delay are counted on the whole path, not here. Other formats are
-compared with native records in [formats.md](formats.md)."""
-
-_NONE = "-"
-
-_UNCHECKED_KIND = "1 KB records, not ASCII"
-"""The kind of upload whose floor is no target."""
+_UNCHECKED_KINDS = {"1 KB records, not ASCII", "1 KB records, as the API's document"}
+"""Kinds of uploads whose floor is no target: it neither decodes text nor looks for the ends of a document's records."""
 
 
 def readme(table: Table) -> str:
     """The whole file as text."""
-    floors = [
-        spread.largest / spread.least for speed in (*table.split, *table.collect) for spread in (speed.per_gb["floor"],)
-    ]
+    noise = [speed.floor.largest / speed.floor.least for speed in (*table.split, *table.collect)]
     sections = [
         "# Measurements",
         "What a user decides by has a page of its own. This page is about the two steps that take processor time.",
         _PAGES,
         _ALL,
         _machine(),
-        _NOISE.format(least=min(floors), largest=max(floors)),
+        _NOISE.format(least=min(noise), largest=max(noise)),
         "## Targets",
         _targets(table),
-        _DROPPED,
         "## Split",
         _SPLIT.format(megabytes=table.upload // MB),
-        _speeds("upload", table.split, "filesplit"),
+        _speeds("upload", table.split),
         "## Collect",
         _COLLECT.format(megabytes=table.reply // MB),
         _speeds("reply", table.collect),
@@ -184,7 +149,7 @@ def readme(table: Table) -> str:
                     one.before.text(".0f"),
                     one.peak.text(".0f"),
                     f"{one.peak.middle - one.before.middle:.0f}",
-                    one.anonymous.text(".0f") if one.anonymous else _NONE,
+                    one.anonymous.text(".0f") if one.anonymous else "-",
                 )
                 for one in table.growth
             ],
@@ -210,40 +175,21 @@ def readme(table: Table) -> str:
                 ("boto3, writing staged objects", table.s3["write"].text()),
             ],
         ),
-        "## Not measured here",
-        _LATER,
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _speeds(kind: str, speeds: list[Speed], *others: str) -> str:
-    head = (kind, "s/GB", "times floor", "JSON alone, times floor", "plain, s/GB", "times faster than plain")
-    return _grid(
-        (*head, *(f"times faster than {other}" for other in others)),
-        [
-            (
-                speed.kind,
-                speed.per_gb["ours"].text(),
-                speed.floors["ours"].text(),
-                _cell(speed.floors, "json"),
-                _cell(speed.per_gb, "plain", ".1f"),
-                *(_cell(speed.faster, way, ".1f") for way in ("plain", *others)),
-            )
-            for speed in speeds
-        ],
-    )
-
-
-def _cell(spreads: dict[str, Spread], way: str, form: str = ".2f") -> str:
-    return spreads[way].text(form) if way in spreads else _NONE
+def _speeds(kind: str, speeds: list[Speed]) -> str:
+    rows = [(speed.kind, speed.per_gb.text(), speed.times_floor.text()) for speed in speeds]
+    return _grid((kind, "s/GB", "times floor"), rows)
 
 
 def _targets(table: Table) -> str:
     """The targets and what was measured."""
     rows = [
-        (f"split, {one.kind}: times its floor", "at most 2", one.floors["ours"].text(), one.floors["ours"].middle <= 2)
+        (f"split, {one.kind}: times its floor", "at most 2", one.times_floor.text(), one.times_floor.middle <= 2)
         for one in table.split
-        if "plain" in one.faster and one.kind != _UNCHECKED_KIND
+        if one.kind not in _UNCHECKED_KINDS
     ]
     peaks = [one.peak.middle for one in table.growth if one.step == "split"]
     least, most = min(peaks), max(peaks)
@@ -257,7 +203,7 @@ def _targets(table: Table) -> str:
     )
 
 
-def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

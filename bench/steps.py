@@ -1,25 +1,20 @@
-"""The measured steps: the product's own, the same in plain code, and floors that no step can be faster than.
+"""The measured steps: the product's own, and floors that no step can be faster than.
 
-The product's steps are its own functions, from one local file to another, without the cost of S3 (`bench.s3_client`
-measures that). The plain ones are what a competent user writes with `json`, lists and dicts, at the largest of our
-limits. Floors move the same bytes and do nothing else.
+The product's steps are its own functions, from one local file to another, without the cost of S3. Floors move the same
+bytes and do nothing else.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import mmap
 import re
 import tempfile
-from collections import deque
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-from filesplit.split import Split
 
 from bench.inputs import MODEL
 from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
@@ -92,47 +87,6 @@ def split_floor(upload: Path, output: IO[bytes]) -> None:
         output.write(block)
 
 
-def split_json_alone(upload: Path, _: IO[bytes]) -> None:
-    """Decode each line as JSON and discard it: a bound for any splitter that checks its records with this reader."""
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
-    for block in blocks(upload):
-        whole = block[block.find(b"\n") + 1 : block.rfind(b"\n")]  # the first and last lines cross the block's edges
-        deque(map(decode, whole.split(b"\n")), maxlen=0)
-
-
-def split_by_filesplit(upload: Path, _: IO[bytes]) -> None:
-    """PyPI's `filesplit`: as many lines per file; it parses none of them, and writes no body and no index."""
-    logging.getLogger("filesplit").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory(dir=upload.parent) as folder:
-        Split(str(upload), folder).bylinecount(MAX_RECORDS)
-
-
-def split_plainly(upload: Path, output: IO[bytes]) -> None:
-    """The plain way: load each line, collect lists, dump payloads; bad lines are set aside."""
-    batch: list[Any] = []
-    bad: list[tuple[int, str]] = []
-    size = 0
-    with upload.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                bad.append((number, str(error)))
-                continue
-            if not isinstance(record, dict):
-                bad.append((number, "not an object"))
-                continue
-            if batch and (len(batch) == MAX_RECORDS or size + len(line) > MAX_BYTES):
-                output.write(json.dumps({"requests": batch}).encode())
-                batch, size = [], 0
-            batch.append(record)
-            size += len(line)
-    if batch:
-        output.write(json.dumps({"requests": batch}).encode())
-
-
 # ── collect ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,18 +142,3 @@ def collect_floor(reply: Path) -> None:
     with reply.open("rb", buffering=0) as file, tempfile.TemporaryFile(buffering=0) as spool:
         while block := file.read(COPY_BYTES):
             spool.write(block)
-
-
-def collect_json_alone(reply: Path) -> None:
-    """Read the reply as JSON to its end and discard it."""
-    with reply.open("rb") as file:
-        msgspec.json.decode(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type=msgspec.Raw)
-
-
-def collect_plainly(reply: Path) -> None:
-    """The plain way: load the reply, index it by id, dump one line per record."""
-    with reply.open("rb") as file:
-        answers = {item["id"]: item for item in json.load(file)["result"]["responses"]}
-    with tempfile.TemporaryFile() as spool:
-        for number in range(len(answers)):
-            spool.write(json.dumps(answers[number]).encode() + b"\n")
