@@ -6,8 +6,6 @@ Each figure is CPU time, never wall time, and each target is a ratio between ste
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from bench import inputs, steps
 from bench.report import Growth, Speed, Table, readme
-from bench.timing import ALLOCATOR, Spread, Times, in_fresh_process, ratio, take_turns
+from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
+from shared.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,35 +123,12 @@ def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
     return found
 
 
-def allocator_row(extent: Extent, folder: Path) -> tuple[Spread, Spread, Spread]:
-    """Split with the template's allocator settings and with the defaults, in turns: s per GB, and their ratio."""
-    upload = folder / "upload"
-    inputs.write_upload(upload, "1 KB records", extent.upload)
-    ours, plain = [], []
-    for _ in range(extent.processes):
-        ours.append(min(in_fresh_process("split_times", upload, 2, environment=ALLOCATOR)))
-        plain.append(min(in_fresh_process("split_times", upload, 2, environment={})))
-    size = upload.stat().st_size
-    gains = Spread.of([theirs / one for one, theirs in zip(ours, plain, strict=True)])
-    return Spread.of([one / size * GB for one in ours]), Spread.of([one / size * GB for one in plain]), gains
-
-
-def s3_rows(extent: Extent) -> dict[str, Spread]:
-    """CPU seconds per GB of boto3 itself."""
-    size = extent.upload // (8 << 20) * (8 << 20)
-    times = in_fresh_process("s3_client", size, extent.rounds)
-    return {what: Spread.of([one / size * GB for one in values]) for what, values in times.items()}
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; print, and write no file")
     quick = parser.parse_args().quick
-    if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
-        os.environ.update({**ALLOCATOR, "POWERTOOLS_LOG_LEVEL": "WARNING"})  # read when a process starts
-        arguments = [sys.executable, "-m", "bench", *sys.argv[1:]]
-        os.execv(sys.executable, arguments)  # noqa: S606 - this program again, with them set
+    logger.setLevel("WARNING")
     extent = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -165,8 +141,6 @@ def main() -> None:
             growth=growth_rows(extent, folder),
             imports=import_rows(extent),
             processes=extent.processes,
-            allocator=allocator_row(extent, folder),
-            s3=s3_rows(extent),
         )
     text = readme(table)
     if quick:

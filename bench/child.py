@@ -1,4 +1,4 @@
-"""Measurements that need their own process: peak memory, the allocator's settings, imports, the S3 client."""
+"""Measurements that need their own process: peak memory and imports."""
 
 from __future__ import annotations
 
@@ -66,18 +66,6 @@ def collect_memory(reply: str, count: str) -> dict[str, float]:
     return {"before": before, "peak": peak(), "seconds": seconds, "anonymous": collected.anonymous}
 
 
-def split_times(upload: str, rounds: str) -> list[float]:
-    """CPU seconds of `rounds` splits."""
-    from bench.steps import split  # noqa: PLC0415
-    from bench.timing import take_turns  # noqa: PLC0415
-
-    def step() -> None:
-        with Path(os.devnull).open("wb") as null:
-            split(Path(upload), null)
-
-    return take_turns({"split": step}, int(rounds))["split"]
-
-
 def imports(handler: str, compiled: str) -> dict[str, float]:
     """CPU seconds to import a handler, and then to build its services; our own packages with byte code or without."""
     os.environ.update(EXAMPLE_SETTINGS)
@@ -108,15 +96,7 @@ def _ignore_byte_code() -> None:
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
-def s3_client(size: str, rounds: str) -> dict[str, list[float]]:
-    """CPU seconds of this process to read `size` bytes as split does, and to write `size` bytes as staged objects."""
-    from bench.s3_client import times  # noqa: PLC0415
-
-    os.environ.update(EXAMPLE_SETTINGS)
-    return times(int(size), int(rounds))
-
-
-TASKS = {one.__name__: one for one in (split_memory, collect_memory, split_times, imports, s3_client)}
+TASKS = {one.__name__: one for one in (split_memory, collect_memory, imports)}
 
 if __name__ == "__main__":
     print(json.dumps(TASKS[sys.argv[1]](*sys.argv[2:])))

@@ -65,8 +65,6 @@ class Table:
     growth: list[Growth]
     imports: list[tuple[str, str, Spread, Spread]]
     processes: int
-    allocator: tuple[Spread, Spread, Spread]
-    s3: dict[str, Spread]
 
 
 _ALL = """\
@@ -90,8 +88,8 @@ Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f
 _SPLIT = """\
 `dropbatch.records.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
 index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
-batches. The cost of the S3 client is not included; it is shown below. *Floor*: read the blocks, split them at the
-newlines (which creates the lines), write the same bytes."""
+batches. The cost of the S3 client is not included; it is in [latency.md](latency.md). *Floor*: read the blocks, split
+them at the newlines (which creates the lines), write the same bytes."""
 
 _COLLECT = """\
 A finished poll's reply of {megabytes} MB, items shuffled, as a memory-mapped file, is parsed
@@ -108,12 +106,6 @@ _IMPORTS = """\
 CPU time in ms, each measured in {processes} fresh processes. Without byte code, the function's own package is compiled
 at import; Python's library and boto3 come compiled with the Lambda runtime. *Services*: what the first call adds, which
 is boto3, its clients and the HTTP client."""
-
-_OTHERS = """\
-`MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_` as `template.yaml` sets them, compared with glibc's defaults:
-split of 1 KB records, its output discarded, in processes that take turns. The cost of boto3 itself: ranged reads of
-8 MiB and puts of 0.5 MB against a stub in another process, over plain HTTP, where boto3 hashes each body that it sends;
-over HTTPS it uses TLS instead."""
 
 _UNCHECKED_KINDS = {"1 KB records, not ASCII", "1 KB records, as the API's document"}
 """Kinds of uploads whose floor is no target: it neither decodes text nor looks for the ends of a document's records."""
@@ -161,18 +153,6 @@ def readme(table: Table) -> str:
             [
                 (f"`{handler}`", compiled, one.text(".0f"), two.text(".0f"))
                 for handler, compiled, one, two in table.imports
-            ],
-        ),
-        "## The allocator's settings, and the S3 client",
-        _OTHERS,
-        _grid(
-            ("what", "s/GB"),
-            [
-                ("split, allocator as in the template", table.allocator[0].text()),
-                ("split, glibc's default allocator", table.allocator[1].text()),
-                ("the second against the first, times", table.allocator[2].text()),
-                ("boto3, reading an upload", table.s3["read"].text()),
-                ("boto3, writing staged objects", table.s3["write"].text()),
             ],
         ),
     ]

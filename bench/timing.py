@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -11,17 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from local.template import template
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ALLOCATOR = {
-    name: value
-    for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
-    if name.startswith("MALLOC_")
-}
-"""glibc reads them when a process starts."""
 AWS_SECONDS = {"s3": 0.02, "dynamodb": 0.005, "sqs": 0.01}
 """Seconds until AWS answers a call, assumed; for S3 until the first byte."""
 S3_BYTES_A_SECOND = 80e6
@@ -66,10 +57,8 @@ def ratio(times: Times, of: str, to: str) -> Spread:
     return Spread.of([one / other for one, other in zip(times[of], times[to], strict=True)])
 
 
-def in_fresh_process(task: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401
+def in_fresh_process(task: str, *arguments: object) -> Any:  # noqa: ANN401
     """Run one of `bench.child`'s tasks in its own process; return its result."""
     command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    variables = {**inherited, **(ALLOCATOR if environment is None else environment)}
-    done = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
