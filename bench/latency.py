@@ -11,10 +11,13 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +26,6 @@ import boto3
 from botocore.config import Config
 
 from bench.cost import FULL_BATCHES, FULL_RECORDS, FULL_TEXT, grid
-from bench.local_server import Handler, serving
 from bench.meter import measure
 from bench.share import Share, memory_of, share_of
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
@@ -43,7 +45,7 @@ from shared.ledger.item_keys import job_key
 from shared.models import Batch, Job, Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
 
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -67,16 +69,17 @@ WALL = 100
 # ── a slow AWS ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SlowAws(Handler):
+class SlowAws(BaseHTTPRequestHandler):
     """Serves any range of an endless upload; accepts any object, item and message, and keeps none. As slow as AWS."""
 
+    protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     line = b'{"text":"' + b"w" * (RECORD - 12) + b'"}\n'
     content = line * (RANGE // RECORD)
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_GET(self) -> None:
         """Send a range of the upload."""
-        begin, end = self.range()
+        begin, end = map(int, re.findall(r"\d+", self.headers["Range"]))
         size = end - begin + 1
         time.sleep(S3)
         self.head(HTTPStatus.PARTIAL_CONTENT, size)
@@ -88,7 +91,7 @@ class SlowAws(Handler):
             sent += len(piece)
             time.sleep(max(sending_since + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
 
-    def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_PUT(self) -> None:
         """Accept an object."""
         if self.headers.get("Expect"):
             self.send_response_only(HTTPStatus.CONTINUE)
@@ -100,7 +103,7 @@ class SlowAws(Handler):
         time.sleep(max(began + S3 + size / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
         self.head(HTTPStatus.OK, 0)
 
-    def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_POST(self) -> None:
         """Answer a call to DynamoDB or SQS."""
         self.rfile.read(int(self.headers["Content-Length"]))
         service, _, operation = self.headers["X-Amz-Target"].rpartition(".")
@@ -109,6 +112,35 @@ class SlowAws(Handler):
         body = json.dumps(answer.get(operation, {})).encode()
         self.head(HTTPStatus.OK, len(body))
         self.wfile.write(body)
+
+    def head(self, status: HTTPStatus, length: int) -> None:
+        """Send the status line and the headers of an answer."""
+        self.send_response_only(status)
+        self.send_header("ETag", '"etag"')
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
+        """Write nothing."""
+
+
+def _serve(port: Connection) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowAws)
+    port.send(server.server_port)
+    server.serve_forever()
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Run the server in its own process, so that its answers cost this one nothing; yield its address."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}"
+    finally:
+        server.terminate()
+        server.join()
 
 
 # ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +228,7 @@ def _child(port: Connection, endpoint: str, records: int, ahead: bool) -> None: 
 def split_rows() -> list[list[str]]:
     """A row for each batch size."""
     rows = []
-    with serving(SlowAws) as endpoint:
+    with serving() as endpoint:
         for name, records in SIZES.items():
             cells = []
             for ahead, share in ((True, share_of(MEMORY)), (False, share_of(MEMORY)), (True, 1.0)):
