@@ -91,6 +91,11 @@ class SlowAws(BaseHTTPRequestHandler):
             sent += len(piece)
             time.sleep(max(sending_since + sent / S3_BYTES_A_SECOND - time.monotonic(), 0.0))
 
+    def do_HEAD(self) -> None:
+        """Have no command for the job."""
+        time.sleep(S3)
+        self.head(HTTPStatus.NOT_FOUND, 0)
+
     def do_PUT(self) -> None:
         """Accept an object."""
         if self.headers.get("Expect"):
