@@ -6,6 +6,8 @@ Each figure is CPU time, never wall time, and each target is a ratio between ste
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 from bench import inputs, steps
 from bench.report import Growth, Speed, Table, readme
 from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
+from local.template import template
 from shared.observability import logger
 
 if TYPE_CHECKING:
@@ -128,6 +131,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller inputs, fewer rounds; print, and write no file")
     quick = parser.parse_args().quick
+    variables = template()["Globals"]["Function"]["Environment"]["Variables"]
+    allocator = {name: value for name, value in variables.items() if name.startswith("MALLOC_")}
+    if not os.environ.items() >= allocator.items():
+        os.environ |= allocator  # read when a process starts
+        os.execv(sys.executable, [sys.executable, "-m", "bench", *sys.argv[1:]])  # noqa: S606 - this program again
     logger.setLevel("WARNING")
     extent = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="bench-") as name:

@@ -14,6 +14,7 @@ POWERTOOLS = {
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
 }
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
 
 def test_there_are_two_functions_and_what_they_need(of_type):
@@ -27,7 +28,7 @@ def test_there_are_two_functions_and_what_they_need(of_type):
 
 def test_functions_get_exactly_settings_they_read(of_type):
     for name, function in of_type("AWS::Lambda::Function").items():
-        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS, name
+        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, name
 
 
 def test_no_token_is_in_environment(of_type):
