@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import hashlib
 import html
 import json
 import os
 import re
+import shutil
 import sys
 import time
 import urllib.request
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from operator import mul
@@ -28,17 +27,18 @@ from typing import TYPE_CHECKING, Any
 
 import botocore
 
+from dropbatch.client import Client
+from dropbatch.errors import Error
 from dropbatch.progress import Progress
 from dropbatch.rules.names import FINAL_JOB_STATES
+from dropbatch.stack import ENVIRONMENT
 from local import aws, worker
 from local.processes import stopped_at_end
-from shared.ledger import Ledger
-from shared.models import BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.models import Batch
+    from dropbatch.job import Job
 
 HOME = aws.Home(aws.ROOT / ".local/demo")
 RESULTS = HOME.state / "results"
@@ -94,97 +94,27 @@ def records() -> Iterator[dict[str, str]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def as_status(status: dict[str, Any], batches: list[Batch], total: int) -> dict[str, Any]:
-    """A job's status with the ledger's current counts: status.json is some seconds old.
-
-    Args:
-        status: content of status.json.
-        batches: of the job.
-        total: records of the upload.
-    """
-    leaves = [batch for batch in batches if batch.state is not BatchState.HALVED]
-    done = sum(batch.requests for batch in leaves if batch.state is BatchState.DONE)
-    pending = sum(batch.state is BatchState.QUEUED for batch in leaves)
-    counts = {"total": total, "succeeded": done, "failed": 0}
-    return {**status, "counts": counts, "fraction_done": done / total, "pending": {"batches": pending}}
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The running stack, and clients for it."""
-
-    bucket: str
-    workers_ai: str
-    s3: Any
-    functions: Any
-    poll_function: str
-    ledger: Ledger
-
-    @classmethod
-    def of(cls, facts: dict[str, str], port: int) -> Stack:
-        """Create it from what `up` returned, and the port of its AWS."""
-        s3, functions, dynamodb = (aws.client(service, port) for service in ("s3", "lambda", "dynamodb"))
-        return cls(
-            bucket=facts["bucket"],
-            workers_ai=facts["workers_ai_base_url"],
-            s3=s3,
-            functions=functions,
-            poll_function=facts["poll_function"],
-            ledger=Ledger(dynamodb, facts["table"]),
-        )
-
-    def tick(self) -> None:
-        """Run the scheduled function now."""
-        self.functions.invoke(FunctionName=self.poll_function, InvocationType="Event", Payload=b"{}")
-
-    def folder(self) -> str:
-        """The folder of the only job's results; empty until it has a status, which is not its first object."""
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"results/{PATH}/").get("Contents", [])
-        folders = (
-            entry["Key"].removesuffix("/status.json") for entry in found if entry["Key"].endswith("/status.json")
-        )
-        return next(folders, "")
-
-    def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder."""
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{folder}/")
-        return [entry["Key"].rpartition("/")[2] for entry in found.get("Contents", [])]
-
-    def read(self, key: str) -> bytes:
-        """One object."""
-        body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-        return body
-
-
-def run_job(stack: Stack, upload: bytes, total: int) -> tuple[str, float]:
-    """Drop the file and wait for its manifest; return the results' folder and the seconds it took.
+def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
+    """Submit the records as a user's program does, and wait; return the job and the seconds it took.
 
     Raises:
         DemoError: it took too long.
     """
-    stack.s3.put_object(Bucket=stack.bucket, Key=f"inbox/{PATH}", Body=upload)
+    os.environ[ENVIRONMENT] = str(HOME.stack_file)
+    job = Client(local=True).submit(wanted, name=PATH)
+    print(f"  s3://{job.stack.bucket}/inbox/{PATH}", flush=True)
     progress = Progress(sys.stdout, plain_seconds=1.0)
-    ticked = False
-    while True:
-        seconds = time.monotonic() - progress.began
-        folder = stack.folder()
-        status: dict[str, Any] = {"state": "waiting"}
-        if folder:
-            status = json.loads(stack.read(f"{folder}/status.json"))
-            batches = list(stack.ledger.batches(folder.rpartition("/")[2]))
-            progress.show({"job": as_status(status, batches, total)})
-            if not ticked and any(batch.submissions for batch in batches):
-                # The schedule's next run may be most of a minute away.
-                stack.tick()
-                ticked = True
-        if status["state"] in FINAL_JOB_STATES:
-            return folder, seconds
-        if seconds > PATIENCE_SECONDS:
+    status: dict[str, Any] = {}
+    while status.get("state") not in FINAL_JOB_STATES:
+        status = job.status()
+        progress.show({"job": status})
+        if (seconds := time.monotonic() - progress.began) > PATIENCE_SECONDS:
             raise DemoError(f"The job is not over after {PATIENCE_SECONDS:.0f} s; the services' logs may show why.")
         time.sleep(0.3)
+    return job, seconds
 
 
-def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def check(workers_ai: str, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Check the result files; return the manifest and the lines of the output.
 
     Raises:
@@ -193,8 +123,7 @@ def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], l
     manifest = json.loads((RESULTS / "manifest.json").read_bytes())
     if manifest["error"]:
         raise DemoError(f"The job failed: {manifest['error']['message']}")
-    output = (RESULTS / "output.jsonl").read_bytes()
-    lines = [json.loads(line) for line in output.split(b"\n")[:-1]]
+    lines = [json.loads(line) for line in (RESULTS / "output.jsonl").read_bytes().split(b"\n")[:-1]]
     wrong = [
         f"line {number + 1} is not record {number}'s, with its own reference and a vector of {DIMENSION} numbers"
         for number, (line, record) in enumerate(zip(lines, wanted, strict=False))
@@ -209,9 +138,7 @@ def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], l
         "failed": 0,
     }:
         wrong.append(f"the manifest says {manifest['state']} and {manifest['counts']}")
-    if manifest["files"][0]["sha256"] != hashlib.sha256(output).hexdigest():
-        wrong.append("output.jsonl does not have the SHA-256 in the manifest")
-    with urllib.request.urlopen(f"{_local_api(stack)}/_local/accepted") as reply:  # noqa: S310 - loopback
+    with urllib.request.urlopen(f"{workers_ai.removesuffix('/client/v4')}/_local/accepted") as reply:  # noqa: S310 - loopback
         bill = json.load(reply)
     if len(bill) != len(manifest["batches"]):
         wrong.append(f"Workers AI accepted {len(bill)} batches, the manifest lists {len(manifest['batches'])}")
@@ -225,14 +152,10 @@ def check(stack: Stack, wanted: list[dict[str, str]]) -> tuple[dict[str, Any], l
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _local_api(stack: Stack) -> str:
-    return stack.workers_ai.removesuffix("/client/v4")
-
-
-def ask(stack: Stack, text: str) -> tuple[list[float], str]:
+def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
     """The vector of a text from the same local Workers AI, and the name of what computed it."""
     request = urllib.request.Request(  # noqa: S310 - loopback
-        f"{stack.workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
+        f"{workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
         json.dumps({"requests": [{"text": text}]}).encode(),
         {"Authorization": f"Bearer {aws.LOCAL_TOKEN}", "Content-Type": "application/json"},
     )
@@ -258,7 +181,7 @@ def nearest(vector: list[float], lines: list[dict[str, Any]], count: int) -> lis
 def _tell(manifest: dict[str, Any], made_by: str) -> None:
     """Print the results, and that they were checked."""
     print("\nEvery record has its line, in order, none failed: checked against the file that went in.")
-    for name in ("output.jsonl", "manifest.json", "status.json"):
+    for name in ("output.jsonl", "manifest.json"):
         path = RESULTS / name
         print(f"  {path.relative_to(aws.ROOT)} ({path.stat().st_size:,} bytes)")
     print("The first lines of output.jsonl, shortened:")
@@ -317,7 +240,6 @@ def run(query: str, transport: str = "") -> None:
         LocalAwsError: the stack does not start.
     """
     wanted = list(records())
-    upload = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in wanted).encode()
     print(
         f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are for, in the words of\n"
         f"botocore {version('botocore')} (Apache License 2.0, copyright Amazon.com, Inc. or its affiliates).",
@@ -327,19 +249,14 @@ def run(query: str, transport: str = "") -> None:
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
     parameters = _transport(transport, port)
-    stack = Stack.of(aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME), port)
+    workers_ai = aws.up({"LOCAL_PORT": str(port), "LOCAL_PARAMETERS": parameters}, HOME)["workers_ai_base_url"]
     aws.put_secret(port, "SharedSecret", worker.LOCAL_SECRET)
     print(f"The stack of template.yaml is up ({time.monotonic() - began:.1f} s). Dropping the file:")
-    print(f"  s3://{stack.bucket}/inbox/{PATH}", flush=True)
-    folder, seconds = run_job(stack, upload, len(wanted))
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for old in RESULTS.iterdir():
-        old.unlink()
-    (RESULTS / "input.jsonl").write_bytes(upload)
-    for name in stack.names(folder):
-        (RESULTS / name).write_bytes(stack.read(f"{folder}/{name}"))
-    manifest, lines = check(stack, wanted)
-    vector, made_by = ask(stack, query)
+    job, seconds = run_job(wanted)
+    shutil.rmtree(RESULTS, ignore_errors=True)
+    job.download(RESULTS)
+    manifest, lines = check(workers_ai, wanted)
+    vector, made_by = ask(workers_ai, query)
     print(f"Drop to manifest: {seconds:.1f} s.")
     _tell(manifest, made_by)
     _tell_nearest(query, nearest(vector, lines, 5), wanted)
@@ -362,7 +279,7 @@ def main() -> int:
         with stopped_at_end(_stop, b"\nStopping ...\n"):
             try:
                 run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
-            except (aws.LocalAwsError, DemoError) as error:
+            except (aws.LocalAwsError, DemoError, Error) as error:
                 print(f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr)
                 return 1
     print("\nEverything that was started has been stopped; the results stay where they are.")

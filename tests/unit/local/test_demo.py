@@ -47,16 +47,3 @@ def test_missing_node_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalAwsError, match=r"Node\.js"):
         demo._transport("worker", 4570)
-
-
-@pytest.mark.parametrize(
-    ("names", "folder"),
-    [([], ""), (["options.json"], ""), (["options.json", "status.json"], f"results/{demo.PATH}/job")],
-)
-def test_demo_waits_for_status(names, folder):
-    class Listing:
-        def list_objects_v2(self, Bucket, Prefix, **_):  # noqa: N803 - boto3's names
-            found = [{"Key": f"{Prefix}job/{name}"} for name in names]
-            return {"Contents": found, "KeyCount": len(found)} if found else {"KeyCount": 0}
-
-    assert demo.Stack("bucket", "", Listing(), None, "", None).folder() == folder
