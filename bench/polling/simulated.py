@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.polling import on_stack, whole_path
+from bench.polling import on_stack
 from bench.polling.ways import MINUTE, EveryMinute, Growing, Knowing, Learned, Way
 from shared.pacing import poll_schedule as cadence
 
@@ -63,8 +63,7 @@ def _in_order() -> Callable[[float, random.Random], float]:
 
 
 REALISTIC = World("5 to 90 s, evenly", _after(lambda chance: chance.uniform(5, 90)))
-"""The world of the targets: two jobs of 40 batches, the first on a new model."""
-TWO_JOBS, SEEDS, WHOLE_SEEDS = ((0.0, 40), (1_200.0, 40)), 20, 3
+"""The world of the targets."""
 GAP_SECONDS, GAP_SEEDS = 127.0, 60
 """Seconds from the beginning of one job to that of the next, as on the local stack, where each begins when the one
 before is over."""
@@ -227,26 +226,6 @@ def next_day() -> list[str]:
     return ["the job after it", *cells, "-"]
 
 
-def two_jobs() -> list[list[str]]:
-    """The targets' two jobs, in the simulation and on the whole path."""
-    simulated = [Found(), Found()]
-    for seed in range(SEEDS):
-        way = Learned()
-        for found, (begins, count) in zip(simulated, TWO_JOBS, strict=True):
-            once = run(way, [(begins, count)], REALISTIC.ready(), seed=2 * seed + (begins > 0))
-            found.polls += once.polls
-            found.delays += once.delays
-    whole = [Found(), Found()]
-    for seed in range(WHOLE_SEEDS):
-        for found, job in zip(whole, whole_path.jobs(len(TWO_JOBS), TWO_JOBS[0][1], 5, 90, seed), strict=True):
-            found.polls += job.polls
-            found.delays += job.delays
-    head = ["", "first job", "second job"]
-    rows = [["simulation", *(one.cell(2) for one in simulated)], ["whole path", *(one.cell(2) for one in whole)]]
-    print(rows)
-    return [head, ["---"] * len(head), *rows]
-
-
 def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Found]]:
     """Jobs right after each other, the first on a new model: for each of them, its result with each seed."""
     found: list[list[Found]] = [[] for _ in range(jobs)]
@@ -254,7 +233,7 @@ def in_a_row(jobs: int = on_stack.JOBS, seeds: int = GAP_SEEDS) -> list[list[Fou
         way = Learned()
         for place, results in enumerate(found):
             begins = place * GAP_SECONDS
-            results.append(run(way, [(begins, TWO_JOBS[0][1])], REALISTIC.ready(), seed=1_000 * seed + place))
+            results.append(run(way, [(begins, on_stack.BATCHES)], REALISTIC.ready(), seed=1_000 * seed + place))
     return found
 
 
@@ -291,18 +270,11 @@ are pending. *Around* means a lognormal distribution: with sigma 0.5, two thirds
 times the median. *Knowing* is the rule of *learned* with the true distribution given in advance: the best that learning
 can reach.
 
-## Two jobs of 40 batches that finish after 5 to 90 s, the first on a new model
+## Five jobs of 40 batches that finish after 5 to 90 s, one right after the other, the first on a new model
 
-The targets: at most 4 calls per batch in the first job and 3 in the second, and the median answer collected within
-20 s. *Whole path*: both functions on moto with the local Workers AI, on one clock that advances by seconds
-(`bench.polling.whole_path`); there a call takes no time. Both rows cover several seeds.
-
-{two_jobs}
-
-## Five such jobs, one right after the other
-
-One job of 40 batches says little: what the first one teaches depends on when its batches happened to be polled. So the
-simulation also shows the range of nine jobs in ten, from {gap_seeds} seeds. *Local stack*: one run of
+The targets: at most 4 calls per batch in the first job and 3 in the others, and the median answer collected within
+20 s. One job of 40 batches says little: what the first one teaches depends on when its batches happened to be polled.
+So the simulation also shows the range of nine jobs in ten, from {gap_seeds} seeds. *Local stack*: one run of
 `python -m bench.polling.on_stack`, with real processes, queues and ticks.
 
 {in_a_row}
@@ -334,7 +306,6 @@ def main() -> None:
     """Simulate, print and write."""
     counted = next(world for world in WORLDS if world.name == "around 2 minutes (sigma 0.5)")
     text = _TEXT.format(
-        two_jobs="\n".join(f"| {' | '.join(line)} |" for line in two_jobs()),
         in_a_row="\n".join(f"| {' | '.join(line)} |" for line in _rows_in_a_row()),
         gap_seeds=GAP_SEEDS,
         calls=CALLS_PER_MINUTE,
