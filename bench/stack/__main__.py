@@ -20,12 +20,16 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
+import httpx
 import msgspec
 
-from bench.stack.measured import KEY, MODEL, Watch, ask, check, local, record, running_stack, upload, wait
+from bench.stack.measured import KEY, MAX_WAIT_SECONDS, MODEL, Watch, check, measured_stack, record, upload
 from bench.stack.versus_script import compare
+
+if TYPE_CHECKING:
+    from tests.support.aws.stack import Stack
 
 REPORT = Path(__file__).parents[1] / "stack.md"
 WARMING = 3
@@ -37,7 +41,7 @@ MARKER = "<!-- runs of {} -->\n"
 class Outcome:
     """The figures of one run."""
 
-    megabytes: float
+    megabytes: int
     records: int
     batches: int
     seconds: float
@@ -56,15 +60,14 @@ class Outcome:
 def small(drops: int) -> str:
     """Drop small files one after another; return the report's line."""
     delays, whole = [], []
-    with running_stack("") as (stack, s3):
+    with measured_stack("") as stack:
         for number in range(WARMING + drops):
-            body = b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10))
-            key = f"{MODEL}/small-{number}.jsonl"
+            path = f"{MODEL}/small-{number}.jsonl"
             began = time.time()
-            s3.put_object(Bucket=stack["bucket"], Key=f"inbox/{key}", Body=body)
-            _, manifest = wait(s3, stack["bucket"], key, quiet=True)
+            stack.drop(path, b"".join(msgspec.json.encode(record(number * 10 + n)) + b"\n" for n in range(10)))
+            _, manifest = stack.wait(path)
             if number >= WARMING:
-                delays.append(local(stack["workers_ai_base_url"], "accepted")[-1]["time"] - began)
+                delays.append(stack.bill()[-1]["time"] - began)
                 whole.append(time.time() - began)
             assert manifest["counts"]["succeeded"] == 10, manifest
     cells = (f"{drops}", *(f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in (delays, whole)))
@@ -76,32 +79,31 @@ def small(drops: int) -> str:
 
 def run(megabytes: int, kill_every: float, parameters: str, *, latency: bool) -> tuple[Outcome, dict[str, int]]:
     """Run one upload from the drop to the last checked line; with `latency`, also return the AWS calls by operation."""
-    with running_stack(parameters, latency=latency) as (stack, s3):
-        outcome = _run(stack, s3, megabytes, kill_every)
-        return outcome, ask(f"{stack['fault_proxy_url']}/_latency")["operations"] if latency else {}
+    with measured_stack(parameters, latency=latency) as stack:
+        outcome = _run(stack, megabytes, kill_every)
+        return outcome, httpx.get(f"{stack.proxy}/_latency").json()["operations"] if latency else {}
 
 
-def _run(stack: dict[str, str], s3: Any, megabytes: int, kill_every: float) -> Outcome:  # noqa: ANN401 - boto3's client
-    bucket = stack["bucket"]
-    watch = Watch(stack["submit_function"], kill_every)
+def _run(stack: Stack, megabytes: int, kill_every: float) -> Outcome:
+    watch = Watch(stack.poll_function, kill_every)
     watcher = threading.Thread(target=watch.run)
     try:
-        size, records = upload(s3, bucket, megabytes * 1_000_000)
+        records = upload(stack, megabytes * 1_000_000)
         watcher.start()
         began = time.monotonic()
-        folder, manifest = wait(s3, bucket, KEY)
+        folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS)
         seconds = time.monotonic() - began
         watch.over.set()
         print(f"finished after {seconds:.0f} s; checking every line", flush=True)
-        wrong, codes = check(s3, bucket, folder, manifest, records)
-        accepted = local(stack["workers_ai_base_url"], "accepted")
+        wrong, codes = check(stack, folder, manifest, records)
+        accepted = stack.bill()
     finally:
         watch.over.set()
         if watcher.ident:
             watcher.join()
     bills = Counter(one["sha256"] for one in accepted)
     return Outcome(
-        size / 1e6,
+        megabytes,
         records,
         len(bills),
         seconds,
@@ -120,7 +122,7 @@ def row(outcome: Outcome, parameters: str) -> str:
     wrong = "incomplete" if outcome.wrong < 0 else f"{outcome.wrong}"
     codes = ", ".join(f"{count:,} {code}" for code, count in outcome.codes.items()) or "0"
     cells = (
-        f"{outcome.megabytes:,.0f}",
+        f"{outcome.megabytes:,}",
         f"{outcome.records:,}",
         f"{outcome.batches:,}",
         parameters,

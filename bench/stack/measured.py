@@ -5,13 +5,11 @@ The functions' memory and processor time are read from outside, from /proc: Linu
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import threading
 import time
-import urllib.request
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,23 +17,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 
 from bench.inputs import LONG
 from bench.share import Share, cpu_seconds, memory_of, share_of
 from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
+from dropbatch.sources import stream_of
 from local import aws
 from local.workers_ai import expected_result
+from tests.support.aws.stack import running_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.aws.stack import Stack
 
 MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 ANSWER_TOKENS = 16
 """Answers are short, so that a large upload's result fits in the local AWS's memory."""
 HOME = aws.Home(aws.ROOT / ".local/bench")
 KEY = f"{MODEL}/large.jsonl"
-PIECE_BYTES = 64_000_000
 MAX_WAIT_SECONDS = 3_600.0
 LATENCIES = {
     service: {"seconds": seconds, "spread": 0.3, **({"bytes_per_second": S3_BYTES_A_SECOND} if service == "s3" else {})}
@@ -53,18 +55,13 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-def pieces(size: int) -> Iterator[tuple[bytes, int]]:
-    """The pieces of an upload of at least `size` bytes, each with the number of records so far."""
+def lines(size: int) -> Iterator[bytes]:
+    """The lines of an upload of at least `size` bytes."""
     number, written = 0, 0
     while written < size:
-        lines: list[bytes] = []
-        length = 0
-        while length < PIECE_BYTES and written + length < size:
-            lines.append(msgspec.json.encode(record(number)) + b"\n")
-            length += len(lines[-1])
-            number += 1
-        written += length
-        yield b"".join(lines), number
+        line = msgspec.json.encode(record(number)) + b"\n"
+        number, written = number + 1, written + len(line)
+        yield line
 
 
 @dataclass
@@ -72,7 +69,7 @@ class Watch:
     """Watches the functions' processes, and kills one of the submit function at intervals.
 
     Attributes:
-        function: the submit function's name.
+        poll_function: its name; the other processes are the submit function's.
         kill_every: seconds between two kills; 0: none.
         peaks: the highest resident memory, in kB, of a process of each function.
         computed: seconds of processor time of each process of both functions.
@@ -80,7 +77,7 @@ class Watch:
         over: set it to end the watch.
     """
 
-    function: str
+    poll_function: str
     kill_every: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
     computed: dict[int, float] = field(default_factory=dict)
@@ -94,7 +91,7 @@ class Watch:
         while not self.over.wait(0.5):
             mine = []
             for pid, function, peak in processes():
-                name = "submit" if function == self.function else "poll"
+                name = "poll" if function == self.poll_function else "submit"
                 self.peaks[name] = max(self.peaks.get(name, 0), peak)
                 with suppress(OSError):
                     self.computed[pid] = cpu_seconds(pid)
@@ -123,75 +120,34 @@ def processes() -> Iterator[tuple[int, str, int]]:
 
 
 @contextmanager
-def running_stack(parameters: str, *, latency: bool = False) -> Iterator[tuple[dict[str, str], Any]]:
-    """Start a fresh stack and stop it at the end; yield the content of its stack.json, and an S3 client.
+def measured_stack(parameters: str, *, latency: bool = False) -> Iterator[Stack]:
+    """Start a fresh stack and stop it at the end.
 
     Args:
         parameters: parameters of the template, as `Name=value Other=value`.
         latency: whether AWS answers after the time it is known to take, and functions have their share of a processor.
     """
-    aws.down(HOME)
     share = Share(share_of(memory_of("submit")), lambda: [pid for pid, *_ in processes()])
-    try:
-        environment = {"LOCAL_PORT": str(aws.free_port()), "LOCAL_PARAMETERS": parameters}
-        stack = aws.up(environment | ({"LOCAL_FAULTS": "yes"} if latency else {}), HOME)
-        if latency:
-            ask(f"{stack['fault_proxy_url']}/_latency", LATENCIES)
-            share.start()
-        yield stack, aws.client("s3", int(stack["endpoint_url"].rpartition(":")[2]))
-    finally:
-        if latency and share.ident:
-            share.end()
-        aws.down(HOME)
+    with running_stack(HOME, parameters, faults=latency) as stack:
+        try:
+            if latency:
+                httpx.put(f"{stack.proxy}/_latency", json=LATENCIES).raise_for_status()
+                share.start()
+            yield stack
+        finally:
+            if share.ident:
+                share.end()
 
 
-def ask(url: str, body: Any = None) -> Any:  # noqa: ANN401 - JSON
-    """PUT JSON, or GET without a body; return the decoded answer."""
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, method="PUT" if data else "GET")) as reply:  # noqa: S310 - http
-        return json.load(reply)
+def upload(stack: Stack, size: int) -> int:
+    """Upload the large file in parts; return its records."""
+    stack.s3.upload_fileobj(stream_of(lines(size)), stack.bucket, f"inbox/{KEY}")
+    records = sum(1 for _ in lines(size))
+    print(f"dropped {size / 1e6:,.0f} MB, {records:,} records", flush=True)
+    return records
 
 
-def upload(s3: Any, bucket: str, size: int) -> tuple[int, int]:  # noqa: ANN401 - boto3's client
-    """Upload the large file in parts; return its bytes and records."""
-    key = f"inbox/{KEY}"
-    begun = s3.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
-    parts: list[dict[str, Any]] = []
-    written, records = 0, 0
-    for piece, records in pieces(size):  # noqa: B007 - the last value is used
-        number = len(parts) + 1
-        answer = s3.upload_part(Bucket=bucket, Key=key, UploadId=begun, PartNumber=number, Body=piece)
-        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-        written += len(piece)
-    s3.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=begun, MultipartUpload={"Parts": parts})
-    print(f"dropped {written / 1e6:,.0f} MB, {records:,} records", flush=True)
-    return written, records
-
-
-def wait(s3: Any, bucket: str, path: str, *, quiet: bool = False) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - boto3's client
-    """Wait for the manifest of a path's only job; return its folder and the manifest.
-
-    Raises:
-        TimeoutError: there is none after `MAX_WAIT_SECONDS`.
-    """
-    shown, began = "", time.monotonic()
-    while time.monotonic() - began < MAX_WAIT_SECONDS:
-        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"results/{path}/").get("Contents", [])
-        names = {entry["Key"].rpartition("/")[2]: entry["Key"] for entry in found}
-        if "manifest.json" in names:
-            folder = names["manifest.json"].rpartition("/")[0]
-            return folder, json.load(s3.get_object(Bucket=bucket, Key=names["manifest.json"])["Body"])
-        if "status.json" in names:
-            status = json.load(s3.get_object(Bucket=bucket, Key=names["status.json"])["Body"])
-            now = f"{status['state']} {status['fraction_done']} {status['counts']} {status['waiting_for']}"
-            if now != shown and not quiet:
-                shown = now
-                print(f"{time.monotonic() - began:6.0f} s  {shown}", flush=True)
-        time.sleep(0.1 if quiet else 1.0)
-    raise TimeoutError(f"no manifest after {MAX_WAIT_SECONDS} s: {shown}")
-
-
-def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: int) -> tuple[int, Counter[str]]:  # noqa: ANN401 - boto3's client
+def check(stack: Stack, folder: str, manifest: dict[str, Any], records: int) -> tuple[int, Counter[str]]:
     """Read the output as a stream; return how many lines do not answer their record, and the codes of failed ones.
 
     The number is -1 if the output is incomplete or does not match the manifest.
@@ -199,7 +155,7 @@ def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: 
     wrong, number = 0, 0
     codes: Counter[str] = Counter()
     digest = sha256()
-    body = s3.get_object(Bucket=bucket, Key=f"{folder}/output.jsonl")["Body"]
+    body = stack.s3.get_object(Bucket=stack.bucket, Key=f"{folder}/output.jsonl")["Body"]
     for line in body.iter_lines(chunk_size=8 << 20, keepends=True):
         digest.update(line)
         asked, answer = record(number), msgspec.json.decode(line)
@@ -213,8 +169,3 @@ def check(s3: Any, bucket: str, folder: str, manifest: dict[str, Any], records: 
     (file,) = [one for one in manifest["files"] if one["name"] == "output.jsonl"]
     whole = number == records == manifest["counts"]["total"] == file["lines"] and digest.hexdigest() == file["sha256"]
     return wrong if whole else -1, codes
-
-
-def local(base_url: str, path: str) -> Any:  # noqa: ANN401 - JSON
-    """The answer of one of the local Workers AI's `_local` routes: its bill, its counts."""
-    return ask(f"{base_url.removesuffix('/client/v4')}/_local/{path}")

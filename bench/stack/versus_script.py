@@ -13,13 +13,27 @@ from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bench.stack.measured import KEY, MODEL, Watch, check, local, pieces, processes, record, running_stack, upload, wait
+from bench.stack.measured import (
+    KEY,
+    MAX_WAIT_SECONDS,
+    MODEL,
+    Watch,
+    check,
+    lines,
+    measured_stack,
+    processes,
+    record,
+    upload,
+)
 from local import aws
 from local.workers_ai import expected_result
+
+if TYPE_CHECKING:
+    from tests.support.aws.stack import Stack
 
 SEEN_RECORDS = 600
 """Records of the upload before the measured one, from which the stack knows how long the model takes."""
@@ -27,26 +41,25 @@ SEEN_RECORDS = 600
 
 def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
     """The report's lines: Dropbatch and a plain script, each undisturbed, and killed half way and restarted."""
-    lines = []
+    rows = []
     for kill in kills:
-        with running_stack("") as (stack, s3):
-            lines.append(_by_dropbatch(stack, s3, megabytes, kill=kill))
-        with running_stack("") as (stack, _):
-            lines.append(_by_script(stack, megabytes, kill=kill))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        with measured_stack("") as stack:
+            rows.append(_by_dropbatch(stack, megabytes, kill=kill))
+        with measured_stack("") as stack:
+            rows.append(_by_script(stack, megabytes, kill=kill))
+    return "".join(f"| {' | '.join(line)} |\n" for line in rows)
 
 
-def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool) -> list[str]:  # noqa: ANN401 - boto3's client
+def _by_dropbatch(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
     """Run Dropbatch; `kill` kills every process of both functions when half of the records have been accepted."""
     # The model has been seen before, and the functions have run.
     seen = f"{MODEL}/seen-before.jsonl"
-    body = b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS))
-    s3.put_object(Bucket=stack["bucket"], Key=f"inbox/{seen}", Body=body)
-    wait(s3, stack["bucket"], seen, quiet=True)
+    stack.drop(seen, b"".join(msgspec.json.encode(record(number)) + b"\n" for number in range(SEEN_RECORDS)))
+    stack.wait(seen)
     before = _calls(stack)
-    watch = Watch(stack["submit_function"])
+    watch = Watch(stack.poll_function)
     watcher = threading.Thread(target=watch.run)
-    _, records = upload(s3, stack["bucket"], megabytes * 1_000_000)
+    records = upload(stack, megabytes * 1_000_000)
     watcher.start()
     began, began_at = time.monotonic(), time.time()
     if kill:
@@ -54,11 +67,11 @@ def _by_dropbatch(stack: dict[str, str], s3: Any, megabytes: int, *, kill: bool)
         for pid, *_ in processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    folder, manifest = wait(s3, stack["bucket"], KEY, quiet=True)
+    folder, manifest = stack.wait(KEY, MAX_WAIT_SECONDS)
     seconds = time.monotonic() - began
     watch.over.set()
     watcher.join()
-    wrong, _ = check(s3, stack["bucket"], folder, manifest, records)
+    wrong, _ = check(stack, folder, manifest, records)
     name = "Dropbatch" + (", all functions killed half way" if kill else "")
     peak = max(watch.peaks.values()) / 1000
     if not kill:
@@ -83,14 +96,14 @@ def timeline(manifest: dict[str, Any], began: float) -> str:
     return "| second | submitted | collected |\n| --- | --- | --- |\n" + "".join(rows)
 
 
-def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str]:
+def _by_script(stack: Stack, megabytes: int, *, kill: bool) -> list[str]:
     """Run the script; `kill` kills it when half of the records have been accepted, and restarts it as a user would."""
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "upload.jsonl"), Path(folder, "output.jsonl")
         with source.open("wb") as file:
-            for piece, records in pieces(megabytes * 1_000_000):  # noqa: B007 - the last value is used
-                file.write(piece)
-        url = f"{stack['workers_ai_base_url']}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
+            file.writelines(lines(megabytes * 1_000_000))
+        records = sum(1 for _ in lines(megabytes * 1_000_000))
+        url = f"{stack.api}/client/v4/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}"
         command = [sys.executable, "-m", "bench.stack.plain_script", str(source), str(output), url, aws.LOCAL_TOKEN]
         began, computed, peak = time.monotonic(), 0.0, 0
         for killed in (True, False) if kill else (False,):
@@ -103,29 +116,29 @@ def _by_script(stack: dict[str, str], megabytes: int, *, kill: bool) -> list[str
             computed += used.ru_utime + used.ru_stime
             peak = max(peak, used.ru_maxrss)
         seconds = time.monotonic() - began
-        with output.open("rb") as lines:
+        with output.open("rb") as answers:
             wrong = sum(
                 answer["id"] != number or answer["result"] != expected_result(MODEL, record(number))
-                for number, answer in enumerate(map(msgspec.json.decode, lines))
+                for number, answer in enumerate(map(msgspec.json.decode, answers))
             )
     name = "plain script" + (", killed half way and begun again" if kill else "")
     return _compared(stack, name, records, seconds, computed, peak * 1.024 / 1000, wrong)
 
 
-def _wait_for_half(stack: dict[str, str], records: int) -> None:
-    while sum(one["count"] for one in local(stack["workers_ai_base_url"], "accepted")) < records / 2:
+def _wait_for_half(stack: Stack, records: int) -> None:
+    while sum(one["count"] for one in stack.bill()) < records / 2:
         time.sleep(0.05)
 
 
-def _calls(stack: dict[str, str]) -> int:
+def _calls(stack: Stack) -> int:
     """Calls of the API until now."""
-    return sum(sum(kind.values()) for kind in local(stack["workers_ai_base_url"], "calls").values())
+    return sum(sum(kind.values()) for kind in stack.local("calls").values())
 
 
 def _compared(
-    stack: dict[str, str], name: str, records: int, seconds: float, computed: float, peak: float, wrong: int
+    stack: Stack, name: str, records: int, seconds: float, computed: float, peak: float, wrong: int
 ) -> list[str]:
-    accepted = local(stack["workers_ai_base_url"], "accepted")
+    accepted = stack.bill()
     paid = sum(one["count"] for one in accepted) - records
     measured = (f"{seconds:.0f}", f"{computed:.1f}", f"{peak:.0f}", f"{_calls(stack)}", f"{paid:,}", f"{wrong}")
     return [name, f"{records:,}", *measured]
