@@ -9,20 +9,34 @@ from pathlib import Path
 import msgspec
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.behaviour import Behaviour, SwitchError, behaviour_like
+from local.workers_ai.behaviour import Behaviour, SwitchError, behaviour_like, switches
 from local.workers_ai.edge import PREFIX
-from local.workers_ai.faults import Fault
+from local.workers_ai.faults import KINDS, Fault
 from local.workers_ai.server import server
+
+
+def _lists() -> str:
+    """Every switch with its default and what that rests on, and every fault with the calls it strikes."""
+    named = [f"  {name}={default} ({verdict})\n      {about}" for name, default, verdict, about in switches()]
+    kinds = [f"  {name} ({kind.where})\n      {kind.about}" for name, kind in KINDS.items()]
+    return "\n".join(["switches:", *named, "", "faults:", *kinds])
 
 
 def main() -> int:
     """Read the command line and serve."""
-    parser = argparse.ArgumentParser(prog="python -m local.workers_ai", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m local.workers_ai",
+        description=__doc__,
+        epilog=_lists(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
     parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
     parser.add_argument("--behaviour", type=Path, help="JSON file with an object of switches")
     parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes")
-    parser.add_argument("--switch", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--switch", action="append", default=[], metavar="NAME=VALUE", help="NAME.KEY=VALUE for a mapping"
+    )
     parser.add_argument("--fault", action="append", default=[], metavar="JSON", help="a scripted fault")
     options = parser.parse_args()
     try:

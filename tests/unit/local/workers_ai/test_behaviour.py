@@ -1,14 +1,11 @@
-"""Switches of the local Workers AI: read from text and from JSON, refused when wrong, and all of them in its README."""
-
-from pathlib import Path
+"""Switches of the local Workers AI: read from text and from JSON, refused when wrong, and listed by its help."""
 
 import pytest
 
 from local.workers_ai import Behaviour, SwitchError
+from local.workers_ai.__main__ import main
 from local.workers_ai.behaviour import switches
 from local.workers_ai.faults import KINDS
-
-README = Path(__file__).parents[4] / "local" / "workers_ai" / "README.md"
 
 
 @pytest.mark.parametrize(
@@ -55,12 +52,12 @@ def test_json_of_wrong_type_is_refused():
         Behaviour().changed({"shuffle": "yes"})
 
 
-@pytest.mark.parametrize("row", switches(), ids=lambda row: row[0])
-def test_readme_documents_every_switch(row):
-    name, default, verdict, about = row
-    assert f"| `{name}` | `{default}` | {verdict} | {about} |" in README.read_text(encoding="utf-8")
+def test_help_lists_every_switch_and_fault(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["workers_ai", "--help"])
+    with pytest.raises(SystemExit):
+        main()
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_readme_documents_every_fault(kind):
-    assert f"| `{kind}` |" in README.read_text(encoding="utf-8")
+    shown = capsys.readouterr().out
+    for name, default, verdict, about in switches():
+        assert f"  {name}={default} ({verdict})\n      {about}\n" in shown
+    assert all(f"  {kind} (" in shown for kind in KINDS)
