@@ -25,6 +25,9 @@ from local.workers_ai.models.embed import embedder
 from local.workers_ai.models.schemas import problem, read_requests
 from local.workers_ai.replies import FOREVER, Reply
 
+_WINDOW_SECONDS = 300.0
+"""The API's own window, and for how long it then refuses a token."""
+
 
 class _Run(NamedTuple):
     """A call to a model's URL, parsed but not yet checked."""
@@ -153,7 +156,7 @@ class WorkersAI:
                 ("ratelimit", f'"default";r={window.remaining};t={ceil(window.seconds)}'),
                 (
                     "ratelimit-policy",
-                    f'"default";q={behaviour.global_limit};w={ceil(behaviour.global_window)}',
+                    f'"default";q={behaviour.global_limit};w={ceil(_WINDOW_SECONDS)}',
                 ),
             )
         return reply
@@ -163,9 +166,7 @@ class WorkersAI:
         behaviour = self._behaviour
         if not behaviour.global_limit:
             return Verdict(allowed=True, remaining=0, seconds=0.0)
-        return self._tokens.take(
-            authorization, now, behaviour.global_limit, behaviour.global_window, behaviour.global_block
-        )
+        return self._tokens.take(authorization, now, behaviour.global_limit, _WINDOW_SECONDS, _WINDOW_SECONDS)
 
     def _other(self, route: edge.Route, headers: Mapping[str, str], query: str) -> Reply:
         """The catalogue and the token check."""
@@ -186,7 +187,7 @@ class WorkersAI:
         found = [
             entry
             for entry, model in zip(listing(self._batch_names()), MODELS.values(), strict=True)
-            if wanted.lower() in model.name and task in ("", model.task.name)
+            if wanted.lower() in model.name and task in ("", model.task)
         ]
         number, size = _count(asked, "page", 1), _count(asked, "per_page", 50)
         shown = found[(number - 1) * size : number * size]
@@ -197,7 +198,7 @@ class WorkersAI:
         """Models that can be queued."""
         behaviour = self._behaviour
         documented = {model.name for model in MODELS.values() if model.batch}
-        return frozenset((documented | {*behaviour.batch_models}) - {*behaviour.no_batch_models})
+        return frozenset(documented - {*behaviour.no_batch_models})
 
     # --- A model's URL
 
@@ -260,8 +261,7 @@ class WorkersAI:
             return replies.failure(error(behaviour.unknown_model_code), behaviour)
         refused = self._refused(model, run)
         if refused is not None:
-            late = behaviour.model_limit_retry_after if refused.code == 3021 else 0
-            return replies.failure(refused, behaviour, late or -1)
+            return replies.failure(refused, behaviour)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
             return self._single(model, run.sent)
         requests, wrong, later = read_requests(model, run.sent, behaviour)
@@ -287,12 +287,9 @@ class WorkersAI:
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
         """Why no call to this model can be accepted now; None if it can."""
         behaviour = self._behaviour
-        if model.name in behaviour.paid_models:
-            return error(5035)
         if run.call == "submit" and model.name not in self._batch_names():
             return error(8007, status=behaviour.unqueueable_status)
         limit = behaviour.model_limit.get(model.name) or behaviour.model_limit.get("*")
-        limit = limit or (model.limit if behaviour.model_limits else 0)
         if limit:
             with self._lock:
                 if not self._models.take(f"{run.route.account} {model.name}", run.now, limit, 60.0).allowed:
@@ -309,7 +306,7 @@ class WorkersAI:
         wrong = problem(model.name, request, "", behaviour)
         if wrong is not None:
             return replies.failure(error(5006, wrong), behaviour)
-        (answer,) = answer_all(model, [request], embedder(behaviour.embedder), behaviour.vector_digits)
+        (answer,) = answer_all(model, [request], embedder(behaviour.embedder))
         return replies.success(msgspec.Raw(answer.result), behaviour)
 
     def _mark(self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float) -> None:

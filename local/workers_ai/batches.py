@@ -129,8 +129,7 @@ class Batches:
         elif behaviour.request_id_form == "integer":
             request_id = str(int.from_bytes(drawn[:6]) + 1)
         latency = _latency(behaviour, model, len(requests), request_id)
-        running = latency / 2 if behaviour.running_after < 0 else min(behaviour.running_after, latency)
-        batch = Batch(request_id, account, model, len(requests), digest, now, now + running, now + latency)
+        batch = Batch(request_id, account, model, len(requests), digest, now, now + latency / 2, now + latency)
         self._all[request_id] = self._kept[request_id] = batch
         self._bodies.put(request_id, body, behaviour.memory)
         return batch

@@ -51,7 +51,6 @@ class Behaviour:
     route_pair: bool = _switch(False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000")
 
     # AI Gateway
-    gateways: tuple[str, ...] = _switch((), "invented", "the only gateways that exist; empty: any name")
     gateway_token: str = _switch("", "observed", "token that the gateway requires in cf-aig-authorization; empty: none")
     gateway_cache: bool = _switch(False, "documented", "identical requests are answered from the gateway's cache")
     gateway_attempts: int = _switch(1, "documented", "how often the gateway tries a call that fails")
@@ -67,7 +66,6 @@ class Behaviour:
     )
     result_list: bool = _switch(False, "invented", "`result` is a list with one element")
     error_result: Literal["null", "empty", "absent"] = _switch("null", "documented", "`result` beside errors")
-    error_code_text: bool = _switch(False, "observed", "error codes as strings")
     compress: bool = _switch(False, "unknown", "gzip replies of over 1 KB for clients that accept it")
 
     # Submit
@@ -96,11 +94,9 @@ class Behaviour:
     unknown_members: Literal["accept", "refuse"] = _switch(
         "accept", "unknown", "members that a model's schema does not name; the published schemas forbid none"
     )
-    batch_models: tuple[str, ...] = _switch((), "invented", "more models that can be queued")
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
     )
-    paid_models: tuple[str, ...] = _switch((), "documented", "models refused with 403/5035 (Workers Paid)")
     unqueueable_status: int = _switch(400, "unknown", "HTTP status of 8007 'does not support request queuing'")
     unknown_model_code: Literal[5007, 7000, 3042] = _switch(
         5007, "documented", "an unknown model; 7000 has been observed too"
@@ -156,17 +152,12 @@ class Behaviour:
     latency_spread: float = _switch(0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma")
     latency_per_item: float = _switch(0.0, "invented", "additional seconds for each request of the batch")
     model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
-    running_after: float = _switch(-1.0, "invented", "seconds to `running`; below 0: half of the batch's latency")
 
     # Limits
-    global_limit: int = _switch(1200, "documented", "calls of a token within the window; 0: no limit")
-    global_window: float = _switch(300.0, "documented", "seconds of that window")
-    global_block: float = _switch(300.0, "documented", "seconds of 429/971 for every call over it")
-    model_limits: bool = _switch(
-        False, "unknown", "the documented calls per minute of a model apply to submits: 429/3021"
+    global_limit: int = _switch(
+        1200, "documented", "calls of a token within five minutes, then five minutes of 429/971; 0: no limit"
     )
     model_limit: Mapping[str, int] = _switch({}, "invented", "submits per minute by model (`*`: every model): 429/3021")
-    model_limit_retry_after: int = _switch(0, "unknown", "`retry-after` of 3021, seconds; 0: none")
 
     # Answers
     embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
@@ -174,7 +165,6 @@ class Behaviour:
         "invented",
         "vectors from the small model WordLlama, hashes of words, or a hash of the text; auto: the first that works",
     )
-    vector_digits: int = _switch(6, "invented", "decimals of WordLlama's vectors")
 
     # Faults and chance
     seed: int = _switch(0, "invented", "seeds ids, order, latencies and chance faults")

@@ -39,7 +39,7 @@ def completed(
     answers = dict(
         zip(
             good,
-            answer_all(model, [requests[index] for index in good], embed, behaviour.vector_digits),
+            answer_all(model, [requests[index] for index in good], embed),
             strict=True,
         )
     )

@@ -78,10 +78,7 @@ def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *mor
         if behaviour.error_result != "absent":
             body["result"] = None if behaviour.error_result == "null" else {}
         body["success"] = False
-        body["errors"] = [
-            {"code": str(one.code) if behaviour.error_code_text else one.code, "message": one.message}
-            for one in (problem, *more)
-        ]
+        body["errors"] = [{"code": one.code, "message": one.message} for one in (problem, *more)]
         body["messages"] = []
     else:
         body = {

@@ -77,7 +77,7 @@ class _Gateway:
         behaviour = self._api.behaviour
         given = {name.lower(): value for name, value in headers.items()}
         route = _GATEWAY.fullmatch(path)
-        if route is None or (behaviour.gateways and route[2] not in behaviour.gateways):
+        if route is None:
             return _refusal(error(2001))
         if behaviour.gateway_token and given.get("cf-aig-authorization") != f"Bearer {behaviour.gateway_token}":
             return _refusal(error(2009))

@@ -29,13 +29,11 @@ class Answer(NamedTuple):
     completion_tokens: int = 0
 
 
-def answer_all(  # One for each family.
-    model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int
-) -> list[Answer]:
+def answer_all(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:  # One for each family.
     """The answers to requests that passed validation, in their order."""
     match model.family:
         case Family.EMBEDDING | Family.BGE_M3:
-            return _embeddings(model, requests, embed, digits)
+            return _embeddings(model, requests, embed)
         case Family.RERANKER:
             return [_rerank(request, embed) for request in requests]
         case Family.TRANSLATION:
@@ -57,7 +55,6 @@ def expected_result(
     request: dict[str, Any],
     *,
     embedder_choice: Literal["auto", "hash", "words", "wordllama"] = "hash",
-    digits: int = 6,
 ) -> Any:  # noqa: ANN401 # Any JSON value.
     """What the item of this request must hold under `result`, from a server with the same embedder.
 
@@ -65,9 +62,8 @@ def expected_result(
         model: Name of a model in the catalogue.
         request: One element of `requests`.
         embedder_choice: The server's switch `embedder`.
-        digits: The server's switch `vector_digits`.
     """
-    (answer,) = answer_all(MODELS[model], [request], embedder(embedder_choice), digits)
+    (answer,) = answer_all(MODELS[model], [request], embedder(embedder_choice))
     return msgspec.json.decode(answer.result)
 
 
@@ -86,11 +82,11 @@ def _texts(request: dict[str, Any]) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder, digits: int) -> list[Answer]:
+def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
     """Embed the texts of all requests in one pass, then give each request its rows."""
     scored = [model.family is Family.BGE_M3 and bool(request.get("query")) for request in requests]
     texts = [text for request, score in zip(requests, scored, strict=True) if not score for text in _texts(request)]
-    rows = iter(embed.rows(texts, model.dimension, digits))
+    rows = iter(embed.rows(texts, model.dimension))
     answers = []
     for request, score in zip(requests, scored, strict=True):
         if score:

@@ -1,4 +1,4 @@
-"""The models this server knows: task, family of request and answer, batch property, limits.
+"""The models this server knows: task, family of request and answer, batch property.
 
 Data and its look-up.
 """
@@ -22,52 +22,30 @@ class Family(StrEnum):
     RERANKER = "reranker"
 
 
-class Task(NamedTuple):
-    """A task of the catalogue with its documented calls per minute."""
-
-    name: str
-    per_minute: int
-
-
 class Model(NamedTuple):
     """One model."""
 
     name: str
     family: Family
-    task: Task
+    task: str
     batch: bool
     """The property `async_queue`, which the documentation renders as the badge `Batch`."""
     shape: str = "A"
     """Completed batches: `A` is `responses`/`id`, `B` is `results`/`index`."""
     dimension: int = 0
-    per_minute: int = 0
-    """Where it differs from the task's."""
-
-    @property
-    def limit(self) -> int:
-        """Documented calls per minute."""
-        return self.per_minute or self.task.per_minute
 
 
-EMBEDDINGS = Task("Text Embeddings", 3000)
-TRANSLATION = Task("Translation", 720)
-GENERATION = Task("Text Generation", 300)
-PAID = 20  # Models that need Workers Paid: 20 calls a minute for an account.
-RECOGNITION = Task("Automatic Speech Recognition", 720)
-SPEECH = Task("Text-to-Speech", 720)  # No figure is documented for this task.
-CLASSIFICATION = Task("Text Classification", 2000)
+EMBEDDINGS = "Text Embeddings"
+TRANSLATION = "Translation"
+GENERATION = "Text Generation"
+RECOGNITION = "Automatic Speech Recognition"
+SPEECH = "Text-to-Speech"
+CLASSIFICATION = "Text Classification"
 
 _MODELS = (
     Model("@cf/baai/bge-small-en-v1.5", Family.EMBEDDING, EMBEDDINGS, batch=True, dimension=384),
     Model("@cf/baai/bge-base-en-v1.5", Family.EMBEDDING, EMBEDDINGS, batch=True, dimension=768),
-    Model(
-        "@cf/baai/bge-large-en-v1.5",
-        Family.EMBEDDING,
-        EMBEDDINGS,
-        batch=True,
-        dimension=1024,
-        per_minute=1500,
-    ),
+    Model("@cf/baai/bge-large-en-v1.5", Family.EMBEDDING, EMBEDDINGS, batch=True, dimension=1024),
     # The batch documentation's own example, yet without the property in its newest catalogue entry.
     Model("@cf/baai/bge-m3", Family.BGE_M3, EMBEDDINGS, batch=True, dimension=1024),
     Model("@cf/meta/m2m100-1.2b", Family.TRANSLATION, TRANSLATION, batch=True),
@@ -76,15 +54,8 @@ _MODELS = (
     Model("@cf/qwen/qwen3-30b-a3b-fp8", Family.CHAT, GENERATION, batch=True),
     Model("@cf/qwen/qwen3.8-27b", Family.CHAT, GENERATION, batch=True, shape="B"),
     Model("@cf/google/gemma-4-26b-a4b-it", Family.CHAT, GENERATION, batch=True, shape="B"),
-    Model("@cf/moonshotai/kimi-k2.6", Family.CHAT, GENERATION, batch=True, shape="B", per_minute=PAID),
-    Model(
-        "@cf/deepseek-ai/deepseek-v4-flash-0731",
-        Family.CHAT,
-        GENERATION,
-        batch=True,
-        shape="B",
-        per_minute=PAID,
-    ),
+    Model("@cf/moonshotai/kimi-k2.6", Family.CHAT, GENERATION, batch=True, shape="B"),
+    Model("@cf/deepseek-ai/deepseek-v4-flash-0731", Family.CHAT, GENERATION, batch=True, shape="B"),
     Model("@cf/openai/gpt-oss-120b", Family.RESPONSES, GENERATION, batch=True, shape="B"),
     Model("@cf/openai/gpt-oss-20b", Family.RESPONSES, GENERATION, batch=True, shape="B"),
     Model("@cf/openai/whisper-large-v3-turbo", Family.SPEECH_TO_TEXT, RECOGNITION, batch=True),
@@ -96,7 +67,7 @@ _MODELS = (
     Model("@cf/baai/bge-reranker-base", Family.RERANKER, CLASSIFICATION, batch=False),
     Model("@cf/meta/llama-3.1-8b-instruct", Family.LLAMA, GENERATION, batch=False),
     Model("@cf/aisingapore/gemma-sea-lion-v4-27b-it", Family.CHAT, GENERATION, batch=False),
-    Model("@cf/moonshotai/kimi-k2.7-code", Family.CHAT, GENERATION, batch=False, per_minute=PAID),
+    Model("@cf/moonshotai/kimi-k2.7-code", Family.CHAT, GENERATION, batch=False),
 )
 MODELS = {model.name: model for model in _MODELS}
 
@@ -109,10 +80,10 @@ def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:
             "id": f"00000000-0000-4000-8000-{number:012d}",
             "source": 1,
             "name": model.name,
-            "description": f"{model.task.name} (local stand-in)",
+            "description": f"{model.task} (local stand-in)",
             "task": {
                 "id": f"00000000-0000-4000-9000-{number:012d}",
-                "name": model.task.name,
+                "name": model.task,
                 "description": "",
             },
             "tags": [],

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float32]
 
 _MAX_TOKENS = 512  # The bge models read no more of a text.
+_DIGITS = 6
 _LOADING = Lock()
 
 
@@ -38,7 +39,7 @@ class Embedder(Protocol):
 
     name: str
 
-    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
@@ -54,9 +55,8 @@ class HashEmbedder:
     def __init__(self) -> None:
         self._tables: dict[int, tuple[bytes, ...]] = {}
 
-    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
-        del digits  # Every component is one of two numbers.
         table = self._tables.get(dimension)
         if table is None:
             size = f"{1 / math.sqrt(dimension):.8f}"
@@ -112,10 +112,10 @@ class WordHashEmbedder:
         length = math.sqrt(math.fsum(number * number for number in vector)) or 1.0
         return [number / length for number in vector]
 
-    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
         return [
-            msgspec.json.encode([round(number, digits) for number in self._vector(text, dimension)]) for text in texts
+            msgspec.json.encode([round(number, _DIGITS) for number in self._vector(text, dimension)]) for text in texts
         ]
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
@@ -165,17 +165,17 @@ class WordLlamaEmbedder:
             vectors[filled] = sums / np.maximum(norms, 1e-12)[:, None]
         return vectors
 
-    def rows(self, texts: list[str], dimension: int, digits: int) -> list[bytes]:
+    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
         if not texts:
             return []
         vectors = self._vectors(texts)
         times, rest = divmod(dimension, vectors.shape[1])
         # The first `rest` components occur once more in the row than the others.
-        tails = _json_rows(vectors[:, rest:] / math.sqrt(times), digits)
+        tails = _json_rows(vectors[:, rest:] / math.sqrt(times))
         if not rest:
             return [b"[%b]" % b",".join([tail] * times) for tail in tails]
-        heads = _json_rows(vectors[:, :rest] / math.sqrt(times + 1), digits)
+        heads = _json_rows(vectors[:, :rest] / math.sqrt(times + 1))
         return [b"[%b]" % b",".join([head, tail] * times + [head]) for head, tail in zip(heads, tails, strict=True)]
 
     def scores(self, query: str, texts: list[str]) -> list[float]:
@@ -184,9 +184,9 @@ class WordLlamaEmbedder:
         return [round((1 + float(wanted @ other)) / 2, 6) for other in others]
 
 
-def _json_rows(vectors: "Matrix", digits: int) -> list[bytes]:
+def _json_rows(vectors: "Matrix") -> list[bytes]:
     """The numbers of each row, without brackets."""
-    return msgspec.json.encode(vectors.astype("float64").round(digits).tolist())[2:-2].split(b"],[")
+    return msgspec.json.encode(vectors.astype("float64").round(_DIGITS).tolist())[2:-2].split(b"],[")
 
 
 @functools.cache
