@@ -60,7 +60,7 @@ def block(language):
 
 
 def embeddings(frame):
-    return np.array([json.loads(one) for one in WORDS.rows(list(frame["text"]), 384, 6)], np.float32)
+    return np.array([json.loads(one) for one in WORDS.rows(list(frame["text"]), 384)], np.float32)
 
 
 def assert_files_have_every_answer(folder, frame):

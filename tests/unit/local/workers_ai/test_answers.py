@@ -104,7 +104,7 @@ def test_bge_m3_embeds_contexts_without_query():
 
 
 def test_empty_choice_of_texts_needs_no_vectors():
-    assert embedder("hash").rows([], 384, 6) == []
+    assert embedder("hash").rows([], 384) == []
 
 
 def test_llama_answers_with_text_or_schema():
