@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
@@ -22,6 +22,9 @@ _SIGN_IN = {"AssumeRole", "AssumeRoleWithWebIdentity", "AssumeRoleWithSAML", "Ge
 _SKEWED = {"RequestTimeTooSkewed", "RequestInTheFuture"}
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "Throttling", "ThrottlingException", "500", "503"}
 _NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
+
+COPY_BYTES = 256 << 20
+"""Bytes of a part of a copy."""
 
 HOW_TO_SIGN_IN = (
     "Sign in as for the AWS CLI: `aws sso login`, with `--profile NAME` if AWS_PROFILE names one, or `aws configure` "
@@ -47,11 +50,22 @@ def session(endpoint_url: str = "", *, region: str | None = None, profile: str |
     return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
 
 
-def in_parts() -> Any:  # noqa: ANN401
-    """The configuration of a copy that boto3 makes in parts, however small it is."""
+def copy(s3: Any, source: dict[str, str], bucket: str, key: str, metadata: dict[str, str], **more: str) -> None:  # noqa: ANN401
+    """Copy an object within S3 in parts, however small it is; the new one exists only when it is whole.
+
+    Args:
+        s3: the client.
+        source: bucket and key.
+        bucket: of the new object.
+        key: of the new object.
+        metadata: of the new object.
+        more: conditions of S3's copy.
+    """
     from boto3.s3.transfer import TransferConfig
 
-    return TransferConfig(multipart_threshold=1)
+    config = TransferConfig(multipart_threshold=1, multipart_chunksize=COPY_BYTES)
+    with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
+        s3.copy(source, bucket, key, {"Metadata": metadata, "MetadataDirective": "REPLACE", **more}, Config=config)
 
 
 @contextmanager
@@ -133,24 +147,17 @@ def _of_client(error: Any) -> Error:  # noqa: ANN401
     return ConnectionLost(refused) if code in _BUSY else Error(refused)
 
 
-def is_not_found(error: Exception) -> bool:
-    """Whether a client's error means that an object, a bucket or another resource does not exist."""
-    response = getattr(error, "response", {})
-    return response.get("Error", {}).get("Code", "") in _NOT_FOUND
-
-
-def is_missing(s3: Any, bucket: str, key: str, error: Exception) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
-    """Whether a read failed because its object does not exist.
+def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
+    """Whether a read that failed with a `ClientError` did so because its object does not exist.
 
     S3 may answer 403 for a missing key to a caller who may not list the bucket without a prefix, and the users' policy
     does not allow that: it would show every key. It allows to list this key, which decides.
     """
     from botocore.exceptions import ClientError
 
-    if is_not_found(error):
-        return True
-    if not isinstance(error, ClientError) or error.response["Error"].get("Code") not in _DENIED:
-        return False
+    code = error.response["Error"].get("Code", "")
+    if code in _NOT_FOUND or code not in _DENIED:
+        return code in _NOT_FOUND
     try:
         found = s3.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1).get("Contents", [])
     except ClientError:

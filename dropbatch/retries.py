@@ -47,9 +47,7 @@ def retry(job: JobHandle, options: Mapping[str, object]) -> Uploaded:
         s3 = stack.client("s3")
         s3.meta.events.register("after-call.s3.CompleteMultipartUpload", lambda parsed, **_: answers.append(parsed))
         metadata = {"retry-of": job.id} | s3.head_object(**source).get("Metadata", {}) | given
-        with suppress(s3.exceptions.NoSuchUpload):  # As in `uploads.complete`.
-            own = {"Metadata": metadata, "MetadataDirective": "REPLACE"}
-            s3.copy(source, stack.bucket, key, own, Config=aws.in_parts())
+        aws.copy(s3, source, stack.bucket, key, metadata)
         return uploaded_as(stack, key, answers[-1])
 
 

@@ -42,17 +42,30 @@ class Stack:
         """An S3 client."""
         return self.client("s3")
 
-    def read(self, key: str) -> bytes | None:
-        """An object of the bucket; None if it does not exist."""
+    def ask(self, operation: str, key: str, **more: str) -> dict[str, Any] | None:
+        """S3's answer to a read of an object of the bucket; None if the object does not exist.
+
+        Args:
+            operation: `get_object` or `head_object`.
+            key: of the object.
+            more: of the call.
+        """
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+                answer: dict[str, Any] = getattr(self.s3, operation)(Bucket=self.bucket, Key=key, **more)
             except ClientError as error:
                 if aws.is_missing(self.s3, self.bucket, key, error):
                     return None
                 raise
+        return answer
+
+    def read(self, key: str) -> bytes | None:
+        """An object of the bucket; None if it does not exist."""
+        with aws.explained():
+            found = self.ask("get_object", key)
+            body: bytes | None = found["Body"].read() if found else None
         return body
 
     def read_json(self, key: str) -> dict[str, Any] | None:

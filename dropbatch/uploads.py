@@ -128,17 +128,10 @@ def uploaded_as(stack: Stack, key: str, answer: dict[str, Any]) -> Uploaded:
     Raises:
         NotFound: there is none, or it was deleted at once.
     """
-    from botocore.exceptions import ClientError
-
     version = answer.get("VersionId", "null")
-    known = {"VersionId": version} if version != "null" else {}
-    with aws.explained():
-        try:
-            found = stack.s3.head_object(Bucket=stack.bucket, Key=key, **known)
-        except ClientError as error:
-            if aws.is_missing(stack.s3, stack.bucket, key, error):
-                raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.") from error
-            raise
+    found = stack.ask("head_object", key, **({"VersionId": version} if version != "null" else {}))
+    if found is None:
+        raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
     etag, version = found["ETag"].strip('"'), found.get("VersionId", "null")
     return Uploaded(key, version, etag, found["LastModified"], found["ContentLength"], found["Metadata"])
 

@@ -160,7 +160,7 @@ def _counts(stack: Stack, wanted: Callable[[str], bool]) -> dict[str, int]:
 
 
 def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
-    word = _control_word(stack)
+    word = (stack.read("control/stack") or b"").decode(errors="replace").strip()
     if word == "pause":
         yield "note", "The stack is paused by control/stack. `dropbatch resume` lifts it."
     reasons: dict[str, tuple[int, str]] = {}
@@ -178,18 +178,6 @@ def _pauses(stack: Stack) -> Iterator[tuple[Level, str]]:
         yield ("note" if code == "paused" else "bad"), f"{count:,} jobs are waiting: {code}: {message}"
     if not reasons and word != "pause":
         yield "ok", f"no pause; {unfinished:,} unfinished jobs of the last 7 days"
-
-
-def _control_word(stack: Stack) -> str:
-    from botocore.exceptions import ClientError
-
-    try:
-        word: bytes = stack.s3.get_object(Bucket=stack.bucket, Key="control/stack")["Body"].read(100)
-    except ClientError as error:
-        if aws.is_missing(stack.s3, stack.bucket, "control/stack", error):
-            return ""
-        raise
-    return word.decode(errors="replace").strip()
 
 
 def _alarms(stack: Stack) -> Iterator[tuple[Level, str]]:

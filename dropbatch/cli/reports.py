@@ -23,20 +23,13 @@ def save_report(job: Job, path: Path) -> Path:
         NotFound: the job is not over, or has no report.
         UsageError: the file cannot be written.
     """
-    from botocore.exceptions import ClientError
-
-    stack = job.stack
     job.manifest()
-    key = f"{job.folder}report.html"
     with aws.explained():
-        try:
-            body = stack.s3.get_object(Bucket=stack.bucket, Key=key)["Body"]
-        except ClientError as error:
-            if not aws.is_missing(stack.s3, stack.bucket, key, error):
-                raise
-            raise NotFound(f"Job {job.id} has no report: it ended before reports were written.") from error
+        found = job.stack.ask("get_object", f"{job.folder}report.html")
+        if found is None:
+            raise NotFound(f"Job {job.id} has no report: it ended before reports were written.")
         with writing(path), path.open("wb") as file:
-            for chunk in body.iter_chunks(CHUNK_BYTES):
+            for chunk in found["Body"].iter_chunks(CHUNK_BYTES):
                 file.write(chunk)
     return path
 

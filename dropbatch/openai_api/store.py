@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch import aws
 from dropbatch.errors import Error, NotFound
@@ -22,9 +22,6 @@ CONNECTIONS = 64
 """Connections to S3 that are kept open."""
 PARALLEL_READS = 16
 """Calls that one listing makes at the same time."""
-COPY_BYTES = 256 << 20
-"""Bytes of a part of a copy."""
-PARALLEL_COPIES = 8
 MAX_PAGE = 1_000
 """Most entries in one answer, as S3 lists them."""
 _CUT_OFF_TRIES = 3
@@ -60,15 +57,9 @@ class Store:
 
     def head(self, key: str) -> ObjectHead | None:
         """What S3 knows about an object; None if it does not exist."""
-        from botocore.exceptions import ClientError
-
-        with aws.explained():
-            try:
-                found = self.s3.head_object(Bucket=self.bucket, Key=key)
-            except ClientError as error:
-                if aws.is_missing(self.s3, self.bucket, key, error):
-                    return None
-                raise
+        found = self.stack.ask("head_object", key)
+        if found is None:
+            return None
         return ObjectHead(
             found["ContentLength"],
             found["ETag"].strip('"'),
@@ -79,16 +70,9 @@ class Store:
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """A small object and its ETag; None if it does not exist."""
-        from botocore.exceptions import ClientError
-
         with aws.explained():
-            try:
-                found = self.s3.get_object(Bucket=self.bucket, Key=key)
-                return found["Body"].read(), found["ETag"]
-            except ClientError as error:
-                if aws.is_missing(self.s3, self.bucket, key, error):
-                    return None
-                raise
+            found = self.stack.ask("get_object", key)
+            return (found["Body"].read(), found["ETag"]) if found else None
 
     def read(self, key: str, etag: str, start: int, size: int) -> bytes:
         """Some bytes of an object.
@@ -147,7 +131,7 @@ class Store:
             is_truncated = found["IsTruncated"]
 
     def copy(self, source: str, head: ObjectHead, target: str, metadata: dict[str, str]) -> None:
-        """Copy an object within S3, in parts.
+        """Copy an object within S3.
 
         Args:
             source: key of the object.
@@ -155,41 +139,32 @@ class Store:
             target: key of the new object, which exists only when it is whole.
             metadata: of the new object.
         """
-        origin = {"CopySource": {"Bucket": self.bucket, "Key": source}, "CopySourceIfMatch": head.etag}
-        with PartedObject(self, target, metadata) as parted, ThreadPoolExecutor(PARALLEL_COPIES) as threads:
-            starts = range(0, head.size, COPY_BYTES)
-            ranges = [f"bytes={start}-{min(start + COPY_BYTES, head.size) - 1}" for start in starts]
-            copied = threads.map(lambda part: parted.copy(part[0], part[1], origin), enumerate(ranges, 1))
-            parted.parts += list(copied)
-            parted.complete()
+        place = {"Bucket": self.bucket, "Key": source}
+        with aws.explained():
+            aws.copy(self.s3, place, self.bucket, target, metadata, CopySourceIfMatch=f'"{head.etag}"')
 
 
 class PartedObject:
-    """An object that is written in parts, and exists once it is complete. Leaving its context early aborts it."""
+    """An object that is written in parts, and exists once it is complete."""
 
     def __init__(self, store: Store, key: str, metadata: dict[str, str]) -> None:
         self._s3, self._where = store.s3, {"Bucket": store.bucket, "Key": key}
         with aws.explained():
             self._where["UploadId"] = self._s3.create_multipart_upload(**self._where, Metadata=metadata)["UploadId"]
-        self.parts: list[dict[str, Any]] = []
+        self._parts: list[dict[str, Any]] = []
         self._completed = False
 
     def add(self, content: bytes | bytearray) -> None:
         """Write the next part."""
-        number = len(self.parts) + 1
+        number = len(self._parts) + 1
         with aws.explained():
-            self.parts.append(_part(number, self._s3.upload_part(**self._where, PartNumber=number, Body=content)))
-
-    def copy(self, number: int, bytes_range: str, origin: dict[str, Any]) -> dict[str, Any]:
-        """Copy a part from another object."""
-        with aws.explained():
-            found = self._s3.upload_part_copy(**self._where, PartNumber=number, CopySourceRange=bytes_range, **origin)
-        return _part(number, found["CopyPartResult"])
+            etag = self._s3.upload_part(**self._where, PartNumber=number, Body=content)["ETag"]
+        self._parts.append({"PartNumber": number, "ETag": etag})
 
     def complete(self) -> None:
         """Make the object of its parts."""
         with aws.explained():
-            complete(self._s3, self._where, self.parts)
+            complete(self._s3, self._where, self._parts)
         self._completed = True
 
     def abort(self) -> None:
@@ -197,15 +172,3 @@ class PartedObject:
         if not self._completed:
             with aws.explained():
                 self._s3.abort_multipart_upload(**self._where)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
-
-
-def _part(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """A part as S3 wants to be told about it; with its checksum, if the client computed one."""
-    sums = {name: value for name, value in answer.items() if name.startswith("Checksum") and name != "ChecksumType"}
-    return {"PartNumber": number, "ETag": answer["ETag"], **sums}

@@ -81,17 +81,10 @@ def _bedrock_manifest(job: JobHandle, manifest: dict[str, Any]) -> list[dict[str
     """Bedrock's own manifest, which is not among a job's files."""
     if manifest["format"] != "bedrock" or manifest["error"]:
         return []
-    from botocore.exceptions import ClientError
-
-    s3, bucket, key = job.stack.s3, job.stack.bucket, job.folder + BEDROCK_MANIFEST
-    with aws.explained():
-        try:
-            size = s3.head_object(Bucket=bucket, Key=key)["ContentLength"]
-        except ClientError as error:
-            if aws.is_missing(s3, bucket, key, error):
-                return []
-            raise
-    return [{"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": size, "sha256": None}]
+    found = job.stack.ask("head_object", job.folder + BEDROCK_MANIFEST)
+    if found is None:
+        return []
+    return [{"name": BEDROCK_MANIFEST, "kind": "manifest", "bytes": found["ContentLength"], "sha256": None}]
 
 
 def _claim(folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool) -> Path:

@@ -7,8 +7,9 @@ import httpx
 import openai
 import pytest
 
+from dropbatch import aws
 from dropbatch.openai_api import batches as module
-from dropbatch.openai_api import store as copies
+from dropbatch.openai_api.store import Store
 from tests.support.aws.resources import BUCKET
 from tests.support.journeys.openai_server import serving
 
@@ -52,7 +53,7 @@ def test_model_of_others_stays_a_tag(ai, s3, file):
 
 
 def test_large_file_is_copied_in_parts(ai, s3, monkeypatch):
-    monkeypatch.setattr(copies, "COPY_BYTES", 5 << 20)
+    monkeypatch.setattr(aws, "COPY_BYTES", 5 << 20)
     content = LINE * ((11 << 20) // len(LINE))
     batch = create(ai, ai.files.create(file=content, purpose="batch"))
 
@@ -132,7 +133,7 @@ def test_unknown_batch_is_404(url, its_id):
 
 
 def test_server_that_dies_before_upload_leaves_failed_batch(ai, s3, file, monkeypatch):
-    monkeypatch.setattr(copies.Store, "copy", lambda *_: 1 / 0)
+    monkeypatch.setattr(Store, "copy", lambda *_: 1 / 0)
     with pytest.raises(openai.InternalServerError):
         create(ai, file)
     (batch,) = ai.batches.list().data
