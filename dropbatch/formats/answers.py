@@ -171,6 +171,12 @@ def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
     return Tokens(taken, given, count_of("total_tokens") or taken + given)
 
 
+def numbers_of(raw: Json) -> dict[str, int]:
+    """The members of an object that are whole numbers."""
+    counts = value_of(raw)
+    return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
+
+
 def text_value(text: Json) -> str:
     """A JSON string's text; one that cannot be decoded, such as half a surrogate pair, stays as it is written."""
     value = value_of(text)

@@ -183,9 +183,6 @@ class Writer(Protocol):
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line in the output, line feed included; never raises, whatever the API answered."""
 
-    def request(self, record: bytes) -> bytes:
-        """A record as JSON on one line, for `errors.jsonl`."""
-
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
@@ -258,6 +255,11 @@ def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
         return _decode_members(raw)
     except UNDECODABLE:
         return None
+
+
+def is_object(record: bytes) -> bool:
+    """Whether a record, of which nothing may have been kept, is a JSON object."""
+    return bool(record) and members_of(record) is not None
 
 
 def elements_of(raw: Json) -> list[msgspec.Raw] | None:

@@ -37,7 +37,7 @@ class Format:
         extension: of its uploads' keys; empty if it is known by its records.
         delimiter: of a table's fields, unless the header has another.
         content_type: of a table's result files.
-        describe: returns a record as JSON on one line, where no writer does.
+        describe: returns a record as JSON on one line; a table's writer does.
         reference: returns the record's reference, from the members of its output line.
         answer: the members in which the output line has the answer, from the outer one on.
         names: the names of the result files for an upload's key.
@@ -185,8 +185,7 @@ def writer_of(form: Form, target: Target) -> Writer | None:
 
 def describer_of(form: Form) -> Callable[[bytes], bytes]:
     """The function that returns a record as JSON on one line, for `errors.jsonl`."""
-    writer = writer_of(form, target_of(""))
-    return writer.request if writer else FORMATS[form.format].describe
+    return TableWriter(form.columns).request if form.format in DELIMITERS else FORMATS[form.format].describe
 
 
 def file_names(form: Form, upload_key: str) -> FileNames:

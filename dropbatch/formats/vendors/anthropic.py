@@ -17,6 +17,7 @@ from dropbatch.formats.base import (
     RecordFault,
     begins,
     encode,
+    is_object,
     json_text,
     members_of,
     one_line,
@@ -68,19 +69,10 @@ class AnthropicWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its message, or how it failed."""
-        line = _line_of(outcome.record)
+        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         reference = line.custom_id if outcome.record else outcome.reference
         custom_id = one_line(reference) if begins(reference, b'"') else b'""'
         return splice([("custom_id", custom_id), ("result", _result(facts, outcome))]) + b"\n"
-
-    def request(self, record: bytes) -> bytes:
-        """The line itself."""
-        return one_line(record)
-
-
-def _line_of(record: bytes) -> _Line:
-    """A record's members; empty for one that could not be read."""
-    return _decode_line(record) if record and members_of(record) is not None else _Line()
 
 
 def _result(facts: BatchFacts, outcome: Outcome) -> Json:

@@ -18,6 +18,7 @@ from dropbatch.formats.base import (
     Task,
     begins,
     encode,
+    is_object,
     members_of,
     one_line,
     splice,
@@ -92,7 +93,7 @@ class BedrockWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its input, and its output or its error."""
-        line = _line_of(outcome.record)
+        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         model_input = one_line(line.model_input)
         if outcome.result is not None:
             output = model_output(members_of(line.model_input) or {}, facts, outcome.id, outcome.result)
@@ -102,15 +103,6 @@ class BedrockWriter:
             last = ("error", encode(error))
         record_id = one_line(line.record_id) if begins(line.record_id, b'"') else encode(made_up_id(facts, outcome.id))
         return splice([("modelInput", model_input), last, ("recordId", record_id)]) + b"\n"
-
-    def request(self, record: bytes) -> bytes:
-        """The line itself."""
-        return one_line(record)
-
-
-def _line_of(record: bytes) -> _Line:
-    """A record's members; empty for one that could not be read."""
-    return _decode_line(record) if record and members_of(record) is not None else _Line()
 
 
 def error_code(code: str) -> int:

@@ -90,7 +90,3 @@ class GeminiWriter:
             ("processed_time", encode(processed)),
         ]
         return splice(members) + b"\n"
-
-    def request(self, record: bytes) -> bytes:
-        """The line itself."""
-        return one_line(record)

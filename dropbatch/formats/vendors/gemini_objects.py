@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dropbatch.formats.answers import Answer, read_answer, vectors_of
+from dropbatch.formats.answers import Answer, numbers_of, read_answer, vectors_of
 from dropbatch.formats.base import NULL, Json, elements_of, encode, json_text, members_of, splice, splice_array
 from dropbatch.formats.conversion.tools import arguments_object
-from dropbatch.formats.vendors.openai_objects import numbers_of
 
 if TYPE_CHECKING:
     from dropbatch.formats.base import BatchFacts

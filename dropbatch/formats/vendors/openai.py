@@ -16,6 +16,7 @@ from dropbatch.formats.base import (
     Task,
     begins,
     encode,
+    is_object,
     member_of,
     members_of,
     one_line,
@@ -163,7 +164,7 @@ class OpenAIWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its answer in `response`, a failure before any answer in `error`."""
-        line = _decode_line(outcome.record) if outcome.record and _is_object(outcome.record) else _Line()
+        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         response, error = NULL, NULL
         if outcome.result is not None:
             response = msgspec.Raw(_response(facts, 200, self._body(facts, outcome, line)))
@@ -196,14 +197,6 @@ class OpenAIWriter:
         is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
         made = make(facts, outcome.id, outcome.result, is_base64=is_base64) if make else None
         return made or bytes(outcome.result)
-
-    def request(self, record: bytes) -> bytes:
-        """The line itself."""
-        return one_line(record)
-
-
-def _is_object(record: bytes) -> bool:
-    return members_of(record) is not None
 
 
 def _response(facts: BatchFacts, status: int, body: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dropbatch.formats.answers import Answer, read_answer, vectors_of
+from dropbatch.formats.answers import Answer, numbers_of, read_answer, vectors_of
 from dropbatch.formats.base import (
     NULL,
     UNDECODABLE,
@@ -24,7 +24,6 @@ from dropbatch.formats.base import (
     members_of,
     splice,
     splice_array,
-    value_of,
     word_of,
 )
 from dropbatch.formats.conversion.requests import Endpoint
@@ -187,12 +186,6 @@ _USAGE_DETAILS = {
     "completion_tokens_details": "output_tokens_details",
 }
 """Details of a chat completion's usage, and the Responses API's names for them."""
-
-
-def numbers_of(raw: Json) -> dict[str, int]:
-    """The members of an object that are whole numbers."""
-    counts = value_of(raw)
-    return {name: count for name, count in counts.items() if type(count) is int} if isinstance(counts, dict) else {}
 
 
 # ── embeddings ───────────────────────────────────────────────────────────────────────────────────────────────────────

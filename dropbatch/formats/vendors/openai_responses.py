@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dropbatch.formats.answers import Answer, Tokens, read_answer
+from dropbatch.formats.answers import Answer, Tokens, numbers_of, read_answer
 from dropbatch.formats.base import (
     NULL,
     Json,
@@ -17,7 +17,6 @@ from dropbatch.formats.base import (
     members_of,
     splice,
     splice_array,
-    value_of,
     word_of,
 )
 
@@ -128,9 +127,8 @@ def _responses_usage(members: dict[str, msgspec.Raw], tokens: Tokens) -> bytes:
     usage = members_of(members.get("usage", NULL)) or {}
     details: list[tuple[str, Json]] = []
     for name, zeros in _USAGE_DETAILS.items():
-        counts = value_of(usage.get(name) or usage.get(_CHAT_DETAILS[name]) or NULL)
-        numbers = {key: n for key, n in counts.items() if type(n) is int} if isinstance(counts, dict) else {}
-        details.append((name, encode({**zeros, **numbers})))
+        numbers = numbers_of(usage.get(name) or usage.get(_CHAT_DETAILS[name]) or NULL)
+        details.append((name, encode(zeros | numbers)))
     counted = (("input_tokens", tokens.input), ("output_tokens", tokens.output), ("total_tokens", tokens.total))
     return splice([*((name, b"%d" % count) for name, count in counted), *details])
 
