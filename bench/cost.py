@@ -25,8 +25,7 @@ from bench.meter import (
     measure,
 )
 from bench.share import memory_of, share_of
-from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS, max_records
-from dropbatch.records.plan import SplitPlan
+from dropbatch.records.plan import FIRST_BATCH_RECORDS, SplitPlan, max_records
 from functions.poll.schedule.delete_staged import FIRST_SECONDS
 from local.template import default, properties
 from shared.ledger.item_keys import LIFE_SECONDS

@@ -17,10 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from bench.inputs import MODEL
-from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
 from dropbatch.records.cut import Cut, cut
 from dropbatch.records.index import RecordIndex
-from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
 from dropbatch.records.reading import RANGE_BYTES
 from dropbatch.rules.names import JobState
 from dropbatch.rules.plan import StackLimits

@@ -13,12 +13,11 @@ from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault, compact
 from dropbatch.formats.csv_rows import EXCERPT_BYTES, LongRow, read_rows, whole_fields
 from dropbatch.formats.registry import DELIMITERS, TEXTS
-from dropbatch.records.batch_limits import max_records
 from dropbatch.records.cut import MAX_BLANK_BYTES, Cut, beginning_of, excerpt_json, located, too_large, validate_record
 from dropbatch.records.detect_form import whole_members
 from dropbatch.records.framing import OverlongRecord, elements, lines
 from dropbatch.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.records.plan import Checkpoint
+from dropbatch.records.plan import Checkpoint, max_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,11 +17,10 @@ import msgspec
 
 from dropbatch.errors import UploadRefused
 from dropbatch.formats.base import API_BODY_LIMIT, one_line
-from dropbatch.records.batch_limits import max_records
 from dropbatch.records.detect_form import whole_members
 from dropbatch.records.framing import EXCERPT_BYTES, OverlongRecord, Window, elements, excerpt_of, lines
 from dropbatch.records.index import NO_REFERENCE, WRAPPER_BYTES, RecordIndex, UnsendableRecord, build_body
-from dropbatch.records.plan import Checkpoint
+from dropbatch.records.plan import Checkpoint, max_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FIRST_BATCH_RECORDS = 500
+"""Records in the first batches of a job, so that a small job is quick and a first error costs little."""
+BATCHES_PER_DOUBLING = 4
+"""Batches of one size before the size doubles. Never change it: jobs that are being split must be cut the same way."""
+
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
@@ -18,8 +23,7 @@ class SplitPlan:
             its wrapper); empty until it is known.
         packing: `plain`, `gzip` or `zstd`; empty until it is known.
         start: offset, in the unpacked bytes, of the first record's line, or of the place after the array's bracket.
-        first_requests: maximum records in the first batches; later ones grow up to `max_requests`. 0: all have
-            `max_requests`.
+        first_requests: maximum records in the first batches; later ones grow up to `max_requests`.
         format: one of `dropbatch.formats.registry.FORMATS`; empty until it is known.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written; if so, these are staged too.
@@ -35,7 +39,7 @@ class SplitPlan:
     form: str = ""
     packing: str = ""
     start: int = 0
-    first_requests: int = 0
+    first_requests: int = FIRST_BATCH_RECORDS
     format: str = ""
     start_line: int = 0
     converts: bool = False
@@ -47,6 +51,16 @@ class SplitPlan:
     def is_document(self) -> bool:
         """Whether records are elements of a JSON document instead of lines."""
         return self.form in {"object", "array"}
+
+
+def max_records(plan: SplitPlan, number: int) -> int:
+    """Records that one batch of a job may have; depends only on the plan and the batch's number.
+
+    The first four batches have up to `first_requests` records, the next four twice as many, and so on up to
+    `max_requests`.
+    """
+    doublings = min(number // BATCHES_PER_DOUBLING, 30)
+    return min(plan.first_requests << doublings, plan.max_requests)
 
 
 @dataclass(frozen=True, slots=True)

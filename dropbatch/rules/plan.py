@@ -17,10 +17,9 @@ from dropbatch.formats.detect import check_named, detect_format, first_model
 from dropbatch.formats.model_catalog import is_model, max_records_per_reply
 from dropbatch.formats.registry import ARRAYS, DELIMITERS, FORMATS, Form, reader_of, target_of
 from dropbatch.formats.tables import answer_columns
-from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
 from dropbatch.records.detect_form import BOM, detect_form
 from dropbatch.records.framing import elements
-from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.records.plan import FIRST_BATCH_RECORDS, Checkpoint, SplitPlan
 from dropbatch.rules import names as keys
 from dropbatch.rules.cost import has_price
 

@@ -58,7 +58,7 @@ DECIDING = (
     "functions/submit/split.py",
     "functions/submit/turn.py",
     "dropbatch/records/cut.py",
-    "dropbatch/records/batch_limits.py",
+    "dropbatch/records/plan.py",
     "functions/submit/submit_batch.py",
     "functions/poll/batch/bisect_batch.py",
     "functions/poll/schedule/due_jobs.py",

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from dropbatch.records import cut as module
 from dropbatch.records import framing as windows
-from dropbatch.records.batch_limits import max_records
 from dropbatch.records.cut import cut
 from dropbatch.records.index import record_spans
-from dropbatch.records.plan import Checkpoint, SplitPlan
+from dropbatch.records.plan import Checkpoint, SplitPlan, max_records
 from shared.staged_batch import StagedInfo, decode_index, encode_index
 
 if TYPE_CHECKING:
@@ -110,14 +109,14 @@ kinds = st.one_of(
 endings = st.sampled_from([b"\n", b"\n", b"\r\n"])
 uploads = st.lists(st.tuples(kinds, endings), max_size=25)
 limits = st.tuples(
-    st.integers(1, 12), st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)), st.integers(0, 2)
+    st.integers(1, 12), st.one_of(st.integers(WRAPPING + 1, LIMIT - 1), st.just(LIMIT - 1)), st.integers(1, 12)
 )
 blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 << 20))
 
 
 def plan_of(limits: Sequence[int], form: Any = "jsonl", start: int = 0) -> SplitPlan:
     """The limits are the records and bytes of a batch and, if batches grow, the records of the first ones."""
-    first = min(limits[2], limits[0]) if len(limits) > 2 else 0
+    first = min(limits[0], limits[2]) if len(limits) > 2 else limits[0]
     return SplitPlan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
 

@@ -33,14 +33,13 @@ ROOMS = {
 """Who alone may import what; `json` because msgspec is what reads and writes JSON here."""
 
 PURE = {
-    "dropbatch.records.batch_limits",
+    "dropbatch.records.plan",
     "dropbatch.records.beginning",
     "dropbatch.records.convert",
     "dropbatch.records.cut",
     "dropbatch.records.framing",
     "dropbatch.records.index",
     "dropbatch.rules.plan",
-    "dropbatch.records.plan",
     "dropbatch.records.reading",
     "dropbatch.records.detect_form",
     "dropbatch.records.decompress",

@@ -8,9 +8,9 @@ import pytest
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.formats.base import API_BODY_LIMIT
 from dropbatch.formats.model_catalog import MODEL_ID, is_model, max_records_per_reply
-from dropbatch.records.batch_limits import FIRST_BATCH_RECORDS
 from dropbatch.records.cut import WRAPPER_BYTES
 from dropbatch.records.decompress import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
+from dropbatch.records.plan import FIRST_BATCH_RECORDS
 from dropbatch.records.reading import MAX_BYTES_WITHOUT_BATCH
 from dropbatch.rules.names import INBOX, MAX_PATH_BYTES, VALIDATE, job_control
 from dropbatch.rules.plan import StackLimits

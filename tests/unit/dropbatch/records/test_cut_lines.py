@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dropbatch.records import cut as module
 from dropbatch.records import framing as windows
-from dropbatch.records.batch_limits import max_records
 from dropbatch.records.detect_form import detect_form
+from dropbatch.records.plan import max_records
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
@@ -97,11 +97,6 @@ def test_batches_grow_up_to_plans_maximum():
     assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [4] * 4 + [5] * 4 + [2]
 
 
-def test_old_plan_keeps_batch_size():
-    data = b"\n".join([record_of(11)] * 50)
-    assert [len(one.rows) for one in cuts_of(plan_of((5, 399)), data)] == [5] * 10
-
-
 def test_beginning_of_unreadable_line_is_kept_as_text():
     (one,) = cuts_of(plan_of((10, 300)), b'{"a":"\xff' + b"b" * 300)
     assert json.loads(bytes(one.rows[0].request)) == '{"a":"�' + "b" * (EXCERPT - 7)
@@ -133,23 +128,6 @@ def test_thousands_of_digits_are_one_bad_record():
         patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
         (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % (b"7" * 6_000))
     assert [row.code for row in one.rows] == ["invalid_json", ""]
-
-
-@pytest.mark.parametrize(
-    ("written", "kept"),
-    [
-        (b'"row-1"', b'"row-1"'),
-        (b"null", b"null"),
-        (b"17", b"17"),
-        (b"1.50", b"1.50"),
-        (b'{"b": 1}', b'{"b": 1}'),
-        (b"[1,\r2]", b"[1,2]"),
-        ('"Ü\\u00dc"'.encode(), '"ÜÜ"'.encode()),
-    ],
-)
-def test_external_reference_is_on_one_line(written, kept):
-    (one,) = cuts_of(plan_of((10, 300)), b'{"external_reference":%b,"text":"x"}' % written)
-    assert bytes(one.rows[0].reference) == kept
 
 
 @pytest.mark.parametrize(
