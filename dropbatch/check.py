@@ -119,14 +119,7 @@ def check_source(source: object, name: str | None, options: Mapping[str, object]
     return dict(msgspec.json.decode(report))
 
 
-def check_file(
-    file: BinaryIO,
-    path: str,
-    metadata: Mapping[str, str],
-    *,
-    folder_options: bytes | None = None,
-    limits: StackLimits | None = None,
-) -> bytes:
+def check_file(file: BinaryIO, path: str, metadata: Mapping[str, str]) -> bytes:
     """Check a whole file; return the `report.json` that the stack's validation would write.
 
     Flat memory at any size.
@@ -135,23 +128,21 @@ def check_file(
         file: one that can be read again from its beginning.
         path: under `inbox/`.
         metadata: of the upload, as `metadata_of` returned it.
-        folder_options: content of the nearest `_options.json`; None if there is none, or it is not known.
-        limits: the stack's; if None, `template.yaml`'s are assumed, and the report's `estimated` is true.
 
     Raises:
         UsageError: the file cannot be read, or the package that unpacks it is missing.
     """
-    key, known = keys.INBOX + path, limits or StackLimits()
+    key, limits = keys.INBOX + path, StackLimits()
     progress, error = Progress(), ("", "")
     options = Options()
-    plan = first_plan(options, known, by_default=True)
+    plan = first_plan(options, limits, by_default=True)
     try:
-        resolved = _resolve(key, metadata, folder_options)
-        options = with_default_model(resolved, known)
-        plan = first_plan(options, known, by_default=resolved.model is None)
+        resolved = _resolve(key, metadata, None)
+        options = with_default_model(resolved, limits)
+        plan = first_plan(options, limits, by_default=resolved.model is None)
         check_path(key)
         file.seek(0)
-        planned = _plan(key, resolved, read_beginning(_blocks(file)), known)
+        planned = _plan(key, resolved, read_beginning(_blocks(file)), limits)
         plan, options = planned.plan, planned.options
         _read(file, planned, progress)
     except UploadRefused as fault:
@@ -159,7 +150,7 @@ def check_file(
     except OSError as fault:
         raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
     created_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return build_report(Subject(key, plan, options, created_at, estimated=limits is None), progress, *error)
+    return build_report(Subject(key, plan, options, created_at, estimated=True), progress, *error)
 
 
 def _resolve(key: str, metadata: Mapping[str, str], folder_options: bytes | None) -> Options:

@@ -10,7 +10,6 @@ import pytest
 from dropbatch.check import check_file
 from dropbatch.records.decompress import zstd_module
 from dropbatch.rules.options import metadata_of
-from dropbatch.rules.plan import StackLimits
 from tests.support.journeys.world import BUCKET
 
 ROOT = Path(__file__).parents[3]
@@ -65,11 +64,11 @@ def comparable(report):
 
 @pytest.fixture
 def offline(tmp_path):
-    def check(path, content, options, **given):
+    def check(path, content, options):
         file = tmp_path / "file"
         file.write_bytes(content)
         with file.open("rb") as opened:
-            return check_file(opened, path, metadata_of(options), **given)
+            return check_file(opened, path, metadata_of(options))
 
     return check
 
@@ -96,19 +95,6 @@ def test_offline_report_is_the_stacks(world, offline):
         assert (json.loads(ours)["estimated"], json.loads(reports[upload])["estimated"]) == (True, False)
         codes.add((json.loads(ours)["error"] or {"code": ""})["code"])
     assert codes > {"", "no_model", "bad_model", "bad_options", "unknown_format", "broken_document", "broken_archive"}
-
-
-def test_report_with_known_limits_is_exact(start, offline):
-    world = start(MAX_REQUESTS_PER_BATCH=100, DEFAULT_MODEL=BGE)
-    world.upload("a/_options.json", b'{"tags":{"team":"x"}}')
-    world.s3.put_object(Bucket=BUCKET, Key="validate/a/b.jsonl", Body=LINES)
-    world.settle()
-
-    (key,) = [key for key in world.objects("results/_validate/") if key.endswith("/report.json")]
-    limits = StackLimits(max_requests=100, default_model=BGE)
-    ours = offline("a/b.jsonl", LINES, {}, folder_options=b'{"tags":{"team":"x"}}', limits=limits)
-    assert comparable(ours) == comparable(world.read(key))
-    assert (json.loads(ours)["batches"], json.loads(ours)["estimated"]) == (12, False)
 
 
 def test_more_texts_than_model_takes_are_warned_of(offline):
