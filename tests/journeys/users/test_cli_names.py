@@ -70,11 +70,12 @@ def test_name_means_newest_upload_before_it_has_a_job(command, tmp_path):
     assert command.run("status", "a.jsonl", "--json").json()[0]["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("name", ["results/nothing/" + ID, ID, "no/such.jsonl", "inbox/no/such.jsonl"])
+@pytest.mark.parametrize("name", ["results/nothing/" + ID, ID, "no/such.jsonl", "inbox/no/such.jsonl", "/"])
 def test_commands_for_what_does_not_exist_exit_with_5(command, name):
     began = command.world.now()
-    for verb in ("wait", "cancel", "pause", "resume"):
-        assert (command.run(verb, name).code, verb) == (5, verb)
+    for verb in ("status", "wait", "get", "cancel", "retry", "report", "pause", "resume"):
+        done = command.run(verb, name)
+        assert (verb, done.code, done.out, name in done.err) == (verb, 5, "", True)
     assert command.world.now() - began <= 60
     assert command.world.objects("control/") == []
 
@@ -164,5 +165,6 @@ def test_broken_description_of_local_stack_is_said(command, tmp_path, monkeypatc
 def test_stack_of_environment_is_default(command, monkeypatch):
     monkeypatch.setenv("DROPBATCH_STACK", "dropbach")
 
-    assert 'There is no stack "dropbach"' in command.run("ls").err
+    done = command.run("ls")
+    assert (done.code, 'There is no stack "dropbach"' in done.err) == (5, True)
     assert command.run("ls", "--stack", "dropbatch").code == 0

@@ -46,15 +46,6 @@ def test_name_of_folder_ends_in_slash(command, folder):
     assert (done.code, "slash" in done.err) == (2, True)
 
 
-def test_job_id_is_printed_without_wait(command, tmp_path):
-    (tmp_path / "a.jsonl").write_text(GOOD)
-
-    (said,) = command.run("put", tmp_path / "a.jsonl", "--model", M2M, "--json").json()
-
-    command.settle()
-    assert command.world.manifest()["job_id"] == said["job_id"]
-
-
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_put_of_columns_is_table(command, tmp_path, suffix):
     table = pa.table({"text": ["one", None, 'a "b", c'], "note": [1, 2, 3]})
