@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.cli.doctor import examine
@@ -15,7 +16,7 @@ from dropbatch.errors import Error
 from dropbatch.job import Job
 from dropbatch.progress import Progress
 from dropbatch.rules.names import FINAL_JOB_STATES
-from dropbatch.uploads import uploaded_as
+from dropbatch.uploads import upload
 from tools.account_stack import DeployError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def run(stack: Stack) -> str:
     print(f"\nThe smoke job: two records, one of them bad, as s3://{stack.bucket}/inbox/{path}", flush=True)
     began = time.monotonic()
     job, manifest = _wait(stack, path)
-    retry = _read(stack, f"{job.folder}retry.jsonl")
+    retry = stack.read(f"{job.folder}retry.jsonl")
     wanted = {"total": 2, "succeeded": 1, "failed": 1}
     if (
         manifest["state"] != "completed"
@@ -69,10 +70,7 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     Raises:
         DeployError: it is not over in time, or waits for something that no time ends.
     """
-    answer = stack.s3.put_object(
-        Bucket=stack.bucket, Key=f"inbox/{path}", Body=RECORDS, Metadata={"model": MODEL, "format": "openai"}
-    )
-    job = Job.of_upload(stack, uploaded_as(stack, f"inbox/{path}", answer))
+    job = Job.of_upload(stack, upload(stack, BytesIO(RECORDS), f"inbox/{path}", {"model": MODEL, "format": "openai"}))
     progress = Progress()
     status: dict[str, Any] = {"state": "uploaded"}
     ends = time.monotonic() + PATIENCE_SECONDS
@@ -91,17 +89,8 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
 
 def _errors(stack: Stack, job: Job) -> str:
     """The codes and messages of the failed records; one of them is expected."""
-    lines = map(json.loads, _read(stack, f"{job.folder}errors.jsonl").splitlines())
+    lines = map(json.loads, (stack.read(f"{job.folder}errors.jsonl") or b"").splitlines())
     return "; ".join(f"{one['error']['code']}: {one['error']['message']}" for one in lines)
-
-
-def _read(stack: Stack, key: str) -> bytes:
-    """An object of the bucket; empty if it does not exist."""
-    try:
-        content: bytes = stack.s3.get_object(Bucket=stack.bucket, Key=key)["Body"].read()
-    except stack.s3.exceptions.NoSuchKey:
-        return b""
-    return content
 
 
 def _with_doctor(stack: Stack, what: str) -> str:
