@@ -142,18 +142,6 @@ def test_what_chat_has_no_place_for_is_bad(more, member):
 # ── url, model, and bodies of no endpoint ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "/v4/chat/completions",
-        "/openai/v1/chat/completions",
-        "https://api.example.com/v1/chat/completions?api-version=1",
-    ],
-)
-def test_end_of_url_decides(url):
-    assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
-
-
 def test_unknown_url_is_shown_with_accepted_ones():
     path, message = fault(LLAMA, {"input": "a"}, url="/v1/rerank")
     assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)

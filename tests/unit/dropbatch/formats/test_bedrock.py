@@ -29,6 +29,7 @@ VECTORS = {"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}
 
 MESSAGES = {"anthropic_version": "bedrock-2023-05-31", "messages": [{"role": "user", "content": "Hello"}]}
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
+IMAGE = {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}
 
 
 def convert(model, model_input, **members):
@@ -105,24 +106,6 @@ def test_converse_becomes_chat_request():
     }
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"}},
-        {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}},
-    ],
-)
-def test_image_is_rejected_for_text_only_model(image):
-    model_input = {"messages": [{"role": "user", "content": [image, {"text": "What?"}]}]}
-    (message,) = sent(SCOUT, model_input)["messages"]
-    assert message["content"] == [
-        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AAAA"}},
-        {"type": "text", "text": "What?"},
-    ]
-    fault = convert(LLAMA, model_input)
-    assert (fault.code, member_of(fault.message)) == ("bad_record", "modelInput.messages[0].content[0]")
-
-
 def test_titan_is_text_or_embeddings_by_models_task():
     config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
     assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
@@ -152,6 +135,7 @@ def test_native_request_is_sent_as_written():
         ("x", {}, "modelInput"),
         (MESSAGES, {"recordId": 5}, "recordId"),
         ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, {}, "modelInput.messages[0].content[0]"),
     ],
 )
 def test_record_that_does_not_fit_is_bad(model_input, members, member):

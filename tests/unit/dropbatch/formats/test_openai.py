@@ -128,8 +128,16 @@ def test_other_cloudflare_model_is_mismatch():
     assert sent(LLAMA, {"messages": HELLO, "model": "gpt-4o-mini"}) == {"messages": HELLO}
 
 
-@pytest.mark.parametrize("url", ["/v1/chat/completions", "/chat/completions", "v1/chat/completions/", None])
-def test_url_may_leave_out_its_version(url):
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        *("/v1/chat/completions", "/chat/completions", "v1/chat/completions/", "/v4/chat/completions"),
+        "/openai/v1/chat/completions",
+        "https://api.example.com/v1/chat/completions?api-version=1",
+    ],
+)
+def test_end_of_url_decides(url):
     assert sent(LLAMA, {"messages": HELLO}, url=url) == {"messages": HELLO}
 
 
