@@ -6,12 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
-import msgspec
-
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError, behaviour_like, switches
 from local.workers_ai.edge import PREFIX
-from local.workers_ai.faults import KINDS, Fault
+from local.workers_ai.faults import KINDS
 from local.workers_ai.server import server
 
 
@@ -32,21 +30,15 @@ def main() -> int:
     )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
     parser.add_argument("--port-file", type=Path, help="file that gets the port once the server listens")
-    parser.add_argument("--behaviour", type=Path, help="JSON file with an object of switches")
     parser.add_argument("--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes")
     parser.add_argument(
         "--switch", action="append", default=[], metavar="NAME=VALUE", help="NAME.KEY=VALUE for a mapping"
     )
-    parser.add_argument("--fault", action="append", default=[], metavar="JSON", help="a scripted fault")
     options = parser.parse_args()
     try:
-        from_file = options.behaviour.read_bytes() if options.behaviour else b"{}"
-        behaviour = Behaviour().changed(msgspec.json.decode(from_file, type=dict[str, object]))
-        if options.like:
-            behaviour = behaviour_like(options.like.read_bytes(), behaviour)
+        behaviour = behaviour_like(options.like.read_bytes(), Behaviour()) if options.like else Behaviour()
         behaviour = behaviour.changed_by_text(*options.switch)
-        faults = [msgspec.json.decode(text, type=Fault) for text in options.fault]
-    except (SwitchError, msgspec.MsgspecError, OSError) as error:
+    except (SwitchError, OSError) as error:
         parser.error(str(error))
 
     def ready(port: int) -> None:
@@ -58,7 +50,7 @@ def main() -> int:
         sys.stdout.write(f"http://127.0.0.1:{port}{PREFIX}\n")
         sys.stdout.flush()
 
-    serving = server(WorkersAI(behaviour, faults=faults), options.port, ready)
+    serving = server(WorkersAI(behaviour), options.port, ready)
     # The server shuts down and then raises the signal again; the default action would leave temporary files.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))

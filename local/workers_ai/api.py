@@ -121,12 +121,6 @@ class WorkersAI:
         with self._lock:
             return dict(self._struck)
 
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The queue events that would have been sent by now."""
-        with self._lock:
-            return self._batches.events(self._now())
-
     # --- The API
 
     def handle(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Reply:

@@ -161,18 +161,6 @@ class Batches:
         """Every accepted batch, in order of acceptance."""
         return [batch.bill() for batch in self._all.values()]
 
-    def events(self, now: float) -> list[dict[str, Any]]:
-        """The events that a subscription of the account would have delivered by now, oldest first."""
-        happened: list[tuple[float, dict[str, Any]]] = []
-        for batch in self._all.values():
-            if batch.inline:
-                continue
-            happened.append((batch.accepted_at, _event(batch, "queued", batch.accepted_at)))
-            if batch.completes_at <= now:
-                end = "failed" if batch.failure else "succeeded"
-                happened.append((batch.completes_at, _event(batch, end, batch.completes_at)))
-        return [event for _, event in sorted(happened, key=lambda pair: pair[0])]
-
     def _expire(self, behaviour: Behaviour, now: float) -> None:
         """Forget the oldest batches whose results have expired."""
         while self._kept:
@@ -195,27 +183,6 @@ def _latency(behaviour: Behaviour, model: str, count: int, request_id: str) -> f
     elif behaviour.latency_kind == "lognormal":
         median *= 2.718281828459045 ** (NormalDist().inv_cdf(drawn) * behaviour.latency_spread)
     return max(0.0, median) + behaviour.latency_per_item * count
-
-
-def _event(batch: Batch, end: str, at: float) -> dict[str, Any]:
-    payload: dict[str, Any] = {"requestId": batch.request_id}
-    if end == "failed" and batch.failure:
-        payload |= {
-            "message": batch.failure.message,
-            "internalCode": batch.failure.code,
-            "httpCode": batch.failure.status,
-        }
-    return {
-        "type": f"cf.workersAi.model.batch.{end}",
-        "source": {"type": "workersAi.model", "modelName": batch.model},
-        "payload": payload,
-        "metadata": {
-            "accountId": batch.account,
-            "eventSubscriptionId": "local",
-            "eventSchemaVersion": 1,
-            "eventTimestamp": at,
-        },
-    }
 
 
 class SearchedBodies:

@@ -148,13 +148,3 @@ def test_local_routes_show_and_change_server():
     assert client.put("/behaviour", json={"nothing": 7}).status_code == 400
     assert client.post("/faults", json={"kind": "nothing"}).status_code == 400
     assert client.get("/nothing").status_code == 404
-
-
-def test_events_follow_batches():
-    world = LocalApi(missing_requests="fail_later")
-    world.run(BGE, {"text": "a"})
-    world.submit()
-    assert [event["type"].rpartition(".")[2] for event in world.api.events] == ["queued", "queued"]
-    world.now += 10
-    assert [event["type"].rpartition(".")[2] for event in world.api.events][2:] == ["failed", "succeeded"]
-    assert world.api.events[2]["payload"]["internalCode"] == 3030
