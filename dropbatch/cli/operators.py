@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS, QUEUE = "DeadLetterQueueUrl", "QueueUrl"
 """The suffixes of the outputs that are queue URLs."""
+LONG_POLL_SECONDS = 1
+"""A short poll asks some of SQS's servers only: it may return nothing while messages wait."""
 READ_SECONDS = 2.0
 """Seconds between two reads of the logs."""
 LATE_SECONDS = 10.0
@@ -36,7 +38,9 @@ def redrive(stack: Stack) -> dict[str, int]:
         target = stack.outputs[f"{name}{QUEUE}"]
         moved[name] = 0
         with aws.explained():
-            while messages := sqs.receive_message(QueueUrl=source, MaxNumberOfMessages=10).get("Messages", []):
+            while messages := sqs.receive_message(
+                QueueUrl=source, MaxNumberOfMessages=10, WaitTimeSeconds=LONG_POLL_SECONDS
+            ).get("Messages", []):
                 for message in messages:
                     sqs.send_message(QueueUrl=target, MessageBody=message["Body"])
                     sqs.delete_message(QueueUrl=source, ReceiptHandle=message["ReceiptHandle"])

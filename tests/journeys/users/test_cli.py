@@ -336,7 +336,8 @@ def test_job_without_failures_is_not_retried(command, tmp_path):
 # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_redrive_sends_dead_letters_back(command):
+def test_redrive_sends_dead_letters_back(command, monkeypatch):
+    monkeypatch.setattr("dropbatch.cli.operators.LONG_POLL_SECONDS", 0)  # moto waits by the clock, which stands still.
     queues = command.world.queues
     for number in range(12):
         command.world.sqs.send_message(QueueUrl=queues["SubmitQueue-dead"], MessageBody=f"message {number}")
