@@ -12,6 +12,8 @@ from typing import Any
 from dropbatch.errors import Error, UsageError
 
 TIMEOUT_SECONDS = 60.0
+USER_AGENT = "dropbatch"
+"""Not urllib's own: Cloudflare's Browser Integrity Check refuses that (403, "error code: 1010")."""
 MAX_REPLY_BYTES = 16 << 20
 DEFAULT_BASE_URL = "https://api.cloudflare.com/client/v4"
 _REFUSALS = {400, 401, 403, 404}
@@ -81,6 +83,7 @@ class Api:
         Raises:
             Error: no reply arrived.
         """
+        headers = {"User-Agent": USER_AGENT, **headers}
         if self.token:
             headers = {"Authorization": f"Bearer {self.token}", **headers}
         request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - checked below
@@ -109,6 +112,12 @@ def _reply(status: int, headers: Any, body: bytes) -> Reply:  # noqa: ANN401 - u
         return Reply(status, named, None)
 
 
+def _is_active(verified: Reply) -> bool:
+    """Whether a token that was verified can still be used: Cloudflare also verifies one that has ended."""
+    ended = isinstance(verified.result, dict) and verified.result.get("status") in {"disabled", "expired"}
+    return verified.status == HTTPStatus.OK and not ended
+
+
 def check_token(api: Api) -> str:
     """List one model, which is free; return what is wrong with the token and how to fix it, empty if nothing is.
 
@@ -127,7 +136,7 @@ def check_token(api: Api) -> str:
     if reply.status not in _REFUSALS:
         return f"Cloudflare cannot check the token now ({said}). Try again later."
     verified = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
-    if any(api.get(path).status == HTTPStatus.OK for path in verified):
+    if any(_is_active(api.get(path)) for path in verified):
         return (
             f"The token is valid but may not use Workers AI in account {api.account} ({said}). Give it "
             '"Workers AI - Read" and "Workers AI - Edit" for that account, or correct the account id.'

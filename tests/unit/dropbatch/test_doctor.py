@@ -199,6 +199,15 @@ def test_redirect_is_not_followed_with_token(server):
     assert [path for path, _ in seen] == ["/x"]
 
 
+def test_calls_name_the_program(server):
+    """Cloudflare's Browser Integrity Check refuses urllib's own name: 403, "error code: 1010"."""
+    url, _, seen = server
+
+    Api(url, "a" * 32, "secret").get("/x")
+
+    assert [headers["User-Agent"] for _, headers in seen] == ["dropbatch"]
+
+
 def test_page_without_json_has_no_body(server):
     url, handler, _ = server
     handler.answer = (502, {}, b"<html>")

@@ -53,6 +53,18 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert asked[0] == ("GET", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
 
 
+@pytest.mark.parametrize("status", ["disabled", "expired"])
+def test_verified_token_may_have_ended(monkeypatch, status):
+    def send(self, method, url, body, headers):
+        if "/verify" in url:
+            return Reply(200, {}, {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}})
+        return Reply(403, {}, {"success": False, "errors": [{"code": 10000, "message": "no"}]})
+
+    monkeypatch.setattr(Api, "send", send)
+
+    assert "does not accept this token" in check_token(Api(BASE, ACCOUNT, TOKEN))
+
+
 @pytest.mark.parametrize("token", ["", "token\n", " token"])
 def test_token_with_white_space_is_not_even_sent(answered, token):
     asked = answered()
