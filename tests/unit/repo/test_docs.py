@@ -1,6 +1,7 @@
 """The documents: links lead somewhere, files and functions they name exist, tables agree with template and code."""
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -223,3 +224,26 @@ def test_documented_log_lines_exist():
 
     assert len(looked_for) >= 8
     assert {phrase for phrase in looked_for if phrase not in code} == set()
+
+
+def test_documented_key_policy_lets_events_through():
+    """KMS gets no source account when EventBridge sends to an encrypted topic: with the condition, no mail arrives."""
+    block = re.search(r"```json\n(\[.+?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
+    events = [one for one in json.loads(block[1]) if "events.amazonaws.com" in one["Principal"].get("Service", "")]
+    assert [one["Action"] for one in events if "Condition" not in one] == [["kms:GenerateDataKey", "kms:Decrypt"]]
+    assert [one["Sid"] for one in events if "Condition" in one] == []
+
+
+def test_commands_work_with_either_aws_cli():
+    """Version 2 of the AWS CLI expects a payload in base64, version 1 as it is."""
+    commands = [line for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text().splitlines()]
+    assert [line for line in commands if "aws lambda invoke" in line]
+    assert not [line for line in commands if "aws lambda invoke" in line and "--payload" in line]
+
+
+def test_commands_find_few_messages():
+    """A short poll asks some of SQS's servers only, and may return nothing while messages wait."""
+    text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))).replace("\\\n", "")
+    reads = re.findall(r"aws sqs receive-message.+", text)
+    assert len(reads) == 3
+    assert all("--wait-time-seconds" in one for one in reads)
