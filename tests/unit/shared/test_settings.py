@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.child import EXAMPLE_SETTINGS
 from dropbatch.formats.model_catalog import MODEL_ID
-from local.template import default_variables
 from shared.errors import ConfigurationError
 from shared.settings import ENVIRONMENT, read_settings
 
@@ -17,18 +17,7 @@ OPTIONAL = {
     "SOURCE_BUCKET_NAME",
     "SOURCE_PREFIX",
 }
-GOOD = {
-    "BUCKET_NAME": "bucket",
-    "TABLE_NAME": "table",
-    "UPLOAD_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/upload",
-    "SPLIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/split",
-    "SUBMIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/submit",
-    "POLL_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/poll",
-    "VISIT_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/123456789012/visit",
-    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
-    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
-    **{name: value for name, value in default_variables().items() if name not in OPTIONAL},
-}
+GOOD = {name: value for name, value in EXAMPLE_SETTINGS.items() if name in ENVIRONMENT - OPTIONAL}
 WORKER = {
     "TRANSPORT": "worker",
     "WORKER_URL": "https://dropbatch.example.workers.dev",
