@@ -108,6 +108,7 @@ CALLS = {
     "ListBucketVersions": lambda client, resource, _: client.list_object_versions(
         Bucket=resource.rpartition(":::")[2], Prefix="staging/"
     ),
+    "DeleteObject": lambda client, resource, _: client.delete_object(**_object(resource)),
     "DeleteObjectVersion": lambda client, resource, _: client.delete_object(**_object(resource), VersionId="x"),
     "GetItem": lambda client, resource, _: client.get_item(**_table(resource), Key=KEY),
     "BatchGetItem": lambda client, resource, _: client.batch_get_item(

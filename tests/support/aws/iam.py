@@ -155,8 +155,10 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
         return
     if operation == "DeleteObjects":
         for one in arguments["Delete"]["Objects"]:
-            action = "DeleteObjectVersion" if "VersionId" in one else "DeleteObject"
-            yield Need(f"s3:{action}", f"arn:aws:s3:::{arguments['Bucket']}/{one['Key']}", ours)
+            place = f"arn:aws:s3:::{arguments['Bucket']}/{one['Key']}"
+            yield Need("s3:DeleteObject", place, ours)  # S3's API reference: "you must always specify" it.
+            if "VersionId" in one:
+                yield Need("s3:DeleteObjectVersion", place, ours)
         return
     if operation in S3_WRITES:
         action = "PutObject"
