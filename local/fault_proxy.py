@@ -1,8 +1,7 @@
 """A proxy between the functions and the local AWS that breaks or slows calls on demand, as AWS does.
 
 Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules, `GET /_faults` returns
-how often each kind struck which service. `PUT /_latency` sets how long each service takes to answer; `GET /_latency`
-counts the calls by service and operation. It knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
+how often each kind struck which service. It knows HTTP and the form of AWS's errors, and nothing of Dropbatch.
 """
 
 from __future__ import annotations
@@ -77,26 +76,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Latency:
-    """How long a service takes to answer a call, including the time that the local AWS takes.
-
-    Attributes:
-        seconds: median time to the first byte of the answer.
-        bytes_per_second: speed of the bodies of request and answer, in addition; 0: no extra time.
-        spread: sigma of the lognormal distribution of the seconds.
-    """
-
-    seconds: float
-    bytes_per_second: float = 0.0
-    spread: float = 0.0
-
-    def draw(self, size: int) -> float:
-        """Seconds that a call takes if its bodies have `size` bytes in all."""
-        moving = size / self.bytes_per_second if self.bytes_per_second else 0.0
-        return self.seconds * random.lognormvariate(0, self.spread) + moving
-
-
-@dataclass(frozen=True)
 class Message:
     """A request or a response as received: first line and headers, then the body with its framing."""
 
@@ -115,9 +94,7 @@ class Proxy:
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.rules: list[Rule] = []
-        self.latencies: dict[str, Latency] = {}
         self.struck: Counter[str] = Counter()
-        self.operations: Counter[str] = Counter()
         self.calls = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +103,7 @@ class Proxy:
         try:
             upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_MAX_HEAD_BYTES)
             while (request := await _read_request(reader, writer)) is not None:
-                if request.first_line[1] in {"/_faults", "/_latency"}:
+                if request.first_line[1] == "/_faults":
                     writer.write(self._control(request))
                 elif not await self._carry_out(request, upstream, writer):
                     return
@@ -140,18 +117,12 @@ class Proxy:
 
     def _control(self, request: Message) -> bytes:
         status, problem = 200, None
-        pacing = request.first_line[1] == "/_latency"
         if request.first_line[0] == "PUT":
             try:
-                wanted = json.loads(request.body)
-                if pacing:
-                    self.latencies = {service: Latency(**each) for service, each in wanted.items()}
-                else:
-                    self.rules = [Rule(**each) for each in wanted]
-            except (TypeError, ValueError, AttributeError) as error:
+                self.rules = [Rule(**each) for each in json.loads(request.body)]
+            except (TypeError, ValueError) as error:
                 status, problem = 400, {"error": str(error)}
-        counted = {"operations": self.operations} if pacing else {"calls": self.calls, "struck": self.struck}
-        body = json.dumps(problem or counted).encode()
+        body = json.dumps(problem or {"calls": self.calls, "struck": self.struck}).encode()
         return _response(status, "application/json", body)
 
     def _choose(self, service: str) -> Rule | None:
@@ -167,10 +138,8 @@ class Proxy:
     ) -> bool:
         """Forward one call, or break it; return whether the connection stays open."""
         self.calls += 1
-        began = asyncio.get_running_loop().time()
         scope = _SCOPE.search(request.head)
         service = scope[1].decode() if scope else ""
-        self.operations[f"{service} {_operation(request)}"] += 1
         rule = self._choose(service)
         kind = rule.kind if rule else ""
         if rule:
@@ -185,9 +154,6 @@ class Proxy:
             await asyncio.sleep(random.uniform(0, rule.seconds))
         upstream[1].write(request.head + request.body)
         answer = await _read_response(upstream[0], without_body=request.first_line[0] == "HEAD")
-        if latency := self.latencies.get(service):
-            takes = latency.draw(len(request.body) + len(answer.body))
-            await asyncio.sleep(max(began + takes - asyncio.get_running_loop().time(), 0.0))
         if kind == "lost" or (kind == "cut" and not answer.body):
             _reset(writer)
             return False
@@ -204,11 +170,6 @@ class Proxy:
 def _reset(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
-
-
-def _operation(request: Message) -> str:
-    """The operation of a call: the service's name for it, or S3's method."""
-    return _header(request.head, "x-amz-target").rpartition(".")[2] or request.first_line[0]
 
 
 def _header(head: bytes, name: str) -> str:

@@ -3,8 +3,7 @@
 It runs on the local stack, made from `template.yaml`, with real queues, real function processes and an HTTP API.
 `small` drops small files, one after another, and measures the time until their batch is submitted. `large` drops one
 large file and checks every line of its result. `--kill-every` kills one process of the submit function at that
-interval. With `--latency`, AWS answers after the time that it is known to take, and each function process has the share
-of a processor that Lambda gives 512 MB. `compare` runs a file through Dropbatch and `bench/stack/plain_script.py`.
+interval. `compare` runs a file through Dropbatch and `bench/stack/plain_script.py`.
 Each run adds rows to its table in `bench/stack.md`. This is not part of `make bench`: it takes minutes, and memory for
 the local AWS, which keeps objects in memory (about four times the upload).
 """
@@ -12,7 +11,6 @@ the local AWS, which keeps objects in memory (about four times the upload).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -22,11 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 
-from bench.stack.measured import KEY, MAX_WAIT_SECONDS, MODEL, Watch, check, measured_stack, record, upload
+from bench.stack.measured import HOME, KEY, MAX_WAIT_SECONDS, MODEL, Watch, check, record, upload
 from bench.stack.versus_script import compare
+from tests.support.aws.stack import running_stack
 
 if TYPE_CHECKING:
     from tests.support.aws.stack import Stack
@@ -60,7 +58,7 @@ class Outcome:
 def small(drops: int) -> str:
     """Drop small files one after another; return the report's line."""
     delays, whole = [], []
-    with measured_stack("") as stack:
+    with running_stack(HOME, "") as stack:
         for number in range(WARMING + drops):
             path = f"{MODEL}/small-{number}.jsonl"
             began = time.time()
@@ -77,11 +75,10 @@ def small(drops: int) -> str:
 # ── a large upload ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(megabytes: int, kill_every: float, parameters: str, *, latency: bool) -> tuple[Outcome, dict[str, int]]:
-    """Run one upload from the drop to the last checked line; with `latency`, also return the AWS calls by operation."""
-    with measured_stack(parameters, latency=latency) as stack:
-        outcome = _run(stack, megabytes, kill_every)
-        return outcome, httpx.get(f"{stack.proxy}/_latency").json()["operations"] if latency else {}
+def run(megabytes: int, kill_every: float, parameters: str) -> Outcome:
+    """Run one upload from the drop to the last checked line."""
+    with running_stack(HOME, parameters) as stack:
+        return _run(stack, megabytes, kill_every)
 
 
 def _run(stack: Stack, megabytes: int, kill_every: float) -> Outcome:
@@ -148,7 +145,6 @@ def main() -> int:
     of_large.add_argument("--megabytes", type=int, default=2_000)
     of_large.add_argument("--kill-every", type=float, default=0.0, help="seconds between two kills; 0: none")
     of_large.add_argument("--parameters", default="")
-    of_large.add_argument("--latency", action="store_true", help="AWS's latencies and Lambda's share of a processor")
     of_comparison = kinds.add_parser("compare", help="the same work done by Dropbatch and by a plain script")
     of_comparison.add_argument("--megabytes", type=int, default=100)
     of_comparison.add_argument("--undisturbed", action="store_true", help="without the runs that are killed")
@@ -158,10 +154,8 @@ def main() -> int:
     elif chosen.kind == "compare":
         line, wrong = compare(chosen.megabytes, kills=(False,) if chosen.undisturbed else (False, True)), 0
     else:
-        outcome, operations = run(chosen.megabytes, chosen.kill_every, chosen.parameters, latency=chosen.latency)
-        print(json.dumps(dict(sorted(operations.items())), indent=1))
-        how = ", ".join(filter(None, (chosen.parameters, "latency" if chosen.latency else "")))
-        line, wrong = row(outcome, how), outcome.wrong
+        outcome = run(chosen.megabytes, chosen.kill_every, chosen.parameters)
+        line, wrong = row(outcome, chosen.parameters), outcome.wrong
     print(line)
     marker = MARKER.format(chosen.kind)
     REPORT.write_text(REPORT.read_text().replace(marker, line + marker))

@@ -11,22 +11,19 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import msgspec
 
 from bench.inputs import LONG
-from bench.share import Share, cpu_seconds, memory_of, share_of
-from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
+from bench.share import cpu_seconds
 from dropbatch.sources import stream_of
 from local import aws
 from local.workers_ai import expected_result
-from tests.support.aws.stack import running_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +36,6 @@ ANSWER_TOKENS = 16
 HOME = aws.Home(aws.ROOT / ".local/bench")
 KEY = f"{MODEL}/large.jsonl"
 MAX_WAIT_SECONDS = 3_600.0
-LATENCIES = {
-    service: {"seconds": seconds, "spread": 0.3, **({"bytes_per_second": S3_BYTES_A_SECOND} if service == "s3" else {})}
-    for service, seconds in AWS_SECONDS.items()
-}
-"""How long each service takes to answer; see `local.fault_proxy.Latency`."""
 
 
 def record(number: int) -> dict[str, Any]:
@@ -117,26 +109,6 @@ def processes() -> Iterator[tuple[int, str, int]]:
         function = arguments.decode().partition("ministack-lambda-")[2].rpartition("/")[0].rpartition("-")[0]
         peak = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), "0")
         yield int(command.parent.name), function, int(peak)
-
-
-@contextmanager
-def measured_stack(parameters: str, *, latency: bool = False) -> Iterator[Stack]:
-    """Start a fresh stack and stop it at the end.
-
-    Args:
-        parameters: parameters of the template, as `Name=value Other=value`.
-        latency: whether AWS answers after the time it is known to take, and functions have their share of a processor.
-    """
-    share = Share(share_of(memory_of("submit")), lambda: [pid for pid, *_ in processes()])
-    with running_stack(HOME, parameters, faults=latency) as stack:
-        try:
-            if latency:
-                httpx.put(f"{stack.proxy}/_latency", json=LATENCIES).raise_for_status()
-                share.start()
-            yield stack
-        finally:
-            if share.ident:
-                share.end()
 
 
 def upload(stack: Stack, size: int) -> int:

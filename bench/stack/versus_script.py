@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bench.stack.measured import (
+    HOME,
     KEY,
     MAX_WAIT_SECONDS,
     MODEL,
     Watch,
     check,
     lines,
-    measured_stack,
     processes,
     record,
     upload,
 )
 from local import aws
 from local.workers_ai import expected_result
+from tests.support.aws.stack import running_stack
 
 if TYPE_CHECKING:
     from tests.support.aws.stack import Stack
@@ -43,9 +44,9 @@ def compare(megabytes: int, *, kills: tuple[bool, ...] = (False, True)) -> str:
     """The report's lines: Dropbatch and a plain script, each undisturbed, and killed half way and restarted."""
     rows = []
     for kill in kills:
-        with measured_stack("") as stack:
+        with running_stack(HOME, "") as stack:
             rows.append(_by_dropbatch(stack, megabytes, kill=kill))
-        with measured_stack("") as stack:
+        with running_stack(HOME, "") as stack:
             rows.append(_by_script(stack, megabytes, kill=kill))
     return "".join(f"| {' | '.join(line)} |\n" for line in rows)
 
