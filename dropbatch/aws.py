@@ -61,11 +61,33 @@ def copy(s3: Any, source: dict[str, str], bucket: str, key: str, metadata: dict[
         metadata: of the new object.
         more: conditions of S3's copy.
     """
+    if 0 < s3.head_object(**source)["ContentLength"] <= COPY_BYTES:
+        _copy_whole(s3, source, {"Bucket": bucket, "Key": key}, metadata, more)
+        return
     from boto3.s3.transfer import TransferConfig
 
     config = TransferConfig(multipart_threshold=1, multipart_chunksize=COPY_BYTES)
     with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
         s3.copy(source, bucket, key, {"Metadata": metadata, "MetadataDirective": "REPLACE", **more}, Config=config)
+
+
+def _copy_whole(
+    s3: Any,  # noqa: ANN401
+    source: dict[str, str],
+    place: dict[str, str],
+    metadata: dict[str, str],
+    conditions: dict[str, str],
+) -> None:
+    """Copy an object as the only part of a new one, without a range: boto3 gives one, which S3 refuses below 5 MB."""
+    place = place | {"UploadId": s3.create_multipart_upload(**place, Metadata=metadata)["UploadId"]}
+    try:
+        part = s3.upload_part_copy(**place, PartNumber=1, CopySource=source, **conditions)["CopyPartResult"]
+        with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
+            parts = [{"PartNumber": 1, "ETag": part["ETag"]}]
+            s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
+    except BaseException:
+        s3.abort_multipart_upload(**place)
+        raise
 
 
 @contextmanager

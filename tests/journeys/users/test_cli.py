@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.support.aws.resources import BUCKET
+from dropbatch import aws
+from tests.support.aws.resources import BUCKET, client
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -318,6 +319,36 @@ def test_file_that_cannot_be_job_says_why(command, tmp_path):
 
     assert done.code == 1
     assert "no_model" in done.out
+
+
+@pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])
+def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
+    """S3: "You can copy a range only if the source object is greater than 5 MB."."""
+    monkeypatch.setattr("dropbatch.aws.COPY_BYTES", 5 << 20)
+    s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
+    s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
+    s3.meta.events.register("provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen")
+
+    aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {"model": M2M})
+
+    s3.meta.events.unregister("provide-client-params.s3.UploadPartCopy", unique_id="seen")
+    assert sorted(one.get("CopySourceRange") for one in asked) == ranges
+    copied = s3.get_object(Bucket=BUCKET, Key="inbox/copy")
+    assert (copied["Body"].read(), copied["Metadata"]) == (content, {"model": M2M})
+
+
+def test_copy_that_fails_leaves_no_parts(command):
+    def refuse(**_):
+        raise KeyboardInterrupt
+
+    s3 = client("s3")
+    s3.put_object(Bucket=BUCKET, Key="results/small", Body=b"x")
+    s3.meta.events.register("before-call.s3.CompleteMultipartUpload", refuse, "refuse")
+    with pytest.raises(KeyboardInterrupt):
+        aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {})
+
+    s3.meta.events.unregister("before-call.s3.CompleteMultipartUpload", unique_id="refuse")
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
 
 
 def test_without_retry_file_there_is_nothing_to_retry(command, finished):
