@@ -1,14 +1,20 @@
 """Calls that go straight to moto's objects are answered as over HTTP."""
 
 import itertools
+import re
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
+from tests.simulation.kernel import Kernel
+from tests.simulation.services.awkward import Awkward
+from tests.simulation.services.calls import Calls
+from tests.simulation.services.dynamodb import DynamoDB
+from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.support.aws import quick_moto, quick_s3
-from tests.support.aws.resources import REGION
+from tests.support.aws.resources import REGION, TABLE
 
 PUTS = (
     {"Key": "a", "Body": b"0123456789"},
@@ -25,7 +31,8 @@ READS = (
     {"IfMatch": '"other"'},
     *({"Range": f"bytes={section}"} for section in ("0-3", "2-", "9-99", "10-12", "70000-", "-3", "0-0")),
 )
-VOLATILE = {"ResponseMetadata", "LastModified", "VersionId", "ChecksumCRC32", "ChecksumType"}
+LISTS = ({}, {"Prefix": "a"}, {"Prefix": "é /+"}, {"Prefix": "none"}, {"Prefix": "", "MaxKeys": 2})
+VOLATILE = {"ResponseMetadata", "NextVersionIdMarker", "LastModified", "VersionId", "ChecksumCRC32", "ChecksumType"}
 
 
 @pytest.fixture
@@ -49,8 +56,13 @@ def answered(call, **arguments):
     try:
         found = call(**arguments)
     except ClientError as error:
-        return error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"]
-    assert ("VersionId" in found) == (arguments["Bucket"] == "versions")
+        return type(error).__name__, str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]
+    assert ("VersionId" in found) == (arguments["Bucket"] == "versions" and "Key" in arguments)
+    for one in (*found.get("Versions", ()), *found.get("DeleteMarkers", ())):
+        assert (one.pop("VersionId") == "null") == (arguments["Bucket"] == "plain-bucket")
+    for one in (*found.get("Contents", ()), *found.get("Versions", ()), *found.get("DeleteMarkers", ())):
+        assert not one.pop("LastModified").microsecond
+        one.pop("ChecksumAlgorithm", None)
     body = {"Body": found["Body"].read()} if "Body" in found else {}
     status = {"status": found["ResponseMetadata"]["HTTPStatusCode"]}
     return {name: value for name, value in found.items() if name not in VOLATILE} | body | status
@@ -64,6 +76,10 @@ def every_answer(s3):
             found.append(answered(s3.get_object, Bucket=bucket, Key=key, **asked))
         found += [answered(s3.head_object, Bucket=bucket, Key=key) for key in ("a", "b", "é /+%", "none")]
     s3.delete_object(Bucket="versions", Key="b")
+    for bucket in ("versions", "plain-bucket", "missing"):
+        found.append(answered(s3.get_bucket_versioning, Bucket=bucket))
+        for listing in (s3.list_objects_v2, s3.list_object_versions):
+            found += [answered(listing, Bucket=bucket, **asked) for asked in LISTS]
     listed = s3.list_object_versions(Bucket="versions")
     for one in sorted(listed["Versions"], key=lambda one: (one["Key"], one["ETag"])):
         place = {"Bucket": "versions", "Key": one["Key"], "VersionId": one["VersionId"]}
@@ -81,7 +97,68 @@ def test_s3_is_answered_as_over_http(s3, monkeypatch):
     assert len([one for one in answers if one]) > 30
     monkeypatch.setattr(quick_moto, "DIRECT", {})
     for bucket in ("versions", "plain-bucket"):
-        for one in s3.list_object_versions(Bucket=bucket).get("Versions", []):
+        left = s3.list_object_versions(Bucket=bucket)
+        for one in (*left["Versions"], *left.get("DeleteMarkers", ())):
             s3.delete_object(Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"])
 
     assert every_answer(s3) == direct
+
+
+def sqs_answers(sqs, name):
+    """What a caller sees of calls on a new queue, without what is random, and when."""
+    hidden = re.compile(r"'(?:ResponseMetadata|\w+Timestamp)': (?:\{.*\}|'[\d.]+')|[0-9a-f-]{36}|\b[a-z]{180,}\b")
+    queue = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "9"})
+    place, told = {"QueueUrl": queue["QueueUrl"]}, [queue]
+    entries = [{"Id": str(n), "MessageBody": f"é{n}", "DelaySeconds": n // 2 * 60} for n in range(4)]
+    asked = [
+        (sqs.send_message, {"MessageBody": "one"}),
+        (sqs.send_message, {"MessageBody": "later", "DelaySeconds": 60}),
+        (sqs.send_message_batch, {"Entries": entries}),
+        (sqs.send_message_batch, {"Entries": [*entries, entries[0]]}),
+        (sqs.send_message_batch, {"Entries": [{"Id": "long", "MessageBody": "x" * 2**20}]}),
+        (sqs.send_message, {"MessageBody": "x" * (2**20 + 1)}),
+        (sqs.get_queue_attributes, {"AttributeNames": ["All"]}),
+        (sqs.get_queue_attributes, {"AttributeNames": ["VisibilityTimeout", "QueueArn"]}),
+        (sqs.get_queue_attributes, {}),
+        (sqs.get_queue_attributes, {"AttributeNames": ["Other"]}),
+        (sqs.receive_message, {"AttributeNames": ["All"]}),
+        (sqs.receive_message, {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0}),
+        (sqs.receive_message, {"MaxNumberOfMessages": 11}),
+        (sqs.receive_message, {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 0, "AttributeNames": ["SentTimestamp"]}),
+        (sqs.receive_message, {"WaitTimeSeconds": 0}),
+        (sqs.delete_message, {"ReceiptHandle": "none"}),
+        (sqs.change_message_visibility, {"ReceiptHandle": "none", "VisibilityTimeout": 1}),
+    ]
+    for call, arguments in asked:
+        try:
+            told.append(call(**place, **arguments))
+        except ClientError as error:
+            told.append((type(error).__name__, str(error), error.response["ResponseMetadata"]["HTTPStatusCode"]))
+            continue
+        for one in told[-1].get("Messages", ())[:2]:
+            handle = {"ReceiptHandle": one["ReceiptHandle"]}
+            told.append(sqs.change_message_visibility(**place, **handle, VisibilityTimeout=5))
+            told += [sqs.delete_message(**place, **handle)]
+    for operation in (sqs.receive_message, sqs.get_queue_attributes):
+        with pytest.raises(ClientError) as refused:
+            operation(QueueUrl=f"{queue['QueueUrl']}-none")
+        told.append((type(refused.value).__name__, str(refused.value)))
+    return [hidden.sub("", str(one)).replace(name, "queue") for one in told]
+
+
+def test_sqs_is_answered_as_over_http(s3, monkeypatch):
+    sqs = boto3.client("sqs")
+    direct = sqs_answers(sqs, "direct")
+    monkeypatch.setattr(quick_moto, "DIRECT", {})
+
+    assert sqs_answers(sqs, "over-http") == direct
+    assert len(direct) > 20
+    assert "é1" in str(direct)
+
+
+def test_quick_table_answers_as_the_simulated(s3):
+    """The simulated table is compared with moto as it comes, and with DynamoDB Local."""
+    table = boto3.client("dynamodb")
+    make_table(table)
+
+    assert len(compare(DynamoDB(Calls(Kernel(1, 0.0), Awkward()), TABLE), table, CALLS["moto"], exact=False)) == 10

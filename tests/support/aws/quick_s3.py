@@ -1,26 +1,32 @@
-"""Reads and writes of S3 objects, straight on moto's objects: HTTP takes ten times as long.
+"""Reads, writes and lists of S3 objects, straight on moto's objects: HTTP takes ten times as long.
 
-Only what succeeds and has usual arguments; for everything else `answer` returns None, and the call goes over HTTP.
+Only what succeeds or finds no object, and has usual arguments; for everything else `answer` returns None, and the call
+goes over HTTP.
 `tests/integration/test_quick_moto.py` compares both ways.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from botocore.response import StreamingBody
 from moto.core import DEFAULT_ACCOUNT_ID
-from moto.s3.models import s3_backends
+from moto.core.utils import unix_time_millis
+from moto.s3.models import FakeKey, s3_backends
+from moto.settings import get_s3_default_max_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ARGUMENTS = {
+    "GetBucketVersioning": {"Bucket"},
     "GetObject": {"Bucket", "Key", "VersionId", "IfMatch", "Range"},
     "HeadObject": {"Bucket", "Key", "VersionId"},
+    "ListObjectVersions": {"Bucket", "Prefix"},
+    "ListObjectsV2": {"Bucket", "Prefix"},
     "PutObject": {"Bucket", "Key", "Body", "Metadata", "ContentType", "IfNoneMatch"},
 }
 """The operations, and the arguments that are usual."""
@@ -28,17 +34,31 @@ _PREFIX = "x-amz-meta-"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
-def answer(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What S3 answers; None if the call has to go over HTTP."""
+def answer(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What S3 answers; None if the call has to go over HTTP.
+
+    Raises:
+        botocore.exceptions.ClientError: there is no such object to describe.
+    """
     backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     bucket = backend.buckets.get(arguments["Bucket"])
     if arguments.keys() - ARGUMENTS[operation] or bucket is None or bucket.policy or bucket.encryption:
         return None
+    if operation in _OF_BUCKET:
+        return _OF_BUCKET[operation](bucket, arguments)
     found = backend.get_object(bucket.name, arguments["Key"], arguments.get("VersionId"))
     if found is not None and backend.tagger.has_tags(found.arn):
         return None
     if operation == "PutObject":
         return None if found and "IfNoneMatch" in arguments else _put(backend, bucket, arguments)
+    if operation == "HeadObject" and arguments["Key"] not in bucket.keys and "VersionId" not in arguments:
+        raise client.exceptions.from_code("404")(
+            {
+                "Error": {"Code": "404", "Message": "Not Found"},
+                "ResponseMetadata": {"HTTPStatusCode": 404, "HTTPHeaders": {}, "RetryAttempts": 0},
+            },
+            operation,
+        )
     if found is None or (
         operation == "GetObject" and arguments.get("IfMatch", found.etag).strip('"') != found.etag.strip('"')
     ):
@@ -60,11 +80,70 @@ def _put(backend: Any, bucket: Any, arguments: Mapping[str, Any]) -> dict[str, A
     return {"ETag": stored.etag, **_version(stored)}
 
 
+def _versioning(bucket: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"Status": bucket.versioning_status} if bucket.versioning_status else {}
+
+
+def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    prefix = arguments.get("Prefix", "")
+    found = [key for name, key in sorted(bucket.keys.items()) if name.startswith(prefix) and isinstance(key, FakeKey)]
+    if len(found) > get_s3_default_max_keys():
+        return None
+    told = {**_page(bucket, prefix), "EncodingType": "url", "KeyCount": len(found)}
+    return told | ({"Contents": [_listed(key) for key in found]} if found else {})
+
+
+def _list_versions(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    prefix, last = arguments.get("Prefix", ""), None
+    found = [key for name, keys in bucket.keys.iterlists() if name.startswith(prefix) for key in keys]
+    if len(found) > get_s3_default_max_keys():
+        return None
+    versions: dict[str, list[dict[str, Any]]] = {"Versions": [], "DeleteMarkers": []}
+    for key in sorted(found, key=lambda key: (key.name, -unix_time_millis(key.last_modified))):
+        told = {"IsLatest": key.name != last, "VersionId": key.version_id or "null", "Owner": _OWNER}
+        if isinstance(key, FakeKey):
+            versions["Versions"].append(_listed(key) | told)
+        else:
+            versions["DeleteMarkers"].append({"Key": key.name, "LastModified": _modified(key)} | told)
+        last = key.name
+    markers = {"KeyMarker": "", "VersionIdMarker": ""}
+    return _page(bucket, prefix) | markers | {name: some for name, some in versions.items() if some}
+
+
+def _page(bucket: Any, prefix: str) -> dict[str, Any]:
+    return {"IsTruncated": False, "Name": bucket.name, "Prefix": prefix, "MaxKeys": get_s3_default_max_keys()}
+
+
+_OF_BUCKET = {
+    "GetBucketVersioning": _versioning,
+    "ListObjectVersions": _list_versions,
+    "ListObjectsV2": _list,
+}
+_OWNER = {"DisplayName": "webfile", "ID": "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a"}
+"""moto's owner of every object."""
+
+
+def _listed(key: Any) -> dict[str, Any]:
+    return {
+        "Key": key.name,
+        "LastModified": _modified(key),
+        "ETag": key.etag,
+        "Size": key.size,
+        "StorageClass": key.storage_class,
+    }
+
+
+def _modified(key: Any) -> datetime:
+    """When, as S3 says it: in whole seconds."""
+    modified: datetime = key.last_modified.replace(microsecond=0, tzinfo=UTC)
+    return modified
+
+
 def _described(found: Any) -> dict[str, Any]:
     metadata = dict(found.metadata)
     return {
         "AcceptRanges": "bytes",
-        "LastModified": found.last_modified.replace(microsecond=0, tzinfo=UTC),
+        "LastModified": _modified(found),
         "ContentLength": found.size,
         "ETag": found.etag,
         "ContentType": next(text for name, text in metadata.items() if name.lower() == "content-type"),
