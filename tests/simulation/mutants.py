@@ -2,8 +2,8 @@
 
 Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A world that breaks a
 law, that fails or that does not end has found the defect. Before that the code as it is gets TELLING (120) seconds, to
-find the schedules that are run first. LEFT=1 leaves out what was found before. Writes `bench/explored.md`, with the
-reasons of `tests/simulation/explore/reasons.toml` for what is not found.
+find the schedules that are run first. LEFT=1 leaves out what was found before or has a reason. Writes
+`bench/explored.md`, with the reasons of `tests/simulation/explore/reasons.toml` for what is not found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OUTCOMES = ROOT / ".local" / "explored.json"
 REASONS = Path(__file__).with_name("explore") / "reasons.toml"
 DOCUMENT = ROOT / "bench" / "explored.md"
 SEARCH = "tests.simulation.explore.search"
-HANGS_AFTER = 10
+HANGS_AFTER = 30
 """Seconds of the processor after which a world counts as one that does not end."""
 
 
@@ -115,8 +115,9 @@ def main(wanted: list[str]) -> int:
     mutants = all_mutants()
     outcomes: dict[str, dict[str, Any]] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
     chosen = [one for one in mutants if any(part in one.name for part in wanted)]
+    reasons = tomllib.loads(REASONS.read_text())
     if os.environ.get("LEFT"):
-        chosen = [one for one in chosen if not outcomes.get(one.name, {}).get("law")]
+        chosen = [one for one in chosen if one.name not in reasons and not outcomes.get(one.name, {}).get("law")]
     telling = float(os.environ.get("TELLING", "120"))
     known = in_a_process(lambda _: list(importlib.import_module(SEARCH).telling(telling))) if chosen else []
     for mutant in chosen:
@@ -125,7 +126,7 @@ def main(wanted: list[str]) -> int:
         OUTCOMES.write_text(json.dumps(outcomes, indent=0))
         sys.stdout.write(f"{mutant.name}: {told['law'] or 'not found'}: {told['world']}\n")
         sys.stdout.flush()
-    lines = table(mutants, outcomes, tomllib.loads(REASONS.read_text()))
+    lines = table(mutants, outcomes, reasons)
     DOCUMENT.write_text("\n".join([*lines, ""]))
     return int(any(not outcomes[one.name]["law"] for one in chosen))
 

@@ -1,8 +1,8 @@
 """Search: small worlds under their schedules, and random worlds, until one breaks a law.
 
 First each small world runs as it is, the quickest first; then those schedules under which a condition of a write did
-not hold that held before (`telling`), since only these can show that it is missing; then always the world that has used
-the least time of the processor so far.
+not hold that held before (`telling`), since only these can show that it is missing; then a backlog, which tells whether
+calls are used and shared; then always the world that has used the least time of the processor so far.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.explore.schedules import Exploration, Schedule, SmallWorld, run
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.operate import backlog
+from tests.simulation.operate.backlog import Size
 from tests.simulation.worlds.runs import random_world
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ DEPTH = 3
 """Most things that happen in one schedule of a small world."""
 TELLING = 4
 """Schedules that are kept for each condition that did not hold."""
+BACKLOG = Size(jobs=40, batches=30, hours=0.2)
+"""Takes some 6 s of a processor."""
 RANDOM_SHARE = 4.0
 """How many times the processor's time of a small world random worlds get."""
 
@@ -61,6 +65,7 @@ class Search:
         first = [_Source(partial(self._known, one, Schedule())) for one in quickest]
         worlds = {one.name: one for one in SMALL_WORLDS}
         first += [_Source(partial(self._known, worlds[name], Schedule(**given))) for name, given in self.known]
+        first += [_Source(self._backlog)]
         sources = [_Source(self._small(Exploration(one, DEPTH, chance))) for one in SMALL_WORLDS]
         sources.append(_Source(self._random, RANDOM_SHARE))
         turns = chain(first, iter(lambda: min(sources, key=lambda one: one.spent), None))
@@ -94,6 +99,10 @@ class Search:
     def _known(self, small: SmallWorld, schedule: Schedule) -> Sequence[Violation]:
         self.name = f"{small.name}, {schedule}"
         return run(small, schedule).violations
+
+    def _backlog(self) -> Sequence[Violation]:
+        self.name = f"backlog of {BACKLOG.jobs * BACKLOG.batches:,} batches"
+        return backlog.play(BACKLOG).violations
 
     def _random(self) -> Sequence[Violation]:
         seed = next(self._seeds)
