@@ -86,7 +86,8 @@ def _copy_whole(
             parts = [{"PartNumber": 1, "ETag": part["ETag"]}]
             s3.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
     except BaseException:
-        s3.abort_multipart_upload(**place)
+        with suppress(s3.exceptions.NoSuchUpload):  # It may be complete: then the first error counts.
+            s3.abort_multipart_upload(**place)
         raise
 
 

@@ -337,17 +337,18 @@ def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, r
     assert (copied["Body"].read(), copied["Metadata"]) == (content, {"model": M2M})
 
 
-def test_copy_that_fails_leaves_no_parts(command):
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_copy_that_fails_leaves_no_parts(command, moment):
     def refuse(**_):
         raise KeyboardInterrupt
 
     s3 = client("s3")
     s3.put_object(Bucket=BUCKET, Key="results/small", Body=b"x")
-    s3.meta.events.register("before-call.s3.CompleteMultipartUpload", refuse, "refuse")
+    s3.meta.events.register(f"{moment}-call.s3.CompleteMultipartUpload", refuse, "refuse")
     with pytest.raises(KeyboardInterrupt):
         aws.copy(s3, {"Bucket": BUCKET, "Key": "results/small"}, BUCKET, "inbox/copy", {})
 
-    s3.meta.events.unregister("before-call.s3.CompleteMultipartUpload", unique_id="refuse")
+    s3.meta.events.unregister(f"{moment}-call.s3.CompleteMultipartUpload", unique_id="refuse")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
 
 
