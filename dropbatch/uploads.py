@@ -27,6 +27,7 @@ PART_BYTES = 16 << 20
 """Bytes of an upload's parts: S3 allows 10,000, so an upload has up to 160 GB."""
 MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
+CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
 """Seconds to wait until a broken upload is aborted; the bucket's lifecycle removes what is left of it."""
 
@@ -145,12 +146,12 @@ def _in_parts(
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
     s3 = stack.s3
-    place |= {"UploadId": s3.create_multipart_upload(**place, Metadata=dict(metadata))["UploadId"]}
+    place = begin(s3, place, metadata)
 
     def send(number: int, body: bytes) -> dict[str, Any]:
-        etag = s3.upload_part(**place, PartNumber=number, Body=body)["ETag"]
+        sent = send_part(s3, place, number, body)
         progress(len(body))
-        return {"PartNumber": number, "ETag": etag}
+        return sent
 
     try:
         done = _at_once(send, _numbered(part, stream, place["Key"]))
@@ -162,6 +163,20 @@ def _in_parts(
         abort.join(ABORT_SECONDS)
         raise
     return answer
+
+
+def begin(s3: Any, place: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
+    """Begin an object that is sent in parts; return the arguments of its calls: bucket, key, and id of the upload."""
+    # boto3 sends a CRC32 with each part. S3 refuses it if the upload was begun without: "expected checksum Type: null".
+    begun = s3.create_multipart_upload(**place, Metadata=dict(metadata), ChecksumAlgorithm=CHECKSUM)
+    return {**place, "UploadId": begun["UploadId"]}
+
+
+def send_part(s3: Any, place: Mapping[str, str], number: int, body: bytes | bytearray) -> dict[str, Any]:  # noqa: ANN401
+    """Send a part; return what `complete` says about it."""
+    answer = s3.upload_part(**place, PartNumber=number, Body=body, ChecksumAlgorithm=CHECKSUM)
+    # S3 wants each part's checksum again at the end; not every service that speaks its API returns one.
+    return {"PartNumber": number} | {name: answer[name] for name in ("ETag", f"Checksum{CHECKSUM}") if name in answer}
 
 
 def complete(s3: Any, place: Mapping[str, str], parts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401

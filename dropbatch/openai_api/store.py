@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dropbatch import aws
 from dropbatch.errors import Error, NotFound
-from dropbatch.uploads import complete
+from dropbatch.uploads import begin, complete, send_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -148,18 +148,16 @@ class PartedObject:
     """An object that is written in parts, and exists once it is complete."""
 
     def __init__(self, store: Store, key: str, metadata: dict[str, str]) -> None:
-        self._s3, self._where = store.s3, {"Bucket": store.bucket, "Key": key}
+        self._s3 = store.s3
         with aws.explained():
-            self._where["UploadId"] = self._s3.create_multipart_upload(**self._where, Metadata=metadata)["UploadId"]
+            self._where = begin(self._s3, {"Bucket": store.bucket, "Key": key}, metadata)
         self._parts: list[dict[str, Any]] = []
         self._completed = False
 
     def add(self, content: bytes | bytearray) -> None:
         """Write the next part."""
-        number = len(self._parts) + 1
         with aws.explained():
-            etag = self._s3.upload_part(**self._where, PartNumber=number, Body=content)["ETag"]
-        self._parts.append({"PartNumber": number, "ETag": etag})
+            self._parts.append(send_part(self._s3, self._where, len(self._parts) + 1, content))
 
     def complete(self) -> None:
         """Make the object of its parts."""

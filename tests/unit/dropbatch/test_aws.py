@@ -1,4 +1,4 @@
-"""What the library says about AWS's errors: what is wrong, and what to do."""
+"""What the library says about AWS's errors, and how it sends an upload's parts."""
 
 import json
 import os
@@ -11,8 +11,9 @@ import pytest
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
 
-from dropbatch import aws
+from dropbatch import aws, uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted
+from tests.support.aws.stubs import stubbed
 from tests.support.shipped import ROOT
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -161,3 +162,25 @@ def test_other_errors_pass():
         raise KeyError("mine")
     with pytest.raises(ValueError, match="mine"), aws.explained():
         raise ValueError("mine")
+
+
+OBJECT = {"Bucket": "bucket", "Key": "inbox/a.jsonl"}
+UPLOAD = {**OBJECT, "UploadId": "u"}
+
+
+def test_parts_have_the_checksum_that_was_announced():
+    """S3 refuses a part's checksum that CreateMultipartUpload did not name, and a completion without the parts' own."""
+    part = {"ETag": '"e"', "ChecksumCRC32": "AAAAAA=="}
+    with stubbed("s3") as s3:
+        s3.add_response(
+            "create_multipart_upload",
+            {"UploadId": "u"},
+            {**OBJECT, "Metadata": {"model": "m"}, "ChecksumAlgorithm": "CRC32"},
+        )
+        s3.add_response("upload_part", part, {**UPLOAD, "PartNumber": 1, "Body": b"x", "ChecksumAlgorithm": "CRC32"})
+        s3.add_response(
+            "complete_multipart_upload", {}, {**UPLOAD, "MultipartUpload": {"Parts": [{"PartNumber": 1, **part}]}}
+        )
+
+        place = uploads.begin(s3.client, OBJECT, {"model": "m"})
+        uploads.complete(s3.client, place, [uploads.send_part(s3.client, place, 1, b"x")])
