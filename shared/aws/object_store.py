@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -296,7 +297,13 @@ class ObjectStore:
             position = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
     def complete_multipart_upload(self, key: str, upload_id: str, pieces: list[MultipartPart]) -> bool:
-        """Create the new object from its pieces, unless it exists; return whether this call did."""
+        """Create the new object from its pieces, unless it exists; return whether this call did.
+
+        Raises:
+            WriteConflictError: another write of the object collided. S3 wants the upload to begin anew: this one is
+                aborted, so that `list_parts` no longer finds it.
+            StorageError: S3 rejected the call or the connection failed.
+        """
         parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
         try:
             self._call(
@@ -307,9 +314,16 @@ class ObjectStore:
                 IfNoneMatch="*",
             )
         except ObjectExistsError:
-            self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
+            self._abort_multipart_upload(key, upload_id)
             return False
+        except WriteConflictError:
+            self._abort_multipart_upload(key, upload_id)
+            raise
         return True
+
+    def _abort_multipart_upload(self, key: str, upload_id: str) -> None:
+        with suppress(ObjectNotFoundError):  # It is gone already.
+            self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
 
     def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
         """Read a body to its end; one that is cut off is requested again (botocore retries only up to the headers)."""

@@ -52,6 +52,21 @@ def test_what_is_there_already_is_not_written(store, s3, code):
     assert not store.put_if_absent(KEY, b"")
 
 
+def test_upload_whose_completion_collided_is_aborted(store, s3):
+    refuse(s3, "complete_multipart_upload", "ConditionalRequestConflict")
+    s3.add_response("abort_multipart_upload", {}, {"Bucket": "bucket", "Key": KEY, "UploadId": "u"})
+
+    with pytest.raises(WriteConflictError):
+        store.complete_multipart_upload(KEY, "u", [])
+
+
+def test_upload_of_existing_object_may_be_gone(store, s3):
+    refuse(s3, "complete_multipart_upload", "PreconditionFailed")
+    refuse(s3, "abort_multipart_upload", "NoSuchUpload")
+
+    assert not store.complete_multipart_upload(KEY, "u", [])
+
+
 def test_refused_write_is_not_existing_object(store, s3):
     refuse(s3, "put_object", "AccessDenied")
 
