@@ -1,4 +1,4 @@
-"""Print every policy of `template.yaml` as JSON by name, with the default conditions and with the optional ones."""
+"""Print every policy of `template.yaml` as JSON by name, with the default conditions and with every condition true."""
 
 import json
 import sys
@@ -8,7 +8,6 @@ from typing import Any
 from tests.support.aws import iam
 from tests.support.aws.translated_template import CHOICES, translated
 
-OPTIONAL = {"UsesOwnKey": True, "UsesSource": True, "SendsWorkerSecret": True, "SendsGatewayToken": True}
 HERE = "eu-west-1:123456789012"
 PSEUDO = {
     "AWS::AccountId": "123456789012",
@@ -54,12 +53,12 @@ def policies() -> dict[str, Any]:
     """Every policy document by resource; trust policies are left out, which parliament does not know."""
     resources = translated()["Resources"]
     names, found = _Names({name: one["Type"] for name, one in resources.items()}), {}
-    for title, more in (("", {}), (" with every option", OPTIONAL)):
+    for title, choices in (("", defaultdict(bool, CHOICES)), (" with every option", defaultdict(lambda: True))):
         for name, one in resources.items():
             own = one["Properties"]
             for holder in [own, *own.get("Policies", [])]:
                 if document := holder.get("PolicyDocument"):
-                    found[name + title] = iam.resolve(document, names, defaultdict(bool, CHOICES | more))
+                    found[name + title] = iam.resolve(document, names, choices)
     return found
 
 
