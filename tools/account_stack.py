@@ -164,15 +164,16 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
 
 
 def secret_value(client: SecretsManagerClient, secret: str) -> str:
-    """A secret's value; empty if it has none. A secret that is scheduled for deletion is restored."""
+    """A secret's value as the functions read it; empty if it has none. One that is being deleted is restored."""
     try:
-        return client.get_secret_value(SecretId=secret).get("SecretString", "")
+        answer = client.get_secret_value(SecretId=secret)
     except client.exceptions.ResourceNotFoundException:
         return ""
     except client.exceptions.InvalidRequestException:
         client.restore_secret(SecretId=secret)
         print(f"The secret {secret} was scheduled for deletion; it is restored.", flush=True)
-        return client.get_secret_value(SecretId=secret).get("SecretString", "")
+        answer = client.get_secret_value(SecretId=secret)
+    return answer.get("SecretString", "").strip()
 
 
 def confirmed(question: str) -> bool:

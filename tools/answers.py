@@ -27,7 +27,7 @@ HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answe
 version = 0.1
 
 """
-REGION = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
+REGION = r"^[a-z]{2,4}(-[a-z]+)+-[0-9]$"
 
 
 @dataclass(frozen=True)

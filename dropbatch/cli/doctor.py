@@ -214,7 +214,7 @@ def _token(stack: Stack) -> Iterator[tuple[Level, str]]:
 
     from dropbatch.cli.cloudflare import Api, check_token
 
-    token = os.environ.get("CLOUDFLARE_API_TOKEN", "")
+    token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
         yield "note", "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one."
         return

@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-from tests.support.aws.translated_template import resolved
-
 
 def test_parameters_have_defaults_and_limits(source):
     told = source["Parameters"]
@@ -56,19 +54,17 @@ def test_outputs_are_those_of_design(template):
     }
 
 
-@pytest.mark.parametrize(
-    ("choices", "console"),
-    [
-        ({}, "console.aws.amazon.com"),
-        ({"IsInChina": True}, "console.amazonaws.cn"),
-        ({"IsInGovCloud": True}, "console.amazonaws-us-gov.com"),
-    ],
-)
-def test_dashboard_is_in_console_of_its_partition(template, choices, console):
+def test_every_partition_has_its_console(template):
     address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
 
     assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
-    assert resolved(names, **{"IsInChina": False, "IsInGovCloud": False, **choices}) == {"Console": console}
+    assert names == {"Console": {"Fn::FindInMap": ["Consoles", {"Ref": "AWS::Partition"}, "Domain"]}}
+    assert template["Mappings"]["Consoles"] == {
+        "aws": {"Domain": "console.aws.amazon.com"},
+        "aws-cn": {"Domain": "console.amazonaws.cn"},
+        "aws-us-gov": {"Domain": "console.amazonaws-us-gov.com"},
+        "aws-eusc": {"Domain": "console.amazonaws-eusc.eu"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 
+import boto3
 import pytest
 
 from local.template import properties
@@ -48,6 +49,12 @@ def test_missing_or_wrong_is_named_by_variable(given, named):
     with pytest.raises(DeployError, match=named) as found:
         answers.ask(given, SAVED)
     assert "two words" not in str(found.value)
+
+
+@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-eusc"])
+def test_every_region_is_accepted(partition):
+    for region in boto3.Session().get_available_regions("lambda", partition):
+        assert answers.ask_region({"AWS_REGION": region}, {}) == region
 
 
 def test_environment_precedes_file(tmp_path):

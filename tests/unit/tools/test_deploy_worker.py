@@ -130,6 +130,12 @@ def test_secret_without_value_has_none(cloudflare):
     assert account_stack.secret_value(cloudflare.secrets, empty) == ""
 
 
+def test_secret_is_read_as_the_functions_read_it(cloudflare):
+    """A secret that was set from a file ends with a newline, which no header may have."""
+    made = cloudflare.secrets.create_secret(Name="ApiToken-1", SecretString="token\n")["ARN"]
+    assert account_stack.secret_value(cloudflare.secrets, made) == "token"
+
+
 def test_failing_wrangler_says_what_it_needs(cloudflare, capsys):
     cloudflare.begin(code=1)
     assert deploy_worker.main() == 1
