@@ -204,7 +204,8 @@ class _Api:
             asked = msgspec.json.decode(body, type=NewBatch)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
-        return _answer(await self._transfer(self._batches.create, asked))
+        resent = request.headers.get("x-stainless-retry-count", "0") != "0"  # As OpenAI's SDKs count.
+        return _answer(await self._transfer(lambda: self._batches.create(asked, resent=resent)))
 
     async def list_batches(self, request: Request) -> Response:
         entries, more = await self._call(self._batches.list, *_page(request, DEFAULT_BATCHES, MAX_BATCHES))

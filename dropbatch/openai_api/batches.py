@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.errors import UsageError
+from dropbatch.errors import Error, UsageError
 from dropbatch.formats.vendors.openai import BATCH_ENDPOINTS, model_id
 from dropbatch.job import Job
 from dropbatch.jobs import job_ids
 from dropbatch.openai_api import names
 from dropbatch.openai_api.errors import ApiError, no_such
 from dropbatch.openai_api.objects import FINAL_STATUSES, Record, batch_object
+from dropbatch.openai_api.store import MAX_PAGE
 from dropbatch.rules.names import FINAL_JOB_STATES, INBOX, JobState, job_id
 from dropbatch.rules.options import MAX_DEADLINE_HOURS, MAX_TAGS, metadata_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dropbatch.openai_api.files import Files
     from dropbatch.openai_api.store import Store
@@ -32,6 +33,8 @@ NOT_STARTED_SECONDS = 900
 """Seconds after which a batch without an upload never gets one: its server died while it created it."""
 NO_JOB_SECONDS = 86_400
 """Seconds after a batch's window in which its job must have come into being."""
+RESENT_SECONDS = 1_800
+"""Seconds in which an SDK sends a request again whose answer it did not get: OpenAI's waits 600 for each of three."""
 _KNOWN_BATCHES = 2_000
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 _TRIES = 5
@@ -73,13 +76,22 @@ class Batches:
 
     # ── create, cancel ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def create(self, asked: NewBatch) -> dict[str, Any]:
+    def create(self, asked: NewBatch, *, resent: bool) -> dict[str, Any]:
         """Start a batch; return its object.
 
+        Args:
+            asked: what for.
+            resent: whether the client sent the same request before, and got no answer. Each batch is billed, so if that
+                request created one, this one does not.
+
         Raises:
-            ApiError: it cannot be started.
+            ApiError: it cannot be started, or another request is starting it.
         """
         record, options = _checked(asked)
+        if resent and (created := self._created_by(record)):
+            if self.store.head(INBOX + names.upload_path(created)) is None:
+                raise _being_created()
+            return self.retrieve(created)
         if names.batch_of_result(asked.input_file_id):
             raise ApiError(400, "A batch's results are no input: upload a file with purpose batch.", "input_file_id")
         try:
@@ -90,8 +102,23 @@ class Batches:
         # The record first: a server that dies in between leaves a batch that failed, not a job that nobody knows.
         self.store.put(names.batch_key(record.id), msgspec.json.encode(record), {}, IfNoneMatch="*")
         source, target = names.file_key(asked.input_file_id), INBOX + names.upload_path(record.id)
-        self.store.copy(source, head, target, options)
+        try:
+            self.store.copy(source, head, target, options)
+        except Error:
+            if self.store.head(target) is None:
+                self.store.delete(names.batch_key(record.id))
+                raise
         return batch_object(record, None, None)
+
+    def _created_by(self, wanted: Record) -> str | None:
+        """The id of the batch that the same request created lately; None if it created none."""
+        for batch_id in self._ids(names.BATCHES, MAX_PAGE):
+            if names.created_at(batch_id) < time.time() - RESENT_SECONDS:
+                break
+            record, _ = self._read(batch_id)
+            if msgspec.structs.replace(record, id=wanted.id, expires_at=wanted.expires_at) == wanted:
+                return batch_id
+        return None
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
         """Cancel a batch; return its object.
@@ -114,7 +141,7 @@ class Batches:
         key = INBOX + names.upload_path(batch_id)
         head = self.store.head(key)
         if head is None:
-            raise ApiError(409, "The batch is being created. Try again in some seconds.")
+            raise _being_created()
         id_ = job_id(self.store.bucket, key, head.version, head.etag, head.modified)
         return Job.at(self.store.stack, names.upload_path(batch_id), id_)
 
@@ -171,9 +198,13 @@ class Batches:
         if after and not names.is_batch(after):
             raise no_such("Batch", after, "after")
         start = names.batch_key(after) if after else names.BATCHES
-        keys = list(islice(self.store.keys(names.BATCHES, start, limit + 1), limit + 1))
-        ids = [key.rpartition("/")[2].removesuffix(".json") for key in keys[:limit]]
-        return self.store.each(self.retrieve, ids), len(keys) > limit
+        ids = list(islice(self._ids(start, limit + 1), limit + 1))
+        return self.store.each(self.retrieve, ids[:limit]), len(ids) > limit
+
+    def _ids(self, after: str, page: int) -> Iterator[str]:
+        """Ids of batches, newest first."""
+        for key in self.store.keys(names.BATCHES, after, page):
+            yield key.rpartition("/")[2].removesuffix(".json")
 
     def find(self, batch_id: str) -> Found:
         """A batch, and what is known about its job.
@@ -234,6 +265,10 @@ class Batches:
         if len(self._final) >= _KNOWN_BATCHES:
             self._final.clear()
         self._final[found.record.id] = found
+
+
+def _being_created() -> ApiError:
+    return ApiError(409, "The batch is being created. Try again in some seconds.")
 
 
 NO_JOB = {

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from dropbatch import aws
+from dropbatch.errors import Error
 from dropbatch.openai_api import batches as module
 from dropbatch.openai_api.store import Store
 from tests.support.aws.resources import BUCKET
@@ -144,6 +145,64 @@ def test_server_that_dies_before_upload_leaves_failed_batch(ai, s3, file, monkey
     (batch,) = ai.batches.list().data
     assert (batch.status, batch.errors.data[0].code) == ("failed", "no_job")
     assert batch.failed_at == batch.created_at
+
+
+class LosesAnswers(httpx.HTTPTransport):
+    """A network that loses the first answer to each request for a batch."""
+
+    def handle_request(self, request):
+        answer = super().handle_request(request)
+        if request.method == "POST" and request.headers["x-stainless-retry-count"] == "0":
+            raise httpx.ReadTimeout("lost", request=request)
+        return answer
+
+
+def test_batch_whose_answer_is_lost_is_created_once(ai, url, s3, file):
+    earlier = create(ai, file, metadata={"other": "batch"})
+    with openai.OpenAI(base_url=url, api_key="none", http_client=httpx.Client(transport=LosesAnswers())) as unlucky:
+        batch = create(unlucky, file)
+
+    assert ai.batches.list().data == [batch, earlier]
+    assert uploads(s3) == [f"inbox/openai/{one.id}.jsonl" for one in (batch, earlier)]
+    assert create(ai, file).id != batch.id
+
+
+def test_batch_that_failed_to_begin_begins_when_sent_again(ai, s3, file, monkeypatch):
+    copy, failures = Store.copy, [Error("AWS failed")]
+
+    def fails_once(*arguments):
+        if failures:
+            raise failures.pop()
+        copy(*arguments)
+
+    monkeypatch.setattr(Store, "copy", fails_once)
+    batch = create(ai.with_options(max_retries=1), file)
+
+    assert ai.batches.list().data == [batch]
+    assert uploads(s3) == [f"inbox/openai/{batch.id}.jsonl"]
+
+
+def test_batch_whose_upload_succeeds_in_the_end_is_created(ai, s3, file, monkeypatch):
+    copy = Store.copy
+
+    def loses_answer(*arguments):
+        copy(*arguments)
+        raise Error("AWS's answer was lost")
+
+    monkeypatch.setattr(Store, "copy", loses_answer)
+    batch = create(ai, file)
+
+    assert ai.batches.list().data == [batch]
+
+
+def test_request_sent_again_waits_while_the_first_goes_on(ai, url, s3, file):
+    batch = create(ai, file)
+    s3.delete_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+
+    answer = httpx.post(f"{url}/batches", json=body, headers={"x-stainless-retry-count": "1"})
+
+    assert (answer.status_code, uploads(s3)) == (409, [])
 
 
 def test_batch_is_cancelled_before_its_job_exists(ai, s3, file):
