@@ -106,7 +106,7 @@ class Batches:
             self.store.copy(source, head, target, options)
         except Error:
             if self.store.head(target) is None:
-                self.store.delete(names.batch_key(record.id))
+                self._change(record.id, Record.never_started)
                 raise
         return batch_object(record, None, None)
 
@@ -180,7 +180,7 @@ class Batches:
     def _has_no_job(self, record: Record) -> bool:
         """Whether a batch without a job will never have one, or has one no more."""
         now = time.time()
-        if now > record.expires_at + NO_JOB_SECONDS:
+        if record.unstarted or now > record.expires_at + NO_JOB_SECONDS:
             return True
         is_old = now > names.created_at(record.id) + NOT_STARTED_SECONDS
         return is_old and self.store.head(INBOX + names.upload_path(record.id)) is None

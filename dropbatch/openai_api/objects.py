@@ -27,6 +27,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         metadata: as it was given.
         cancelling_at: Unix seconds; None unless it was cancelled.
         deleted: kinds of its result files that were deleted.
+        unstarted: whether its upload failed, which the client was told.
     """
 
     id: str
@@ -38,10 +39,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] | None = None
     cancelling_at: int | None = None
     deleted: tuple[str, ...] = ()
+    unstarted: bool = False
 
     def cancelled_now(self, now: float) -> Record:
         """The same, being cancelled."""
         return msgspec.structs.replace(self, cancelling_at=int(now))
+
+    def never_started(self) -> Record:
+        """The same, whose upload failed."""
+        return msgspec.structs.replace(self, unstarted=True)
 
     def without(self, kind: str) -> Record:
         """The same without one of its result files."""

@@ -178,7 +178,8 @@ def test_batch_that_failed_to_begin_begins_when_sent_again(ai, s3, file, monkeyp
     monkeypatch.setattr(Store, "copy", fails_once)
     batch = create(ai.with_options(max_retries=1), file)
 
-    assert ai.batches.list().data == [batch]
+    listed, failed = ai.batches.list().data
+    assert (listed, failed.status) == (batch, "failed")
     assert uploads(s3) == [f"inbox/openai/{batch.id}.jsonl"]
 
 
