@@ -33,6 +33,8 @@ class Awkward:
     death: float = 0.0
     #: How far an invocation of a new process is delayed.
     cold_start_seconds: float = 1.0
+    #: An invocation's clock is this much behind that of the services.
+    clock_behind_seconds: float = 0.0
 
     @classmethod
     def drawn(cls, random: Random) -> Awkward:
@@ -47,6 +49,7 @@ class Awkward:
             notified_twice=0.1,
             notified_late_seconds=120.0,
             death=0.02,
+            clock_behind_seconds=25.0,
         )
         chosen = [one.name for one in fields(cls) if getattr(worst, one.name) != one.default and random.random() < 0.5]
         return replace(cls(), **{name: getattr(worst, name) for name in chosen})

@@ -39,6 +39,8 @@ class Invocation:
     calls: Calls
     dies_at: int = 0
     """The number of the simulated call at which it dies; 0: at none."""
+    clock_behind: float = 0.0
+    """Seconds by which its clock is behind that of the services."""
     function_name: str = "dropbatch"
     memory_limit_in_mb: int = 512
     invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:dropbatch"
@@ -87,6 +89,8 @@ class Function:
         invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
         if awkward.death and random.random() < awkward.death:
             invocation.dies_at = int(random.expovariate(1 / 20)) + 1
+        if awkward.clock_behind_seconds:
+            invocation.clock_behind = random.uniform(0, awkward.clock_behind_seconds)
         life = Life(name, invocation, lambda: self._end_dead(ended))
 
         def work() -> None:

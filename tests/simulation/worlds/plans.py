@@ -30,8 +30,10 @@ FAULTS = (
     Fault(kind="10404", on="poll", status=404, times=6),
     Fault(kind="stuck", seconds=4_000),
     Fault(kind="missing", first=1),
+    Fault(kind="missing"),
     Fault(kind="repeated"),
     Fault(kind="item_fails", code=3040, first=1),
+    Fault(kind="item_fails", code=5001),
     Fault(kind="10000", status=401),
 )
 CALM_SHARE = 0.2

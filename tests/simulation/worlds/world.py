@@ -206,7 +206,12 @@ class World:
 
     def _build(self) -> Services:
         """Services of a new process."""
-        return replace(bootstrap.services.__wrapped__(), now=lambda: self.kernel.now, sleep=self.kernel.wait)
+        return replace(bootstrap.services.__wrapped__(), now=self.clock, sleep=self.kernel.wait)
+
+    def clock(self) -> float:
+        """Unix seconds by the clock of the running invocation."""
+        life = self.kernel.life()
+        return self.kernel.now - (life.owner.clock_behind if life else 0.0)
 
     def client(self, name: str, config: object = None) -> Any:
         """A client of a simulated service."""
@@ -289,7 +294,7 @@ def simulated(
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, _environment(settings)))
         world = World(seed, awkward, behaviour)
-        clock = SimpleNamespace(time=lambda: world.kernel.now, monotonic=lambda: world.kernel.now)
+        clock = SimpleNamespace(time=world.clock, monotonic=world.clock)
         session = SimpleNamespace(client=world.client)
         chance = random.Random(seed)
         reader = Reader()

@@ -1,4 +1,4 @@
-"""A world in which something happens at a chosen call: a death, a lost answer, or another invocation in between.
+"""A world in which something happens at a chosen call: a death, or a lost answer.
 
 Every call that leaves the process, to AWS or to the API, is a boundary. The boundaries are found by recording a run, so
 that a new call is covered when it is added.
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Mode = Literal["before", "after", "unanswered", "interrupted"]
-"""Death before the call; death after it; the call takes effect but its answer is lost, and the code sees an error;
-something else happens before the call, which is then made."""
+Mode = Literal["before", "after", "unanswered"]
+"""Death before the call; death after it; the call takes effect but its answer is lost, and the code sees an error."""
 
 SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
 WRITES = frozenset(
@@ -49,10 +48,6 @@ WRITES = frozenset(
 """Calls that change something outside the process. The effect of a death depends only on what was written."""
 
 
-ONE_ROUND_SECONDS = 41.0
-"""A tick of this duration does only one round, so that little time passes for the interrupted function."""
-
-
 class DiedError(BaseException):
     """The process has died: no code in it may catch this."""
 
@@ -69,10 +64,6 @@ class Boundaries:
         self.struck_at = 0
         """Its number."""
         self.watching = False
-        self.meanwhile: Callable[[], None] | None = None
-        """Called at an interruption."""
-        self.interrupted = False
-        """Whether `meanwhile` is running: its own calls are not counted."""
         self.forks = Forks()
         self.modes: dict[int, list[Mode]] = {}
         """Where the run is forked, by number of call: there is one child for each mode, which is struck there."""
@@ -92,7 +83,7 @@ class Boundaries:
 
     def cross(self, name: str, call: Callable[[], T], lost: Callable[[], Exception]) -> T:
         """Make a call; `lost` creates the error for a lost answer."""
-        if not self.watching or self.interrupted:
+        if not self.watching:
             return call()
         self.passed.append(name)
         for mode in self.modes.get(len(self.passed), ()):
@@ -103,14 +94,6 @@ class Boundaries:
         if not self.strikes(len(self.passed), name):
             return call()
         self.struck, self.struck_at = name, len(self.passed)
-        if self.mode == "interrupted":
-            self.interrupted = True
-            try:
-                if self.meanwhile:
-                    self.meanwhile()
-            finally:
-                self.interrupted = False
-            return call()
         if self.mode == "before":
             raise DiedError
         call()
@@ -163,40 +146,15 @@ class Mortal(World):
     """A world whose functions may die; their messages are delivered again, as by SQS."""
 
     boundaries: Boundaries
-    delivered: list[tuple[str, str]]
-    """Queue and body of every message that was delivered."""
-    at_work: tuple[Any, dict[str, Any]] | None = None
-    """Handler and event of the running invocation."""
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
-        for record in event.get("Records", []):
-            self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
-        outer = self.at_work, self.boundaries.watching
-        self.at_work, self.boundaries.watching = (handler, event), True
+        outer, self.boundaries.watching = self.boundaries.watching, True
         try:
             return super().invoke(handler, event, seconds)
         except (DiedError, StorageError):
             return {record["messageId"] for record in event.get("Records", [])}
         finally:
-            self.at_work, self.boundaries.watching = outer
-
-    def interrupt_with(self, what: Callable[[Mortal], None]) -> None:
-        """Set what happens when a call is interrupted; the interrupted function's role does not apply to it."""
-
-        def meanwhile() -> None:
-            role, self.permissions.role = self.permissions.role, ""
-            try:
-                what(self)
-            finally:
-                self.permissions.role = role
-
-        self.boundaries.meanwhile = meanwhile
-
-    def invoke_again(self) -> None:
-        """Call the running function again with the same event, as SQS and the scheduler may."""
-        assert self.at_work is not None
-        handler, event = self.at_work
-        self.invoke(handler, event, TIMEOUT_SECONDS if event else ONE_ROUND_SECONDS)
+            self.boundaries.watching = outer
 
 
 @contextmanager
@@ -218,5 +176,5 @@ def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> 
         real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         world = Mortal(**vars(made))
-        world.boundaries, world.delivered = boundaries, []
+        world.boundaries = boundaries
         yield world

@@ -17,8 +17,6 @@ from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -96,19 +94,16 @@ class Seen:
     extra: int
 
 
-def run(journey: Journey, boundaries: Boundaries, meanwhile: Callable[[Mortal], None] | None = None) -> Seen:
+def run(journey: Journey, boundaries: Boundaries) -> Seen:
     """Run one job to its end, and check that it is complete.
 
     Args:
         journey: the job.
         boundaries: where it is struck.
-        meanwhile: what happens in between if the strike is an interruption.
     """
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     api.inject(*journey.faults)
     with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
-        if meanwhile:
-            world.interrupt_with(meanwhile)
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
         version = world.upload("a.jsonl", gzip.compress(body) if journey.packed else body, model=M2M)
