@@ -1,4 +1,7 @@
-"""`sam deploy --guided`, in a pseudo-terminal: Enter answers every question but the account's id."""
+"""The SAM CLI's environment: its guided questions, which Enter answers but for one, and our own programs there."""
+
+import re
+import subprocess
 
 import pytest
 
@@ -43,3 +46,13 @@ def test_enter_passes_every_optional_question(source, given):
     assert code == 0, shown
     assert asked == list(source["Parameters"])
     assert "ANSWERED" in shown
+
+
+def test_programs_of_make_find_their_packages():
+    programs = re.findall(r"^\t\.local/sam/bin/python -m (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "tools.deploy" in programs
+
+    command = [ROOT / ".local/sam/bin/python", "-c", f"import {', '.join(programs)}"]
+    done = subprocess.run(command, cwd=ROOT, env=bare_environment(), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
