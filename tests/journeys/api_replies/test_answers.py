@@ -60,11 +60,14 @@ def test_items_missing_at_first_are_polled_again(world, api):
 def test_items_missing_for_good_fail_alone(world, api):
     api.inject(Fault(kind="missing", items=(1, 3)))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
+    began = world.now()
 
     world.settle()
 
     assert codes(world) == [None, "missing_response", None, "missing_response", None]
     assert [error["request"]["text"] for error in world.lines("errors.jsonl")] == ["hello 1", "hello 3"]
+    assert world.now() - began <= 180, "90 seconds, with what it takes without them, and in steps of a tick"
+    assert api.calls["poll"]["200"] <= 4
 
 
 @pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])

@@ -45,19 +45,6 @@ def test_id_api_lost_is_submitted_again(world, api):
     assert 1 <= len(api.accepted) <= 3
 
 
-@pytest.mark.slow
-def test_of_several_ids_first_complete_answer_wins(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="stuck", seconds=4_500), Fault(kind="stuck", nth=2, times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=120)
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-    assert world.manifest()["batches"][0]["attempts"] == 2
-
-
 @pytest.mark.parametrize("polls", [4, *only_slowly(1)])
 def test_completed_batch_without_answers_is_polled(world, api, polls):
     api.inject(Fault(kind="no_answers", times=polls))

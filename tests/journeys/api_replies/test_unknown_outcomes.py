@@ -21,11 +21,11 @@ def mortal(api):
         yield lambda **settings: kept.enter_context(mortal_world(api, Boundaries(), **settings))
 
 
-def die_after_the_submit(world, mode="after"):
+def die_after_the_submit(world):
     """Upload, and let the function die between the API's yes and the table's."""
     world.upload_records("a.jsonl", referenced(3), model=M2M)
     world.deliver("UploadQueue")
-    world.boundaries.strike_first(SUBMIT, mode)
+    world.boundaries.strike_first(SUBMIT, "after")
     world.deliver("SubmitQueue", most=1)
     assert world.boundaries.struck == SUBMIT
 
@@ -58,16 +58,6 @@ def test_batch_is_resubmitted_after_its_lease(mortal, api):
     world.settle()
     assert all_good(world, 3)
     assert world.manifest()["batches"][0]["unknowable_submits"] == 1
-
-
-def test_death_before_post_costs_no_second_bill(mortal, api):
-    world = mortal()
-    die_after_the_submit(world, "before")
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
 
 
 def test_request_id_is_found_in_receipt(world, api, monkeypatch):

@@ -86,16 +86,18 @@ def test_table_without_rows_gives_its_header_alone(world, body):
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 
-def test_template_fills_request_from_columns(world):
+def test_template_and_system_prompt_are_sent_with_each_row(world):
     rows = b"v1,title,body\n1,A,one\n2,B,two\n"
     defaults = json.dumps({"max_tokens": 7})
 
-    world.upload("a.csv", rows, model=LLAMA, template="{{Say}} {title}: {body}", defaults=defaults)
+    world.upload("a.csv", rows, model=LLAMA, template="{{Say}} {title}: {body}", system="Be brief.", defaults=defaults)
     world.settle()
 
     (sent,) = (body for body in map(world.read, world.objects("staging/")) if body.startswith(b'{"requests":'))
     requests = json.JSONDecoder().raw_decode(sent.decode())[0]["requests"]
-    assert requests == [{"prompt": f"{{Say}} {said}", "max_tokens": 7} for said in ("A: one", "B: two")]
+    told = [[one["content"] for one in request["messages"]] for request in requests]
+    assert told == [["Be brief.", "{Say} A: one"], ["Be brief.", "{Say} B: two"]]
+    assert [request["max_tokens"] for request in requests] == [7, 7]
 
 
 def test_text_is_record_for_each_line(world, api):

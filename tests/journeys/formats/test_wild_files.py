@@ -99,14 +99,6 @@ def test_schema_in_defaults_gives_answer_columns(world):
     assert row[3:] == ["hello", "5", "", ""]
 
 
-def test_system_prompt_is_sent_with_each_row(world):
-    run(world, "a.csv", b"id,text\n1,hello\n", system="Be brief.")
-    staged = (world.read(key) for key in world.objects("staging/"))
-    (body,) = (one for one in staged if one.startswith(b'{"requests":'))
-    (request,) = json.JSONDecoder().raw_decode(body.decode())[0]["requests"]
-    assert [one["content"] for one in request["messages"]] == ["Be brief.", "hello"]
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_array_of_openais_records_is_batch_file(world, api, indent):
     manifest = run(world, "a.json", json.dumps([chat(number) for number in range(600)], indent=indent).encode())

@@ -123,38 +123,25 @@ def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue
 # ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_upload_of_dead_function_begins_in_3_minutes(api):
-    """The function died before there was a job."""
+@pytest.mark.parametrize(
+    ("call", "mode", "found"),
+    [("HeadObject", "before", "META"), ("PutItem", "after", "BATCH#")],
+    ids=["before there is a job", "before its first turn"],
+)
+def test_work_of_dead_function_begins_in_3_minutes(api, call, mode, found):
+    """S3's notification comes again; if there is a job, the tick takes it."""
     boundaries = Boundaries()
     with mortal_world(api, boundaries) as world:
         world.upload_records("a.jsonl", texts(1), model=BGE)
-        boundaries.strike_first("HeadObject", "before")
+        boundaries.strike_first(call, mode)
         world.deliver("UploadQueue")
         assert boundaries.struck
         died = time.time()
 
         minutes_until(world, world.all_over, most=5)
 
-        job = world.item()
-        assert float(job["created_at"]["N"]) - died <= 3 * MINUTE + 10
-
-
-def test_new_job_of_dead_function_is_read_in_3_minutes(api):
-    """The function died before its first turn; S3's notification comes again, and the tick takes the job."""
-    boundaries = Boundaries()
-    with mortal_world(api, boundaries) as world:
-        world.upload_records("a.jsonl", texts(1), model=BGE)
-        boundaries.strike_first("PutItem", "after")
-        world.deliver("UploadQueue")
-        assert boundaries.struck
-        died = time.time()
-
-        minutes_until(world, world.all_over, most=5)
-
-        (batch,) = world.manifest()["batches"]
-        item = world.item("BATCH#")
-        assert float(item["created_at"]["N"]) - died <= 3 * MINUTE + 10
-        assert batch["attempts"] == 1
+        assert float(world.item(found)["created_at"]["N"]) - died <= 3 * MINUTE + 10
+        assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1]
 
 
 def test_failed_upload_is_tried_for_an_hour(start, monkeypatch):

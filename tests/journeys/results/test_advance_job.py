@@ -1,13 +1,12 @@
 """Finishing a job of many batches: marks, segments, files joined by server-side copy, and what must never finish."""
 
 import hashlib
-import json
 
 import pytest
 
 from dropbatch.rules.names import segment
 from functions.poll.results import result_files as segments
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import expected_result
 from tests.support.translations import M2M, greetings
 
 
@@ -45,37 +44,6 @@ def test_large_output_is_joined_from_segments(start, api, small_segments):
     assert [error["id"] for error in world.lines("errors.jsonl")] == [7, 99]
 
 
-def test_job_with_untiled_batches_does_not_finish(start):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-    world.deliver("UploadQueue")
-    job = world.item()
-    world.dynamodb.delete_item(TableName="ledger", Key={"pk": job["pk"], "sk": {"S": "BATCH#00000001"}})
-
-    with pytest.raises(AssertionError, match="not settled"):
-        world.settle(minutes=30)
-
-    assert world.manifests() == {}
-
-
-def test_output_lines_are_what_documentation_shows(world, api):
-    api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
-    world.upload_records(
-        "a.jsonl", [{**record, "external_reference": f"r{n}"} for n, record in enumerate(greetings(2))], model=M2M
-    )
-
-    world.settle()
-
-    good, bad = world.read(f"{world.only_folder()}/output.jsonl").decode().splitlines()
-    assert good == '{"id":0,"external_reference":"r0","success":true,"result":{"translated_text":"[es] hello 0"}}'
-    assert json.loads(bad) == {
-        "id": 1,
-        "external_reference": "r1",
-        "success": False,
-        "error": {"code": "inference_failed", "message": "5001: no"},
-    }
-
-
 def test_unreadable_item_holds_up_no_other(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(1), model=M2M)
@@ -89,16 +57,3 @@ def test_unreadable_item_holds_up_no_other(start):
     world.settle(until=lambda: bool(world.manifests()))
 
     assert world.manifest()["counts"]["succeeded"] == 1
-
-
-def test_item_of_newer_version_is_left_alone(start):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.deliver("UploadQueue")
-    batch = world.item("BATCH#")
-    newer = {**batch, "pk": {"S": "JOB#newer"}, "due_at": {"N": "1"}, "work": {"S": "v3#poll"}}
-    world.dynamodb.put_item(TableName="ledger", Item=newer)
-
-    world.settle(until=lambda: bool(world.manifests()))
-
-    assert newer in world.items()

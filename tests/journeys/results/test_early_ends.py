@@ -246,8 +246,10 @@ def test_upload_without_submits_is_over_without_tick(start, path, body, metadata
     world.upload(path, body, **metadata)
     world.deliver_all()
 
-    error = world.manifest()["error"]
-    assert (error and error["code"]) == code
+    manifest = world.manifest()
+    assert (manifest["error"] and manifest["error"]["code"]) == code
+    assert manifest["state"] == ("failed" if code else "completed")
+    assert code is None or manifest["error"]["message"].endswith(".")
     assert world.now() - began < 5
     assert world.ticks == 0
 

@@ -326,13 +326,3 @@ def test_pause_before_acceptance_keeps_deadline(start, api):
 
     assert 3 <= hours_to_end(world, most=6) <= 5
     assert codes(world) == ["expired"] * 3
-
-
-def test_missing_items_are_awaited_90_seconds(world, api):
-    api.inject(Fault(kind="missing", items=(1,)))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    assert hours_to_end(world, most=1) <= 3 / 60  # with what it takes without them, and in steps of a tick
-
-    assert codes(world) == [None, "missing_response", None]
-    assert api.calls["poll"]["200"] <= 4

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from local.workers_ai import Fault
 from tests.support.translations import M2M, codes
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -42,16 +41,6 @@ def test_options_are_layered_and_pinned(start, api):
     assert world.notices()[0]["detail"]["tags"] == {"of": "a"}
 
 
-def test_stacks_model_is_taken_last(start):
-    world = start(DEFAULT_MODEL=BGE)
-    world.upload("a.jsonl", json.dumps({"text": "hello"}))
-    world.settle()
-
-    assert (world.manifest()["model"], world.manifest()["state"]) == (BGE, "completed")
-    record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
-    assert (record["path"], record["model"], record["format"]) == ("a.jsonl", BGE, "native")
-
-
 @pytest.mark.parametrize("body", ["", json.dumps({"text": "hello"})])
 @pytest.mark.parametrize(
     ("metadata", "options", "words"),
@@ -84,23 +73,6 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api):
     assert len(world.lines("retry.jsonl")) == 2
     cost = world.manifest()["cost"]
     assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == ("USD", True, True)
-
-
-def test_retry_takes_options_of_job_it_tries_again(world, api):
-    api.inject(Fault(kind="item_fails", marker="hello 1", code=5001))
-    world.upload_records(
-        "a.jsonl", [{"text": f"hello {n}"} for n in range(3)], model=M2M, defaults='{"target_lang":"es"}'
-    )
-    world.settle()
-    parent = world.only_folder()
-    source = f"dropbatch-test/{parent}/retry.jsonl"
-    world.s3.copy_object(Bucket="dropbatch-test", Key="inbox/again.jsonl", CopySource=source)
-    world.settle()
-
-    (again,) = [folder for folder in world.manifests() if folder != parent]
-    assert world.manifest(again)["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
-    (record,) = [key for key in world.objects(parent) if "/retries/" in key]
-    assert json.loads(world.read(record))["joined_by"] == "line"
 
 
 LARGE = "@cf/baai/bge-large-en-v1.5"

@@ -9,8 +9,7 @@ from functions.submit import stream, turn
 from functions.submit.split import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
-from shared.ledger import Ledger
-from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -78,26 +77,6 @@ def test_failed_turn_counts_once(start, monkeypatch):
 
     assert len(turns) == 5
     assert world.item()["claims"]["N"] == "5"
-
-
-def test_run_without_lease_stops(slow, monkeypatch):
-    said = []
-    monkeypatch.setattr(turn.logger, "info", lambda words, **_: said.append(words))
-
-    def another_has_it(world, job_id):
-        ledger = Ledger(world.dynamodb, TABLE)
-        job = ledger.job(job_id)
-        world.pass_time(job.lease_until - world.now() + 1)
-        assert ledger.lease_job(job, world.now(), world.now() + 150)
-
-    world = slow(2, another_has_it)
-    world.upload("a.jsonl", BODY, model=M2M)
-
-    world.settle(minutes=10)
-
-    assert said.count("lease lost") == said.count("upload read to its end") == 1
-    assert [line["id"] for line in world.lines()] == list(range(len(RECORDS)))
-    assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * len(RECORDS)
 
 
 def test_batches_grow_over_several_turns_as_in_one(start, monkeypatch):

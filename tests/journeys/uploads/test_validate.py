@@ -58,21 +58,6 @@ def test_options_are_those_of_inbox(world):
     assert report(world)["options"] == {"model": M2M, "tags": {"team": "x"}}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "code", "records"),
-    [
-        ("a.jsonl", "prose", "unknown_format", 0),
-        ("a.csv", 'text\none\n"two', "broken_document", 1),
-        ("a.jsonl", LINES[0], "no_model", 0),
-    ],
-)
-def test_fault_of_whole_upload_is_reported(world, path, body, code, records):
-    drop(world, path, body, **({} if code == "no_model" else {"model": M2M}))
-    world.settle()
-
-    assert (report(world)["error"]["code"], report(world)["records"]) == (code, records)
-
-
 @pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))])
 def test_it_may_die_after_any_write(one_batch_a_turn, share):
     def run(boundaries):

@@ -85,8 +85,3 @@ def test_what_pieces_of_batch_show(scout, other, alike):
 
 def test_missing_batch_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
-
-
-def test_unsplit_batch_shows_nothing():
-    scout = replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None)
-    assert all_failed_alike(scout, [], NOW) is None
