@@ -31,10 +31,6 @@ def billed(api):
     return [batch["count"] for batch in api.accepted]
 
 
-def expected_codes(missing):
-    return [missing if number in MISSING else None for number in range(len(RECORDS))]
-
-
 def assert_complete(world):
     assert [line.get("result") for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS]
     assert [line["external_reference"] for line in world.lines()] == [
@@ -50,14 +46,6 @@ def test_only_missing_records_are_resubmitted(start, api, fault):
     assert billed(api) == [len(RECORDS), len(MISSING)]
     (batch,) = world.manifest()["batches"]
     assert batch["attempts"] == 2
-
-
-def test_nothing_is_resubmitted_if_off(start, api):
-    world = run(start, api, LOST_ID, AMBIGUOUS_SUBMIT="fail")
-
-    assert codes(world) == expected_codes("missing_response")
-    assert billed(api) == [len(RECORDS)]
-    assert len(world.lines("retry.jsonl")) == len(MISSING)
 
 
 def test_missing_in_every_round_ends(start, api):

@@ -61,31 +61,3 @@ def test_prompt_second_submit_costs_no_poll(world, api):
 
     assert len(api.accepted) == 2
     assert polls(api) == before
-
-
-def test_unknown_earlier_id_is_given_up(world, api):
-    api.inject(Fault(kind="stuck", seconds=9 * HOUR), Fault(kind="stuck", nth=2, seconds=0.8 * HOUR))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=120, until=lambda: len(api.accepted) == 2)
-    first = api.accepted[0]["request_id"]
-    api.inject(Fault(kind="error", on="poll", code=10404, status=404, contains=first, times=0))
-
-    world.settle(minutes=240)
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-    assert api.calls["poll"]["404"] in {5, 6}, "five, over a minute"
-
-
-def test_earlier_id_that_failed_leaves_it_to_latest(world, api):
-    api.inject(
-        Fault(kind="stuck", seconds=1.2 * HOUR),
-        Fault(kind="batch_fails"),
-        Fault(kind="stuck", nth=2, seconds=0.9 * HOUR),
-    )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2

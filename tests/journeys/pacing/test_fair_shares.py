@@ -40,13 +40,6 @@ from tests.support.journeys.world import REAL_SUBMIT
 pytestmark = pytest.mark.slow  # They take minutes together.
 
 M2M = "@cf/meta/m2m100-1.2b"
-TIMEOUT = 150.0
-
-
-@pytest.fixture
-def short_ticks(monkeypatch):
-    """A tick looks once; the test decides when the next one comes."""
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
 
 
 # ── items that cannot be worked on ───────────────────────────────────────────────────────────────────────────────────

@@ -37,12 +37,6 @@ pytestmark = pytest.mark.slow  # They take minutes together.
 TIMEOUT = 150.0
 
 
-@pytest.fixture
-def short_ticks(monkeypatch):
-    """A tick looks once; the test decides when the next one comes."""
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
-
-
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -185,26 +185,6 @@ def test_ended_job_retries_no_capacity_failure(world, api):
 # ── split ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_error_ends_split_at_its_next_batch(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(40), model="@cf/none/none")
-
-    def before(operation, arguments):
-        created = arguments.get("Item", {})
-        if operation == "PutItem" and created.get("sk", {}).get("S", "").startswith("BATCH#"):
-            world.pass_time(6)  # The lease is renewed every five seconds, and messages wait for one.
-            world.deliver("SubmitQueue")
-
-    world.permissions.before = before
-    world.deliver("UploadQueue")
-    world.permissions.before = None
-    world.settle(minutes=5)
-
-    assert len(world.lines()) < 10
-    manifest = world.manifest()
-    assert (manifest["state"], manifest["error"]["code"], manifest["read_to_end"]) == ("failed", "unknown_model", False)
-
-
 def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
     monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=1)

@@ -216,19 +216,6 @@ def test_unaccepted_batch_expires_after_7_days(world, api, kind):
     assert len(api.accepted) == 0
 
 
-def test_overdue_batch_is_sent_at_most_three_times(start, api):
-    """Submits of unknown outcome are counted."""
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="accept_then_reset"), Fault(kind="stuck", times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    assert 2 <= hours_to_end(world, most=6) <= 4
-
-    assert codes(world) == ["expired"] * 3
-    assert len(api.accepted) == 3
-    assert world.manifest()["batches"][0]["attempts"] == 3
-
-
 def test_overdue_batch_never_answered_expires(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="stuck", times=0), Fault(kind="3040", on="submit", nth=2, times=0))

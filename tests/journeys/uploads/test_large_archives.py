@@ -66,24 +66,6 @@ def test_endless_archive_fails_with_what_was_read(slow):
     assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS[:done]]
 
 
-@pytest.mark.slow
-def test_one_slow_turn_is_not_reason_to_fail(slow, monkeypatch):
-    world = slow(80, staging=12)
-    world.upload("a.jsonl", ARCHIVE, model=M2M)
-    world.deliver("UploadQueue")
-    read, stalls = ObjectStore.read_version, iter([120] * 2)
-
-    def stalling(*arguments):
-        world.pass_time(next(stalls, 0))
-        return read(*arguments)
-
-    monkeypatch.setattr(ObjectStore, "read_version", stalling)
-    world.settle(minutes=120)
-
-    assert next(stalls, None) is None
-    assert world.manifest()["state"] == "completed"
-
-
 def test_empty_members_without_end_fail(slow, monkeypatch):
     world = slow(0)
     world.upload("a.jsonl", ARCHIVE + gzip.compress(b"") * 400, model=M2M)

@@ -126,18 +126,6 @@ def test_cancel_now_waits_for_nothing(small, api):
     assert len(api.accepted) == 1
 
 
-def test_cancel_can_become_cancel_now(small):
-    job_id = begun(small)
-    small.deliver("SubmitQueue", most=1)
-    command(small, job_id, "cancel")
-    command(small, job_id, "run")
-    command(small, job_id, "pause")
-    assert states(small) == {"queued": 1, "done": 2}
-
-    command(small, job_id, "cancel now")
-    assert codes(small) == ["cancelled"] * 6
-
-
 def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
     api.inject(Fault(kind="sync_answer", times=1))
     job_id = begun(small, 4)
@@ -200,18 +188,6 @@ def test_split_stops_at_its_next_batch(start):
 
     assert len(world.lines()) < 10
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
-
-
-def test_command_for_finished_job_changes_nothing(small):
-    job_id = begun(small)
-    small.settle(minutes=20)
-    before = small.items()
-    for word in ("pause", "cancel now"):
-        command(small, job_id, word)
-
-    assert [item for item in small.items() if item["pk"]["S"].startswith("JOB#")] == [
-        item for item in before if item["pk"]["S"].startswith("JOB#")
-    ]
 
 
 # ── events that repeat, are late or never come ───────────────────────────────────────────────────────────────────────
@@ -282,4 +258,42 @@ def test_large_job_is_cancelled_without_calls(start, api):
 
     assert codes(world) == ["cancelled"] * 150
     assert world.now() - began < 120
+    assert api.accepted == []
+
+
+# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_paused_stack_submits_nothing_and_polls_on(small, api):
+    begun(small)
+    small.deliver("SubmitQueue", most=1)
+    command(small, "stack", "pause")
+    minutes(small, 4)
+
+    assert states(small) == {"done": 1, "ready": 2}
+    assert small.status()["waiting_for"]["code"] == "paused"
+    command(small, "stack", "run")
+    small.settle(minutes=20)
+    assert codes(small) == [None] * 6
+
+
+def test_tick_applies_stack_command_without_event(small, api):
+    begun(small)
+    small.control("stack", "pause")
+    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
+    small.tick()
+    minutes(small, 2)
+
+    assert api.accepted == []
+
+
+def test_operators_pause_is_never_probed(small, api):
+    command(small, "stack", "pause")
+    begun(small)
+    for _ in range(12):
+        small.pass_time(3_600)
+        small.deliver_all()
+        small.tick()
+        small.deliver_all()
+
     assert api.accepted == []

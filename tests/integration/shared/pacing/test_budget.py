@@ -15,8 +15,8 @@ from shared.pacing.budget import (
     OUTSTANDING_MINUTES,
     Budget,
 )
-from shared.pacing.controls import Denied, Permit
-from tests.support.doubles.control_items import MODEL, NOW, OTHER, is_free
+from shared.pacing.controls import Permit
+from tests.support.doubles.control_items import MODEL, NOW
 
 # ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -58,22 +58,6 @@ def test_higher_rate_never_lets_fewer_calls_through(calls):
     lower, higher = Budget(None, "table", calls - 1), Budget(None, "table", calls)
     assert higher.burst >= lower.burst
     assert higher.interval <= lower.interval * 1.01
-
-
-def test_two_functions_share_one_bucket(budget):
-    twin = Budget(budget.client, budget.table, 200)
-    granted = [budget.permit_polls(40, NOW)[0], twin.permit_polls(40, NOW)[0], budget.permit_polls(40, NOW)[0]]
-    assert granted == [40, 40, 10]
-    assert twin.permit_polls(1, NOW)[0] == 0
-
-
-def test_lost_race_is_not_two_permits_for_one_token(budget, monkeypatch):
-    twin = Budget(budget.client, budget.table, 200)
-    budget.permit_polls(budget.poll_burst - 1, NOW)
-    seen = budget.controls()
-    assert twin.permit_polls(1, NOW)[0] == 1
-    monkeypatch.setattr(budget, "controls", lambda model="", account="": seen)
-    assert budget.permit_polls(1, NOW)[0] == 0
 
 
 @pytest.mark.parametrize("already", [0, 10])
@@ -122,17 +106,6 @@ def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     free = flown if later else budget.burst
     assert polls + submits == free - (budget.burst - budget.poll_burst)
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
-
-
-def test_model_at_limit_stops_submitting(budget):
-    budget.note_outstanding(1_500, [MODEL])
-    refusal = budget.permit_submit(MODEL, NOW)
-    assert isinstance(refusal, Denied)
-    assert refusal.paused  # It is not the batch's fault that it waits.
-    assert is_free(budget.permit_submit(OTHER, NOW))
-    assert budget.permit_polls(1, NOW)[0] == 1
-    budget.note_outstanding(1_499)
-    assert is_free(budget.permit_submit(MODEL, NOW))
 
 
 def test_stalled_models_share_bounded_room(budget):

@@ -95,3 +95,25 @@ def test_deleted_one_does_not_block_the_other(items):
     put(items, (None, ITEM[1]))
     items.lift(Permit(*ITEM), MODEL)
     assert read(items) == NO_ITEM
+
+
+def probes_in(budget, begin, end, *, submits):
+    """Seconds after `begin` at which a call was let through, as a probe; one is tried every five seconds."""
+    found = []
+    for seconds in range(0, end, 5):
+        now = begin + seconds
+        permit = budget.permit_submit(MODEL, now) if submits else budget.permit_polls(1, now)[1]
+        if isinstance(permit, Permit):
+            assert permit.pause is not None
+            found.append(seconds)
+    return found
+
+
+@pytest.mark.parametrize("submits", [True, False])
+def test_refused_token_lets_one_probe_through_at_a_time(budget, submits):
+    """Every minute at first, then every five."""
+    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+
+    found = probes_in(budget, NOW, 1_800, submits=submits)
+
+    assert found[:13] == [*range(60, 661, 60), 960, 1_260]

@@ -8,15 +8,10 @@ NOW = 1_795_253_400.0
 MODEL, OTHER = "@cf/a/one", "0" * 32
 
 
-def test_account_without_pause_has_room(budget):
-    budget.pause(PauseReason.OUTAGE, NOW, "no answer", Permit())
-
-    assert budget.model_room(MODEL, NOW, OTHER).batches is None
-
-
 @pytest.mark.parametrize("account", ["", OTHER])
-def test_stack_pause_is_judged_elsewhere(budget, account):
-    budget.pause(PauseReason.TOKEN_REFUSED, NOW, "10000", Permit())
+@pytest.mark.parametrize("reason", [PauseReason.TOKEN_REFUSED, PauseReason.OUTAGE])
+def test_stack_pause_is_judged_elsewhere(budget, reason, account):
+    budget.pause(reason, NOW, "10000", Permit())
 
     assert budget.model_room(MODEL, NOW, account).batches is None
 

@@ -1,9 +1,7 @@
 """Data classes to DynamoDB's wire form and back: nothing is lost, nothing changes its type."""
 
-from dataclasses import asdict
 from decimal import Decimal
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,10 +102,3 @@ def test_absent_values_are_left_out():
     assert "isolation" not in item
     assert "error" not in item
     assert "due_at" not in item
-
-
-def test_old_part_with_sha256_is_read():
-    part = Part("staging/part", 10, 0, 0, 0, 1, 0)
-    told = {**attribute(part)["M"], "sha256": {"S": "0" * 64}}
-    assert read(told, Part) == part
-    assert msgspec.json.decode(msgspec.json.encode({**asdict(part), "sha256": "0" * 64}), type=Part) == part
