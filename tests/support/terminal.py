@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal: what it asks, and what a person types."""
+"""Programs in processes of their own: `dropbatch` without this machine's settings, and one in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,30 @@ import pty
 import re
 import select
 import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
+
+from tests.support.shipped import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+
+def run_alone(
+    *arguments: object, home: Path | str = "/nowhere", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `dropbatch`, which knows of AWS only what these variables and this home folder say."""
+    known = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    command = [sys.executable, "-m", "dropbatch", *map(str, arguments)]
+    return subprocess.run(command, env=known | environment, capture_output=True, text=True, check=False)
 
 
 def converse(

@@ -1,8 +1,6 @@
 """Who may call the server, what else it answers, and what it says when AWS denies a call."""
 
 import socket
-import subprocess
-import sys
 from urllib.parse import urlsplit
 
 import botocore.client
@@ -14,6 +12,7 @@ from botocore.exceptions import ClientError
 from dropbatch.formats.model_catalog import catalog
 from dropbatch.openai_api.server import MAX_HEADER_BYTES
 from tests.support.journeys.openai_server import serving
+from tests.support.terminal import run_alone
 
 KEY = "a-key-of-ours"
 
@@ -87,12 +86,7 @@ def test_large_headers_are_refused(url):
 
 
 def test_other_machines_need_a_key():
-    done = subprocess.run(
-        [sys.executable, "-m", "dropbatch", "serve", "--host", "0.0.0.0", "--port", "0"],
-        capture_output=True,
-        text=True,
-        env={"DROPBATCH_API_KEY": ""},
-        check=False,
-    )
+    done = run_alone("serve", "--host", "0.0.0.0", "--port", "0", DROPBATCH_API_KEY="")
+
     assert (done.returncode, done.stdout) == (2, "")
     assert "DROPBATCH_API_KEY" in done.stderr

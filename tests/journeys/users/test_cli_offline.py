@@ -1,14 +1,11 @@
 """`validate` without a stack: the file is checked on this machine."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.terminal import run_alone
+
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"Hello","source_lang":"en","target_lang":"fr"}\n'
 
@@ -20,21 +17,9 @@ def reviews(tmp_path):
     return str(path)
 
 
-def alone(tmp_path, *arguments, **environment):
-    """Run a command on a machine that knows no AWS."""
-    return subprocess.run(
-        [sys.executable, "-m", "dropbatch", *arguments],
-        cwd=ROOT,
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("asked", [(), ("--offline",)])
 def test_file_is_checked_without_stack(tmp_path, reviews, asked):
-    done = alone(tmp_path, "validate", reviews, "--model", M2M, *asked)
+    done = run_alone("validate", reviews, "--model", M2M, *asked)
 
     assert done.returncode == 1, done.stderr
     assert "records   3 in 119 bytes" in done.stdout
@@ -45,7 +30,7 @@ def test_file_is_checked_without_stack(tmp_path, reviews, asked):
 
 @pytest.mark.parametrize("named", [("--stack", "mine"), ("--local",)])
 def test_named_stack_must_exist(tmp_path, reviews, named):
-    done = alone(tmp_path, *named, "validate", reviews, DROPBATCH_LOCAL=str(tmp_path))
+    done = run_alone(*named, "validate", reviews, DROPBATCH_LOCAL=str(tmp_path))
 
     assert done.returncode in {2, 4, 5}
     assert done.stdout == ""
@@ -64,6 +49,6 @@ def test_offline_sends_nothing_and_agrees(command, reviews):
 
 
 def test_wrong_option_and_missing_model(tmp_path, reviews):
-    assert alone(tmp_path, "validate", reviews, "--offline", "-o", "modle=x").returncode == 2
-    done = alone(tmp_path, "validate", reviews, "--offline")
+    assert run_alone("validate", reviews, "--offline", "-o", "modle=x").returncode == 2
+    done = run_alone("validate", reviews, "--offline")
     assert (done.returncode, done.stdout.startswith("no_model: ")) == (1, True)

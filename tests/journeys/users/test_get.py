@@ -131,17 +131,6 @@ def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
         assert "cannot be written" in done.err or "exists" in done.err
 
 
-@pytest.mark.parametrize("kind", ["npy", "vectorize"])
-def test_export_of_no_embeddings_writes_nothing(command, tmp_path, kind):
-    job = job_of(command)
-
-    done = command.run("get", job, "-o", tmp_path / "out", "--as", kind)
-
-    assert done.code == 2
-    assert "no embeddings" in done.err
-    assert list(tmp_path.iterdir()) == []
-
-
 # ── merged ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

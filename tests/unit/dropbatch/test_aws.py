@@ -1,9 +1,6 @@
 """What the library says about AWS's errors, and how it sends an upload's parts."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,22 +11,11 @@ from botocore.exceptions import ClientError
 from dropbatch import aws, uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted
 from tests.support.aws.stubs import stubbed
-from tests.support.shipped import ROOT
+from tests.support.terminal import run_alone
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-PLACE = {"AWS_REGION": "eu-west-1", "AWS_EC2_METADATA_DISABLED": "true"}
+PLACE = {"AWS_REGION": "eu-west-1"}
 NOBODY = "http://127.0.0.1:9"
-
-
-def run(folder, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "dropbatch", *arguments],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -76,15 +62,16 @@ sso_region = eu-west-1
         ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}, 2, ["nonsense", "AWS_ENDPOINT_URL"]),
         ("", PLACE | KEYS | {"AWS_ENDPOINT_URL": NOBODY, "AWS_MAX_ATTEMPTS": "1"}, 1, ["not be reached", NOBODY]),
         ("", KEYS | {"AWS_REGION": "the moon"}, 2, ["the moon"]),
-        ("", KEYS, 2, ["AWS_REGION"]),
+        ("", KEYS, 2, ["No AWS region is configured", "AWS_REGION"]),
+        ("", {"AWS_PROFILE": "somebody"}, 2, ["somebody"]),
     ],
-    ids=["none", "partial", "sso", "process", "config", "no-url", "nobody", "region", "no-region"],
+    ids=["none", "partial", "sso", "process", "config", "no-url", "nobody", "region", "no-region", "profile"],
 )
 def test_configuration_errors_say_what_to_do(tmp_path, config, environment, code, says):
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/config").write_text(config)
 
-    done = run(tmp_path, "ls", **environment)
+    done = run_alone("ls", home=tmp_path, **environment)
 
     assert (done.returncode, done.stdout) == (code, "")
     assert [word for word in says if word not in done.stderr] == []
@@ -99,7 +86,7 @@ def test_expired_sso_token_says_how_to_sign_in(tmp_path):
     for file in (name, "work"):
         (tmp_path / f".aws/sso/cache/{file}.json").write_text(json.dumps(token))
 
-    done = run(tmp_path, "ls", **PLACE)
+    done = run_alone("ls", home=tmp_path, **PLACE)
 
     assert done.returncode == 4
     assert "aws sso login" in done.stderr
@@ -119,7 +106,7 @@ def test_region_is_found_as_aws_cli_does(tmp_path, server):
         {},
         {"AWS_PROFILE": "far"},
     ):
-        done = run(tmp_path, "ls", AWS_ENDPOINT_URL=url, **KEYS, **environment)
+        done = run_alone("ls", home=tmp_path, AWS_ENDPOINT_URL=url, **KEYS, **environment)
 
         assert (done.returncode, "What answered is not AWS" in done.stderr) == (1, True)
         assert "Traceback" not in done.stderr

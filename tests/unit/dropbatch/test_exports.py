@@ -9,7 +9,6 @@ import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from dropbatch.errors import Error, UsageError
 from dropbatch.results import columns
@@ -142,16 +141,6 @@ def test_several_vectors_are_refused():
 
 def exported(kind, folder, output=THREE):
     return export(kind, source(output), folder, {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"})
-
-
-def test_parquet_and_arrow_hold_columns(tmp_path):
-    exported("parquet", tmp_path)
-    exported("arrow", tmp_path)
-
-    expected = table_of(THREE)
-    assert parquet.read_table(tmp_path / "output.parquet").equals(expected)
-    with pa.OSFile(str(tmp_path / "output.arrow")) as file:
-        assert pa.ipc.open_file(file).read_all().equals(expected)
 
 
 def test_npy_is_read_by_numpy(tmp_path):

@@ -12,7 +12,6 @@ from dropbatch.results.merging import Merging
 from tests.support.finished_jobs import UNREADABLE, finish
 
 ROOT = "20261121T093000Z-00000000"
-CHAT = [{"role": "user", "content": "Hello"}]
 
 
 def all_fail(*_):
@@ -91,33 +90,6 @@ def test_columns_that_differ_are_skipped(tmp_path):
 
 
 # ── what is never done ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("format_", ["tsv", "openai"])
-def test_success_is_never_replaced(tmp_path, format_):
-    content = {
-        "tsv": b"id\ttext\n1\tok, fine\n2\tfail, me\n",
-        "openai": lines_of(*({"custom_id": one, "body": {"messages": CHAT}} for one in ("ok", "fail"))),
-    }[format_]
-    first = finish(tmp_path, ROOT, Form(format_), content, fail_marked)
-    good = finish(tmp_path, child(1), Form(format_), first.retry_file, none_fail)
-    failed = finish(tmp_path, child(2), Form(format_), first.retry_file, all_fail)
-    later = finish(tmp_path, child(3), Form(format_), first.retry_file, none_fail)
-
-    merged = merge(tmp_path, first, good, failed, later)
-
-    assert merged.path.read_bytes().endswith(first.lines[0] + good.lines[0])
-    assert merged.skipped == []
-
-
-def test_newest_failure_stands_without_answer(tmp_path):
-    content = lines_of({"prompt": "ok"}, {"prompt": "fail"})
-    first = finish(tmp_path, ROOT, Form("native"), content, fail_marked)
-    retries = [finish(tmp_path, child(n), Form("native"), first.retry_file, all_fail) for n in (1, 2)]
-
-    merged = merge(tmp_path, first, *retries)
-
-    assert child(2) in json.loads(answers_of(merged)[1])["error"]["message"]
 
 
 def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The command line as a package: what it imports, how fast it starts, and what it says without credentials."""
 
 import ast
-import os
 import re
 import resource
 import subprocess
@@ -9,28 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
+from tests.support.terminal import run_alone
 
 ROOT = Path(__file__).parents[3]
 MODULES = sorted((ROOT / "dropbatch").rglob("*.py"))
 MAX_HELP_SECONDS = 0.3
-
-
-def run(*arguments, **environment):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    nowhere = {
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "dropbatch", *arguments],
-        cwd=ROOT,
-        env=kept | nowhere | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def imports(path):
@@ -71,7 +53,7 @@ def test_help_lists_verbs_quickly():
     seconds = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = run("--help")
+        done = run_alone("--help")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         # Processor time, which other work on the machine does not add to.
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
@@ -98,34 +80,18 @@ finally:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    ("environment", "code", "says"),
-    [
-        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"}, 4, "No AWS credentials were found"),
-        ({"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}, 2, "No AWS region is configured"),
-        ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
-    ],
-)
-def test_missing_settings_of_aws_are_named(environment, code, says):
-    done = run("ls", **environment)
-
-    assert done.returncode == code
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_completion_is_offered_for_shell():
-    done = run(_DROPBATCH_COMPLETE="bash_source")
+    done = run_alone(_DROPBATCH_COMPLETE="bash_source")
 
     assert "_DROPBATCH_COMPLETE=bash_complete" in done.stdout
 
 
 def test_completion_knows_verbs():
-    done = run(_DROPBATCH_COMPLETE="bash_complete", COMP_WORDS="dropbatch st", COMP_CWORD="1")
+    done = run_alone(_DROPBATCH_COMPLETE="bash_complete", COMP_WORDS="dropbatch st", COMP_CWORD="1")
 
     assert done.stdout.split() == ["plain,status"]
 
 
 def test_usage_errors_exit_with_2():
-    assert run("get").returncode == 2
-    assert run("put", "no-such-file").returncode == 2
+    assert run_alone("get").returncode == 2
+    assert run_alone("put", "no-such-file").returncode == 2
