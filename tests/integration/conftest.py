@@ -12,6 +12,7 @@ from local.template import properties
 from tests.support.aws import s3_limits
 from tests.support.aws.resources import client
 from tests.support.doubles.polled_batch import PolledBatch
+from tests.support.doubles.visited_jobs import Visited
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,9 @@ def polled(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PolledB
     """Make a batch that the API has accepted; every random wait has its mean length."""
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
     return partial(PolledBatch, table)
+
+
+@pytest.fixture
+def visited(table: Any) -> Visited:
+    """Jobs that are visited one by one."""
+    return Visited(table)

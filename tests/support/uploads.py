@@ -143,8 +143,8 @@ def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
     return [(row, one.body[at : at + length] if length else None) for row, (at, length) in pairs]
 
 
-def check_law(cuts: Iterable[Any], plan: SplitPlan) -> None:
-    """Check the invariants of every upload and every plan."""
+def check_law(cuts: Sequence[Any], plan: SplitPlan) -> None:
+    """Check the invariants of every upload and every plan; each batch is filled as far as the limits allow."""
     next_id = 0
     for number, one in enumerate(cuts):
         sent = [record for _, record in records_in(one) if record is not None]
@@ -158,6 +158,9 @@ def check_law(cuts: Iterable[Any], plan: SplitPlan) -> None:
         assert len(one.body) < LIMIT
         assert StagedInfo.of_cut(one) == StagedInfo(len(one.rows), len(sent), len(one.body), one.end)
         assert seen_rows(decode_index(encode_index(one.rows))) == seen_rows(one.rows)
+        if number + 1 < len(cuts) and not any(row.code for row in (*one.rows, *cuts[number + 1].rows)):
+            is_full = len(one.rows) == max_records(plan, number)
+            assert is_full or len(one.body) + 1 + cuts[number + 1].rows[0].length > plan.max_bytes
 
 
 def seen_rows(rows: Iterable[Any]) -> list[tuple[Any, ...]]:

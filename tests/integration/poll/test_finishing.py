@@ -13,18 +13,13 @@ from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import Job, JobTotals, ResultFileProgress
 from tests.support.doubles.ledger_items import JOB, M2M, REASON, T
-from tests.support.doubles.visited_jobs import LINE, Visited
+from tests.support.doubles.visited_jobs import LINE
 
 BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
 
 
 STAGED_UNTIL = T + 3 * 86_400
 """When a job that is over is due again, for what it staged."""
-
-
-@pytest.fixture
-def visited(table):
-    return Visited(table)
 
 
 def listed(visited):

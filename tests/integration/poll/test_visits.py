@@ -14,16 +14,11 @@ from shared.claims import MAX_CLAIMS, QUIET_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.models import CANCEL, MAX_JOB_SECONDS, TOO_OLD_CODE, ErrorDetail, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
-from tests.support.doubles.visited_jobs import LINE, Visited
+from tests.support.doubles.visited_jobs import LINE
 
 HELD = {"control": JobControl(held_since=T)}
 SWEPT = Sweep(SweepGoal.HOLD, T, passes=1, due=T)
 LATER = T + 60
-
-
-@pytest.fixture
-def visited(table):
-    return Visited(table)
 
 
 @pytest.fixture

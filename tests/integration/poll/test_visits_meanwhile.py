@@ -12,14 +12,9 @@ from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import MAX_JOB_SECONDS, JobControl, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
-from tests.support.doubles.visited_jobs import LINE, Visited
+from tests.support.doubles.visited_jobs import LINE
 
 READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
-
-
-@pytest.fixture
-def visited(table):
-    return Visited(table)
 
 
 # ── while its upload is read ─────────────────────────────────────────────────────────────────────────────────────────

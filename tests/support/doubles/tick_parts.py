@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from functions.poll.schedule.dispatch_submits import SubmitCalls
 
+ONE_CYCLE = 41.0
+"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
+SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 LONGEST = 200
 """Seconds after which a tick that does not end fails its test."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dropbatch.errors import UploadRefused
 from dropbatch.formats import csv_rows
 from dropbatch.formats.csv_rows import LongRow, read_rows, split_row
+from tests.support.uploads import in_blocks
 
 LIMIT = 60
 
@@ -23,13 +24,9 @@ def _small_limits():
         yield
 
 
-def cut(data, size):
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
 def rows_of(data, size=1 << 20, delimiter=b","):
     found = []
-    for window in read_rows(cut(data, size), delimiter):
+    for window in read_rows(in_blocks(data, size), delimiter):
         for row, lines in zip(window.rows, window.lines, strict=True):
             found += [row] * (1 if row else lines)  # an empty row stands for consecutive empty lines
     return found
@@ -63,7 +60,7 @@ def test_tabs_divide_fields_of_tsv():
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_each_row_says_how_far_next_is(size):
     data = b'a\r\n"b\nb",c\n\nd'
-    windows = list(read_rows(cut(data, size), b","))
+    windows = list(read_rows(in_blocks(data, size), b","))
     assert [step for window in windows for step in window.steps] == [3, 8, 1, 1]
     assert [line for window in windows for line in window.lines] == [1, 2, 1, 1]
 
@@ -93,7 +90,7 @@ def test_unclosed_quote_is_named_with_line(data, line, size):
 )
 def test_row_that_no_request_can_hold_is_passed_over(long, size):
     assert rows_of(b"a\n" + long + b"\nb,c\n", size) == [b"a", LongRow(long[:8], len(long)), b"b,c"]
-    lines = [line for window in read_rows(cut(b"a\n" + long, size), b",") for line in window.lines]
+    lines = [line for window in read_rows(in_blocks(b"a\n" + long, size), b",") for line in window.lines]
     assert lines == [1, 1 + long.count(b"\n")]
 
 

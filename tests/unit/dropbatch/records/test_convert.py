@@ -22,6 +22,7 @@ from functions.poll.batch.join_originals import Originals, join_originals
 from shared.staged_batch import decode_index, encode_index, original_spans
 from shared.workers_ai.results import parse_answer
 from tests.support.examples import examples
+from tests.support.uploads import in_blocks
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", BGE, "request", 1_795_253_400.0)
@@ -33,10 +34,6 @@ sizes = st.tuples(st.integers(1, 5), st.integers(60, 400))
 def plan_of(format_, size, start=0, lines=0, form="jsonl"):
     most, room = size
     return SplitPlan("m", most, room, "a", form, "plain", start, format=format_, start_line=lines, converts=True)
-
-
-def in_blocks(data, size):
-    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def cuts_of(plan, data, reader, block):

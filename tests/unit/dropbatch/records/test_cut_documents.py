@@ -93,34 +93,21 @@ def documents(draw):
         before, after = draw(others), draw(others)
         head = before + b"," if before else b""
         tail = b"," + after if after else b""
-        data = (
-            draw(space)
-            + b"{"
-            + head
-            + draw(space)
-            + b'"requests"'
-            + draw(space)
-            + b":"
-            + draw(space)
-            + data
-            + draw(space)
-            + tail
-            + b"}"
-        )
+        parts = [b"{", head, b'"requests"', b":", data, tail, b"}"]
+        data = b"".join(draw(space) + part for part in parts)
     return data + draw(space), elements, form
 
 
-def start_of(data, form):
-    found, start = detect_form(data, complete=True)
-    assert found == form
-    return start
+def array_start(data, form):
+    """Where the elements begin, found without the code under test."""
+    return data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1
 
 
 @given(document=documents(), limits=limits, size=blocks_of)
 @examples(150)
 def test_elements_become_rows_byte_for_byte(document, limits, size):
     data, elements, form = document
-    plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
+    plan = plan_of(limits, form, array_start(data, form))
     cuts = cuts_of(plan, data, size)
     check_law(cuts, plan)
     rows = [pair for one in cuts for pair in records_in(one)]
@@ -132,7 +119,7 @@ def test_elements_become_rows_byte_for_byte(document, limits, size):
 @given(document=documents(), limits=limits, size=blocks_of)
 def test_cutting_resumes_at_any_batch_end(document, limits, size):
     data, _, form = document
-    plan = plan_of(limits, form, data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1)
+    plan = plan_of(limits, form, array_start(data, form))
     cuts = cuts_of(plan, data)
     assert seen(cuts_of(plan, data, size)) == seen(cuts)
     for done, one in enumerate(cuts, 1):
@@ -187,7 +174,8 @@ DOCUMENTS = {
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_truncated_document_is_broken_after_records(form, size):
     data = DOCUMENTS[form]
-    start = start_of(data, form)
+    found, start = detect_form(data, complete=True)
+    assert found == form
     plan = plan_of((2, 390), form, start)
     whole, problem = told(plan, data, size)
     assert len(whole) == 3
@@ -236,7 +224,7 @@ def test_broken_document_reports_position(data, before, size):
 )
 def test_damage_result_ignores_blocks(document, at, junk, size):
     data, _, form = document
-    start = data.index(b"[", data.find(b'"requests"') + 1 if form == "object" else 0) + 1
+    start = array_start(data, form)
     place = start + int(at * (len(data) - start))
     damaged = data[:place] + junk + data[place + 1 :]
     plan = plan_of((3, 300), form, start)

@@ -1,7 +1,6 @@
 """The cut of JSON Lines: every record is in exactly one batch, in order, as the user wrote it, within the limits."""
 
 import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from dropbatch.records import cut as module
 from dropbatch.records import framing as windows
 from dropbatch.records.detect_form import detect_form
-from dropbatch.records.plan import max_records
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
@@ -57,18 +55,12 @@ def test_lines_become_rows_as_written(upload, last_line_ends, limits, size):
     assert [(row.line, row.code, record) for row, record in rows] == expected
 
 
-@given(upload=uploads, limits=limits, size=blocks_of)
-def test_cuts_do_not_depend_on_blocks(upload, limits, size):
-    data = joined(upload, last_line_ends=True)
-    plan = plan_of(limits)
-    assert seen(cuts_of(plan, data, size)) == seen(cuts_of(plan, data))
-
-
 @given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
-def test_cutting_resumes_at_any_line_end(upload, last_line_ends, limits, size):
+def test_cuts_ignore_blocks_and_resume_at_any_line_end(upload, last_line_ends, limits, size):
     data = joined(upload, last_line_ends=last_line_ends)
     plan = plan_of(limits)
     cuts = cuts_of(plan, data)
+    assert seen(cuts_of(plan, data, size)) == seen(cuts)
     for done, one in enumerate(cuts, 1):
         assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
 
@@ -79,17 +71,6 @@ def test_byte_order_mark_belongs_to_no_record(first, rest):
     form, start = detect_form(data, complete=True)
     (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
     assert [record for _, record in records_in(one)] == [first, *rest]
-
-
-@given(upload=uploads, limits=limits)
-def test_batch_is_filled_as_far_as_limits_allow(upload, limits):
-    plan = plan_of(limits)
-    cuts = cuts_of(plan, joined(upload, last_line_ends=True))
-    for number, (one, following) in enumerate(pairwise(cuts)):
-        if not one.body or any(row.code for row in (*one.rows, *following.rows)):
-            continue
-        full = len(one.rows) == max_records(plan, number)
-        assert full or len(one.body) + 1 + following.rows[0].length > plan.max_bytes
 
 
 def test_batches_grow_up_to_plans_maximum():
@@ -112,22 +93,21 @@ def test_beginning_of_huge_line_is_kept(size, block):
     assert f"{size:,} bytes" in rows[1].message
 
 
-@pytest.mark.parametrize("depth", [900, 5_000, 200_000])
-def test_deep_nesting_is_answer_and_no_crash(depth):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
-        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
-        line = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
-        (one,) = cuts_of(plan_of((10, 9_500_000)), line + b"\n{}\n")
-    assert [row.code for row in one.rows] == ["" if depth < 1_000 else "invalid_json", ""]
-
-
-def test_thousands_of_digits_are_one_bad_record():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "API_BODY_LIMIT", 10_000_000)
-        patch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
-        (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % (b"7" * 6_000))
-    assert [row.code for row in one.rows] == ["invalid_json", ""]
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (b"[" * 900 + b"]" * 900, ""),
+        (b"[" * 5_000 + b"]" * 5_000, "invalid_json"),
+        (b"[" * 200_000 + b"]" * 200_000, "invalid_json"),
+        (b"7" * 6_000, "invalid_json"),
+    ],
+    ids=["900 deep", "5,000 deep", "200,000 deep", "6,000 digits"],
+)
+def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypatch):
+    monkeypatch.setattr(module, "API_BODY_LIMIT", 10_000_000)
+    monkeypatch.setattr(windows, "API_BODY_LIMIT", 10_000_000)
+    (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % value)
+    assert [row.code for row in one.rows] == [code, ""]
 
 
 @pytest.mark.parametrize(

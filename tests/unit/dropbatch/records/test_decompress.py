@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from dropbatch.errors import UploadRefused
 from dropbatch.records import decompress as module
 from dropbatch.records.decompress import decompress, detect_compression, reject_foreign_format, zstd_module
+from tests.support.uploads import in_blocks
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(300))
 zstd = zstd_module()
 PACK = {"gzip": gzip.compress, "zstd": zstd.compress, "plain": bytes}
-
-
-def in_blocks(data, size):
-    return iter([data[at : at + size] for at in range(0, len(data), size)])
 
 
 def unpack(packing, data, size=1 << 20):

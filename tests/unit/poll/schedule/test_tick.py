@@ -5,24 +5,14 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.schedule.tick
-from dropbatch.rules.names import JobState
 from functions.poll.schedule.dispatch_submits import MAX_EXAMINED, MAX_EXAMINED_IN_A_PAUSE
 from functions.poll.schedule.tick import MAX_JOBS, TICK_SECONDS, wake
 from shared.aws.queues import WakeMessage
 from shared.invocation import Invocation
 from shared.models import DueKind
 from shared.pacing.budget import Free
-from tests.support.doubles.ledger_items import JOB, M2M, READY, T
-from tests.support.doubles.tick_parts import TickParts
-
-ONE_CYCLE = 41.0
-"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
-SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    return TickParts(monkeypatch)
+from tests.support.doubles.ledger_items import M2M, READY, T
+from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 
 
 def turn(number, kind=DueKind.SUBMIT, at=0.0):

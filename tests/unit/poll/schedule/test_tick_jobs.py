@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from dropbatch.rules.names import JobState
 from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS
 from functions.poll.schedule.due_jobs import (
     IDLE_VISIT_SECONDS,
@@ -20,19 +19,11 @@ from functions.poll.schedule.tick import MAX_IDLE_VISITS, MAX_JOBS
 from shared.aws.queues import AdvanceMessage, SplitMessage
 from shared.models import JobControl, Submission, Sweep, SweepGoal, Upload
 from tests.support.doubles.ledger_items import BATCH, JOB, T
-from tests.support.doubles.tick_parts import TickParts
+from tests.support.doubles.tick_parts import ONE_CYCLE, SMALL
 
-ONE_CYCLE = 41.0
-"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
-SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
 SWEPT = {"control": JobControl("v", held_since=T)}
 IS_SWEPT = Sweep(SweepGoal.HOLD, T, passes=0)
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    return TickParts(monkeypatch)
 
 
 def upload_of(size):

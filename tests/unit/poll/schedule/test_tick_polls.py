@@ -15,18 +15,11 @@ from shared.invocation import Invocation
 from shared.models import BatchState, DueKind, Submission
 from shared.pacing.controls import Denied
 from tests.support.doubles.ledger_items import BATCH, JOB, T
-from tests.support.doubles.tick_parts import TickParts
+from tests.support.doubles.tick_parts import ONE_CYCLE
 
-ONE_CYCLE = 41.0
-"""Seconds that an invocation has left whose tick has one cycle, in which it may still poll."""
 SMALL = replace(JOB, state=JobState.IN_PROGRESS, total=3, due_at=None)
 LARGE = replace(SMALL, total=LARGE_RECORDS + 1)
 ACCEPTED = replace(BATCH, submissions=(Submission("id", 1, T),))
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    return TickParts(monkeypatch)
 
 
 def polls(count, **more):

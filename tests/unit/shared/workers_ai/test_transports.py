@@ -11,13 +11,12 @@ import pytest
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, Rejected
-from shared.workers_ai.transports import Credentials, gateway, rest, transport_of, worker
+from shared.workers_ai.transports import Credentials, gateway, transport_of, worker
+from tests.support.doubles.api_client import ACCOUNT, BASE, MODEL, REST, Api, Secret, enveloped
 
-ACCOUNT, OTHER = "0123456789abcdef0123456789abcdef", "f" * 32
-MODEL = "@cf/baai/bge-small-en-v1.5"
-BASE = "https://api.cloudflare.com/client/v4"
+OTHER = "f" * 32
 TRANSPORTS = {
-    "rest": rest(BASE, ACCOUNT),
+    "rest": REST,
     "gateway": gateway(BASE, ACCOUNT, "https://gateway.ai.cloudflare.com/v1", "my-gateway"),
     "worker": worker("https://dropbatch.example.workers.dev"),
 }
@@ -40,29 +39,10 @@ def settings_of(name: str) -> Any:
     )
 
 
-class Api:
-    """Answers each request by a function, and keeps the requests."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.requests = []
-
-    def __call__(self, request):
-        self.requests.append(request)
-        return self.answer(request)
-
-
 def client(name, api, *credentials):
-    given = list(credentials or [Credentials("secret")])
-
-    def read(fresh):
-        if fresh and len(given) > 1:
-            given.pop(0)
-        if isinstance(given[0], Exception):
-            raise given[0]
-        return given[0]
-
-    return WorkersAI(http_client(httpx.MockTransport(api)), TRANSPORTS[name], read)
+    return WorkersAI(
+        http_client(httpx.MockTransport(api)), TRANSPORTS[name], Secret(*credentials or [Credentials("secret")])
+    )
 
 
 def call(ai, *, poll=False):
@@ -73,7 +53,7 @@ def call(ai, *, poll=False):
 @pytest.mark.parametrize("name", TRANSPORTS)
 @pytest.mark.parametrize("poll", [False, True])
 def test_calls_go_to_transports_address(name, poll):
-    api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
+    api = Api(httpx.Response(200, json=ACCEPTED))
     call(client(name, api), poll=poll)
     (request,) = api.requests
     assert str(request.url) == f"{RUN_URLS[name]}?queueRequest=true"
@@ -83,14 +63,14 @@ def test_calls_go_to_transports_address(name, poll):
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_batch_is_accepted_with_and_without_envelope(name):
-    bare = Api(lambda request: httpx.Response(200, json=ACCEPTED))
-    enveloped = Api(lambda request: httpx.Response(200, json={"result": ACCEPTED, "success": True, "errors": []}))
-    assert call(client(name, bare)) == call(client(name, enveloped)) == Accepted("id-1")
+    bare = Api(httpx.Response(200, json=ACCEPTED))
+    wrapped = Api(httpx.Response(200, json=enveloped(ACCEPTED)))
+    assert call(client(name, bare)) == call(client(name, wrapped)) == Accepted("id-1")
 
 
 @pytest.mark.parametrize("poll", [False, True])
 def test_gateway_neither_caches_nor_repeats(poll):
-    api = Api(lambda request: httpx.Response(200, json=ACCEPTED))
+    api = Api(httpx.Response(200, json=ACCEPTED))
     call(client("gateway", api), poll=poll)
     (request,) = api.requests
     assert request.headers["cf-aig-skip-cache"] == "true"
@@ -99,7 +79,7 @@ def test_gateway_neither_caches_nor_repeats(poll):
 
 
 def test_only_gateway_gets_gateways_token():
-    api = Api(lambda request: httpx.Response(200, json={"success": True}))
+    api = Api(httpx.Response(200, json={"success": True}))
     ai = client("gateway", api, Credentials("secret", "gateway-secret"))
     call(ai)
     assert ai.check_token() is TokenState.GOOD
@@ -123,7 +103,7 @@ def test_other_account_is_in_every_address(name):
 def test_worker_is_sent_nothing_for_another_account():
     settings = settings_of("worker")
     assert transport_of(settings, ACCOUNT) == TRANSPORTS["worker"]
-    api = Api(lambda request: httpx.Response(200, json={"success": True}))
+    api = Api(httpx.Response(200, json={"success": True}))
     ai = WorkersAI(http_client(httpx.MockTransport(api)), transport_of(settings, OTHER), lambda fresh: Credentials("s"))
     with ai.submit(MODEL, b"{}", 60) as submitted, ai.poll(MODEL, "id", 60) as polled:
         assert submitted == polled
@@ -149,7 +129,7 @@ def test_worker_is_sent_nothing_for_another_account():
     ],
 )
 def test_free_call_says_whether_secret_is_good(name, url, answer, state):
-    api = Api(lambda request: answer)
+    api = Api(answer)
     assert client(name, api).check_token() is state
     (request,) = api.requests
     assert (request.method, str(request.url)) == ("GET", url)
@@ -165,7 +145,7 @@ def test_free_call_says_whether_secret_is_good(name, url, answer, state):
 )
 def test_error_in_gateways_own_form_is_read(status, code, message):
     body = {"success": False, "result": [], "messages": [], "error": [{"code": code, "message": message}]}
-    api = Api(lambda request: httpx.Response(status, json=body))
+    api = Api(httpx.Response(status, json=body))
     assert call(client("gateway", api)) == Rejected(status, code, message, enveloped=True)
 
 
