@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
+
+from hypothesis import strategies as st
 
 from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
 from dropbatch.formats.registry import Form, reader_of, target_of, writer_of
@@ -31,17 +34,25 @@ LENGTH = "embeddingConfig.outputEmbeddingLength"
 TOOL = {"type": "function", "function": {"name": "tide"}}
 
 
+BODY = {"openai": "body", "anthropic": "params", "gemini": "request", "bedrock": "modelInput"}
+"""The member of a record that holds the request, by format."""
+NAMED = ("openai", "anthropic")
+"""Formats whose records have a name of their own: here, "a"."""
+FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400.5)
+
+
+def written(body: Any, format_: str = "openai", **members: Any) -> bytes:
+    """A record with a body."""
+    name = {"custom_id": "a"} if format_ in NAMED else {}
+    return json.dumps({**name, **members, BODY[format_]: body}).encode()
+
+
 def convert(
-    model: str,
-    body: Any,
-    format_: str = "openai",
-    defaults: dict[str, Any] | None = None,
-    **members: Any,
+    model: str, body: Any, format_: str = "openai", defaults: dict[str, Any] | None = None, **members: Any
 ) -> Converted | RecordFault:
     """What a record with a body becomes."""
-    record = {"custom_id": "a", **members, "body": body} if format_ == "openai" else {"modelInput": body}
     target = target_of(model, defaults={name: json.dumps(value).encode() for name, value in (defaults or {}).items()})
-    (one,) = reader_of(Form(format_), target).convert([json.dumps(record).encode()])
+    (one,) = reader_of(Form(format_), target).convert([written(body, format_, **members)])
     return one
 
 
@@ -50,7 +61,7 @@ def sent(model: str, body: Any, format_: str = "openai", **members: Any) -> dict
     one = convert(model, body, format_, **members)
     assert isinstance(one, Converted), one
     request: dict[str, Any] = json.loads(one.request)
-    request.pop("external_reference", None)
+    assert request.pop("external_reference", None) == ("a" if format_ in NAMED else None)
     assert problem(model, request, "", Behaviour()) is None
     return request
 
@@ -63,10 +74,38 @@ def fault(model: str, body: Any, format_: str = "openai", **members: Any) -> tup
     return member_of(one.message), one.message
 
 
-def body_of(model: str, body: Any, result: Any, url: str | None = None) -> Any:
-    """The body of the line that answers a record."""
-    record = json.dumps({"custom_id": "a", "url": url, "body": body}).encode()
-    writer = writer_of(Form("openai"), target_of(model))
+def line_of(
+    record: bytes,
+    result: Any = None,
+    format_: str = "openai",
+    *,
+    code: str = "",
+    message: str = "",
+    facts: BatchFacts = FACTS,
+    id_: int = 5,
+) -> dict[str, Any]:
+    """The line that answers a record, or says why it has no answer."""
+    writer = writer_of(Form(format_), target_of(facts.model))
     assert writer
-    line = writer.line(BatchFacts("j", model, "r", 1), Outcome(0, b'"a"', record, json.dumps(result).encode()))
-    return json.loads(line)["response"]["body"]
+    answer = None if result is None else json.dumps(result, separators=(",", ":")).encode()
+    line = writer.line(facts, Outcome(id_, b"null", record, answer, code, message))
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
+    decoded: dict[str, Any] = json.loads(line)
+    return decoded
+
+
+def body_of(model: str, body: Any, result: Any, url: str | None = None) -> Any:
+    """The body of the line that answers a record of OpenAI's."""
+    return line_of(written(body, url=url), result, facts=replace(FACTS, model=model))["response"]["body"]
+
+
+_MEMBERS = (
+    *("response", "choices", "message", "content", "text", "tool_calls", "function", "name", "arguments", "output"),
+    *("type", "usage", "data", "finish_reason", "role", "refusal", "id", "prompt_tokens", "result"),
+)
+answers = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(_MEMBERS), inner, max_size=5)),
+    max_leaves=20,
+).filter(lambda one: one is not None)
+"""Any answer of a model, even one that makes no sense."""

@@ -22,7 +22,9 @@ from tests.support.converted import (
     body_of,
     convert,
     fault,
+    line_of,
     sent,
+    written,
 )
 
 IMAGE = {"type": "input_image", "image_url": DATA}
@@ -161,11 +163,7 @@ def test_model_may_have_litellms_prefix():
 
 
 def output_of(model_input, result):
-    line = writer_of(Form("bedrock"), target_of(LLAMA)).line(
-        BatchFacts("j", LLAMA, "r", 1),
-        Outcome(0, b"null", json.dumps({"modelInput": model_input}).encode(), json.dumps(result).encode()),
-    )
-    return json.loads(line)["modelOutput"]
+    return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
 
 
 @pytest.mark.parametrize("model", CHAT)
@@ -294,6 +292,5 @@ def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape
 
 
 def test_error_line_of_unaccepted_has_request_id():
-    writer = writer_of(Form("openai"), target_of(LLAMA))
-    line = json.loads(writer.line(BatchFacts("j", LLAMA), Outcome(0, b'"a"', b"{}", None, "bad_record", "no")))
+    line = line_of(b"{}", code="bad_record", message="no", facts=BatchFacts("j", LLAMA))
     assert line["response"]["request_id"] == ""

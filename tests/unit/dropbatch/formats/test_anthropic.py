@@ -1,21 +1,11 @@
 """Anthropic's batch files: what is sent for a record, and the line that answers it."""
 
-import json
-
 import pytest
 
-from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
-from dropbatch.formats.registry import Form, reader_of, target_of, writer_of
-from local.workers_ai import Behaviour
-from local.workers_ai.models.schemas import problem
+from dropbatch.formats.base import RecordFault, member_of
+from tests.support.converted import GPT, HELLO, KIMI, LLAMA, convert, line_of, sent, written
 from tests.support.vendors import vendors_read
 
-FORM = Form("anthropic")
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-KIMI = "@cf/moonshotai/kimi-k2.6"
-GPT = "@cf/openai/gpt-oss-20b"
-FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400)
-HELLO = {"role": "user", "content": "Hello"}
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
 THOUGHT = {"choices": [{"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}]}
@@ -23,30 +13,8 @@ CUT_OFF = {"output": [{"type": "reasoning", "content": [{"type": "reasoning_text
 VECTORS = {"data": [[1, 2]]}
 
 
-def written(params, custom_id="a"):
-    return json.dumps({"custom_id": custom_id, "params": params}).encode()
-
-
-def convert(params, model=LLAMA, custom_id="a"):
-    (one,) = reader_of(FORM, target_of(model)).convert([written(params, custom_id)])
-    return one
-
-
-def sent(params, model=LLAMA):
-    one = convert(params, model)
-    assert isinstance(one, Converted), one
-    request = json.loads(one.request)
-    assert request.pop("external_reference") == "a"
-    assert problem(model, request, "", Behaviour()) is None
-    return request
-
-
-def result_of(result=None, code="", message="", record=None):
-    result = None if result is None else json.dumps(result).encode()
-    record = written({"messages": [HELLO]}) if record is None else record
-    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(5, b"null", record, result, code, message))
-    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
-    return json.loads(line)
+def result_of(result=None, record=None, **failure):
+    return line_of(record or written({"messages": [HELLO]}, "anthropic"), result, "anthropic", **failure)
 
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -64,7 +32,7 @@ def test_message_request_becomes_chat():
         "tool_choice": {"type": "tool", "name": "f"},
         "temperature": 0.5,
     }
-    assert sent(params) == {
+    assert sent(LLAMA, params, "anthropic") == {
         "messages": [{"role": "system", "content": "Be brief."}, HELLO],
         "max_tokens": 9,
         "stop": ["."],
@@ -83,12 +51,13 @@ def test_message_request_becomes_chat():
 def test_output_format_is_schema(where):
     format_ = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
     params = {"messages": [HELLO], where: {"format": format_} if where == "output_config" else format_}
-    asked = sent(params, KIMI)["response_format"]
+    asked = sent(KIMI, params, "anthropic")["response_format"]
     assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": format_["schema"]}}
 
 
 def test_effort_is_models():
-    assert sent({"messages": [HELLO], "output_config": {"effort": "low"}}, GPT)["reasoning"] == {"effort": "low"}
+    params = {"messages": [HELLO], "output_config": {"effort": "low"}}
+    assert sent(GPT, params, "anthropic")["reasoning"] == {"effort": "low"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +73,7 @@ def test_effort_is_models():
     ],
 )
 def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
-    one = convert(params, custom_id=custom_id)
+    one = convert(LLAMA, params, "anthropic", custom_id=custom_id)
     assert isinstance(one, RecordFault)
     assert (one.code, member_of(one.message)) == (code, member or "params.messages[0].content[0]")
 

@@ -10,17 +10,14 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
+from dropbatch.formats.base import Outcome, RecordFault, member_of
 from dropbatch.formats.registry import Form, file_names, reader_of, target_of, writer_of
 from dropbatch.formats.vendors.bedrock import manifest_out, output_name
+from tests.support import converted
+from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, written
 
 FILES = Path(__file__).parents[3] / "files"
 FORM = Form("bedrock")
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"
-GPT_OSS = "@cf/openai/gpt-oss-20b"
-BGE = "@cf/baai/bge-m3"
-FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400)
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CUT = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}]}
@@ -33,24 +30,16 @@ IMAGE = {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}
 
 
 def convert(model, model_input, **members):
-    written = json.dumps({**members, "modelInput": model_input}).encode()
-    (converted,) = reader_of(FORM, target_of(model)).convert([written])
-    return converted
+    return converted.convert(model, model_input, "bedrock", **members)
 
 
 def sent(model, model_input):
-    converted = convert(model, model_input)
-    assert isinstance(converted, Converted), converted
-    return json.loads(converted.request)
+    return converted.sent(model, model_input, "bedrock")
 
 
-def line_of(model_input, result=None, code="", message="", id_=5, **members):
-    written = json.dumps({**members, "modelInput": model_input}).encode() if model_input is not None else b""
-    result = None if result is None else json.dumps(result).encode()
-    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(id_, b"null", written, result, code, message))
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
-    return json.loads(line)
+def line_of(model_input, result=None, *, id_=5, code="", message="", **members):
+    record = written(model_input, "bedrock", **members)
+    return converted.line_of(record, result, "bedrock", code=code, message=message, id_=id_)
 
 
 def output_of(model_input, result):
@@ -61,14 +50,14 @@ def output_of(model_input, result):
 
 
 def test_record_id_is_reference():
-    converted = convert(LLAMA, MESSAGES, recordId="CALL0000001")
-    assert json.loads(converted.request)["external_reference"] == "CALL0000001"
-    assert bytes(converted.reference) == b'"CALL0000001"'
+    made = convert(LLAMA, MESSAGES, recordId="CALL0000001")
+    assert json.loads(made.request)["external_reference"] == "CALL0000001"
+    assert bytes(made.reference) == b'"CALL0000001"'
 
 
 def test_record_without_id_has_no_reference():
-    converted = convert(LLAMA, MESSAGES)
-    assert (b"external_reference" in converted.request, bytes(converted.reference)) == (False, b"null")
+    made = convert(LLAMA, MESSAGES)
+    assert (b"external_reference" in made.request, bytes(made.reference)) == (False, b"null")
 
 
 def test_anthropic_system_becomes_message():
@@ -109,12 +98,12 @@ def test_converse_becomes_chat_request():
 def test_titan_is_text_or_embeddings_by_models_task():
     config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
     assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
-    assert sent(GPT_OSS, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
-    assert sent(BGE, {"inputText": "x"}) == {"text": "x"}
+    assert sent(GPT, {"inputText": "x", **config}) == {"input": "x", "max_output_tokens": 9, "top_p": 1}
+    assert sent(M3, {"inputText": "x"}) == {"text": "x"}
 
 
 def test_coheres_texts_are_text():
-    assert sent(BGE, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
+    assert sent(M3, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
 
 
 def test_llama_prompt_keeps_name_limit_is_renamed():
@@ -139,7 +128,7 @@ def test_native_request_is_sent_as_written():
     ],
 )
 def test_record_that_does_not_fit_is_bad(model_input, members, member):
-    fault = convert(BGE if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
+    fault = convert(M3 if member == "modelInput.text" or "inputText" in model_input else LLAMA, model_input, **members)
     assert isinstance(fault, RecordFault)
     assert (fault.code, member_of(fault.message)) == ("bad_record", member)
 
@@ -164,8 +153,8 @@ def test_missing_record_id_is_stable():
 
 
 def test_model_input_is_copied_as_it_is_written():
-    written = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
-    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", written, b'{"response":"Hi"}'))
+    record = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
+    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, Outcome(0, b"null", record, b'{"response":"Hi"}'))
     assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
 
 
@@ -268,31 +257,18 @@ def test_failed_record_has_error_instead_of_output(code, number):
     }
 
 
-@pytest.mark.parametrize("written", [b"", b"{", b"5", b"\xff"])
-def test_unreadable_line_has_no_input(written):
-    outcome = Outcome(5, b"null", written, None, "invalid_json", "why")
-    line = json.loads(writer_of(FORM, target_of(LLAMA)).line(FACTS, outcome))
+@pytest.mark.parametrize("record", [b"", b"{", b"5", b"\xff"])
+def test_unreadable_line_has_no_input(record):
+    line = converted.line_of(record, None, "bedrock", code="invalid_json", message="why")
     assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (None, 400, 11)
 
 
 inputs = st.sampled_from(
     [{"inputText": "x"}, {"texts": "x"}, MESSAGES, CONVERSE, {"prompt": "x", "max_gen_len": 1}, {}]
 )
-values = st.recursive(
-    st.one_of(st.none(), st.integers(), st.text(max_size=4)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from(["response", "choices", "message", "content", "tool_calls", "name", "usage", "data"]),
-            inner,
-            max_size=4,
-        ),
-    ),
-    max_leaves=15,
-)
 
 
-@given(model_input=inputs, result=values.filter(lambda one: one is not None))
+@given(model_input=inputs, result=answers)
 def test_any_answer_gives_one_line(model_input, result):
     assert "modelOutput" in line_of(model_input, result)
 
@@ -334,16 +310,16 @@ def test_manifest_counts_as_bedrocks_does():
         ("messages", LLAMA, {"messages", "max_tokens"}),
         ("converse", LLAMA, {"messages", "max_tokens", "top_p", "stop"}),
         ("titan", LLAMA, {"prompt"}),
-        ("embeddings", BGE, {"text"}),
+        ("embeddings", M3, {"text"}),
         ("llama", LLAMA, {"prompt", "max_tokens", "temperature", "top_p"}),
     ],
 )
 def test_bedrocks_own_examples_become_requests(name, model, members):
     records = (FILES / f"bedrock-guide-{name}.jsonl").read_bytes().splitlines()
-    for converted, written in zip(reader_of(FORM, target_of(model)).convert(records), records, strict=True):
-        request = json.loads(converted.request)
+    for made, record in zip(reader_of(FORM, target_of(model)).convert(records), records, strict=True):
+        request = json.loads(made.request)
         assert members <= request.keys()
-        assert request.get("external_reference") == json.loads(written).get("recordId")
+        assert request.get("external_reference") == json.loads(record).get("recordId")
         assert (
             not {"inputText", "texts", "inferenceConfig", "textGenerationConfig", "anthropic_version"} & request.keys()
         )

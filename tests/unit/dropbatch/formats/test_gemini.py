@@ -1,25 +1,14 @@
 """Gemini's batch files: what is sent for a record, and the line that answers it."""
 
-import json
-
 import pytest
 
-from dropbatch.formats.base import BatchFacts, Converted, Outcome, RecordFault, member_of
-from dropbatch.formats.registry import Form, reader_of, target_of, writer_of
-from local.workers_ai import Behaviour
-from local.workers_ai.models.schemas import problem
+from dropbatch.formats.base import BatchFacts, RecordFault, member_of
+from tests.support import converted
+from tests.support.converted import BGE, FACTS, GPT, HELLO, KIMI, LLAMA, written
 from tests.support.vendors import vendors_read
 
-FORM = Form("gemini")
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-KIMI = "@cf/moonshotai/kimi-k2.6"
-GPT = "@cf/openai/gpt-oss-20b"
-BGE = "@cf/baai/bge-small-en-v1.5"
-FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", LLAMA, "req-1", 1_795_253_400)
 NEVER_ACCEPTED = BatchFacts(FACTS.job_id, LLAMA)
-CALLED = {"name": "f", "args": {"x": 1}}
 CONTENTS = [{"role": "user", "parts": [{"text": "Hello"}]}]
-HELLO = {"role": "user", "content": "Hello"}
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
 THOUGHT = {
@@ -31,26 +20,16 @@ VECTORS = {"data": [[1, 2], [3, 4]]}
 
 
 def convert(request, model=LLAMA, **members):
-    record = json.dumps({**members, "request": request}).encode()
-    (one,) = reader_of(FORM, target_of(model)).convert([record])
-    return one
+    return converted.convert(model, request, "gemini", **members)
 
 
-def sent(request, model=LLAMA, **members):
-    one = convert(request, model, **members)
-    assert isinstance(one, Converted), one
-    request = json.loads(one.request)
-    request.pop("external_reference", None)
-    assert problem(model, request, "", Behaviour()) is None
-    return request
+def sent(request, model=LLAMA):
+    return converted.sent(model, request, "gemini")
 
 
 def line_of(result=None, code="", message="", request=None, facts=FACTS, **members):
-    record = json.dumps({**members, "request": request or {"contents": CONTENTS}}).encode()
-    result = None if result is None else json.dumps(result).encode()
-    line = writer_of(FORM, target_of(LLAMA)).line(facts, Outcome(5, b"null", record, result, code, message))
-    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
-    return json.loads(line)
+    record = written(request or {"contents": CONTENTS}, "gemini", **members)
+    return converted.line_of(record, result, "gemini", code=code, message=message, facts=facts)
 
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +169,7 @@ def test_line_without_key_is_vertex_ais():
     line = line_of(TEXT, custom_id="a")
     assert list(line) == ["custom_id", "request", "response", "status", "processed_time"]
     assert (line["status"], line["request"]) == ("", {"contents": CONTENTS})
-    assert line["processed_time"] == "2026-11-21T09:30:00.000+00:00"
+    assert line["processed_time"] == "2026-11-21T09:30:00.500+00:00"
     failed = line_of(code="rejected", message="why")
     assert (failed["response"], failed["status"]) == ({}, "why")
     assert line_of(code="bad_record", message="why", facts=NEVER_ACCEPTED)["processed_time"] == ""

@@ -5,52 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from dropbatch.formats.base import Converted, RecordFault, member_of
+from dropbatch.formats.base import Converted, member_of
 from dropbatch.formats.registry import Form, reader_of, target_of
+from tests.support.converted import GPT, HELLO, KIMI, LLAMA, M3, SCOUT, convert, fault, sent
 
 FILES = Path(__file__).parents[3] / "files"
 FORM = Form("openai")
-
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-SCOUT = "@cf/meta/llama-4-scout-17b-16e-instruct"
-GPT_OSS = "@cf/openai/gpt-oss-20b"
-BGE = "@cf/baai/bge-m3"
-KIMI = "@cf/moonshotai/kimi-k2.6"
-
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def record(body, **members):
-    return json.dumps({"custom_id": "a", **members, "body": body}).encode()
-
-
-def convert(model, body, **members):
-    target = target_of(model, defaults=members.pop("defaults", None))
-    (converted,) = reader_of(FORM, target).convert([record(body, **members)])
-    return converted
-
-
-def sent(model, body, **members):
-    """The request that a record becomes, without its reference."""
-    converted = convert(model, body, **members)
-    assert isinstance(converted, Converted), converted
-    request = json.loads(converted.request)
-    assert request.pop("external_reference") == "a"
-    return request
-
-
-def fault(model, body, **members):
-    converted = convert(model, body, **members)
-    assert isinstance(converted, RecordFault), converted
-    return converted.code, member_of(converted.message)
-
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_members_that_are_not_for_model_are_left_out():
     extra = {"model": "gpt-4o", "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "n": 1}
-    assert sent(LLAMA, {"messages": HELLO, **extra, "stream": False}) == {"messages": HELLO}
+    assert sent(LLAMA, {"messages": [HELLO], **extra, "stream": False}) == {"messages": [HELLO]}
 
 
 def test_unknown_members_are_sent_as_written():
@@ -64,25 +31,25 @@ def test_unknown_members_are_sent_as_written():
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_limit_of_answer_is_max_tokens(name):
-    assert sent(LLAMA, {"messages": HELLO, name: 9})["max_tokens"] == 9
+    assert sent(LLAMA, {"messages": [HELLO], name: 9})["max_tokens"] == 9
 
 
 def test_max_tokens_precedes_its_other_name():
-    assert sent(LLAMA, {"max_completion_tokens": 9, "messages": HELLO, "max_tokens": 7})["max_tokens"] == 7
+    assert sent(LLAMA, {"max_completion_tokens": 9, "messages": [HELLO], "max_tokens": 7})["max_tokens"] == 7
 
 
 def test_parts_of_text_are_joined_with_line_feed():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    messages = [{"role": "user", "content": parts, "name": "x"}, HELLO[0]]
+    messages = [{"role": "user", "content": parts, "name": "x"}, HELLO]
     assert sent(LLAMA, {"messages": messages})["messages"] == [
         {"role": "user", "content": "one\ntwo", "name": "x"},
-        HELLO[0],
+        HELLO,
     ]
 
 
 def test_content_of_another_kind_is_sent_as_written():
     messages = [{"role": "user", "content": [{"type": "new"}]}]
-    assert sent(LLAMA, {"messages": messages})["messages"] == messages
+    assert json.loads(convert(LLAMA, {"messages": messages}).request)["messages"] == messages
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -91,41 +58,42 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
 def test_image_is_rejected_for_text_only_model():
     messages = [{"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}]
     assert sent(SCOUT, {"messages": messages})["messages"] == messages
-    assert fault(LLAMA, {"messages": messages}) == ("bad_record", "body.messages[0].content[1]")
+    assert fault(LLAMA, {"messages": messages})[0] == "body.messages[0].content[1]"
 
 
 @pytest.mark.parametrize(
     ("body", "member"),
     [
-        ({"messages": HELLO, "stream": True}, "body.stream"),
-        ({"messages": HELLO, "stream": 0}, "body.stream"),
-        ({"messages": HELLO, "n": 2}, "body.n"),
-        ({"messages": HELLO, "n": True}, "body.n"),
-        ({"messages": HELLO, "dimensions": 64}, "body.dimensions"),
-        ({"messages": HELLO, "modalities": ["text", "audio"]}, "body.audio"),
-        ({"messages": HELLO, "audio": {"voice": "x"}}, "body.audio"),
+        ({"messages": [HELLO], "stream": True}, "body.stream"),
+        ({"messages": [HELLO], "stream": 0}, "body.stream"),
+        ({"messages": [HELLO], "n": 2}, "body.n"),
+        ({"messages": [HELLO], "n": True}, "body.n"),
+        ({"messages": [HELLO], "dimensions": 64}, "body.dimensions"),
+        ({"messages": [HELLO], "modalities": ["text", "audio"]}, "body.audio"),
+        ({"messages": [HELLO], "audio": {"voice": "x"}}, "body.audio"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "body.messages[0].content[0]"),
         ({"messages": "Hello"}, "body.messages"),
         ({"messages": [1]}, "body.messages[0]"),
         ({"prompt": [1, 2, 3]}, "body.prompt"),
         ({"prompt": ["a", "b"]}, "body.prompt"),
-        ({"model": 5, "messages": HELLO}, "body.model"),
+        ({"model": 5, "messages": [HELLO]}, "body.model"),
         ({"input": 5}, "body.input"),
     ],
 )
 def test_what_workers_ai_does_not_do_makes_record_bad(body, member):
-    assert fault(LLAMA, body) == ("bad_record", member)
+    assert fault(LLAMA, body)[0] == member
 
 
 @pytest.mark.parametrize("body", [{"stream": None}, {"n": None}, {"dimensions": None}, {"audio": None}])
 def test_null_asks_for_nothing(body):
-    assert sent(LLAMA, {"messages": HELLO, **body}) == {"messages": HELLO}
+    assert sent(LLAMA, {"messages": [HELLO], **body}) == {"messages": [HELLO]}
 
 
 def test_other_cloudflare_model_is_mismatch():
-    assert fault(LLAMA, {"messages": HELLO, "model": SCOUT}) == ("mismatched_model", "body.model")
-    assert sent(LLAMA, {"messages": HELLO, "model": LLAMA}) == {"messages": HELLO}
-    assert sent(LLAMA, {"messages": HELLO, "model": "gpt-4o-mini"}) == {"messages": HELLO}
+    other = convert(LLAMA, {"messages": [HELLO], "model": SCOUT})
+    assert (other.code, member_of(other.message)) == ("mismatched_model", "body.model")
+    assert sent(LLAMA, {"messages": [HELLO], "model": LLAMA}) == {"messages": [HELLO]}
+    assert sent(LLAMA, {"messages": [HELLO], "model": "gpt-4o-mini"}) == {"messages": [HELLO]}
 
 
 @pytest.mark.parametrize(
@@ -138,13 +106,12 @@ def test_other_cloudflare_model_is_mismatch():
     ],
 )
 def test_end_of_url_decides(url):
-    assert sent(LLAMA, {"messages": HELLO}, url=url) == {"messages": HELLO}
+    assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
 
 
 @pytest.mark.parametrize("members", [{"url": "/v1/moderations"}, {"url": 5}, {"method": "GET"}, {"custom_id": 5}])
 def test_line_without_request_is_bad(members):
-    code, member = fault(LLAMA, {"messages": HELLO}, **members)
-    assert (code, member) == ("bad_record", next(iter(members)))
+    assert fault(LLAMA, {"messages": [HELLO]}, **members)[0] == next(iter(members))
 
 
 def test_line_without_body_keeps_custom_id():
@@ -155,38 +122,38 @@ def test_line_without_body_keeps_custom_id():
 @pytest.mark.parametrize("texts", ["one", ["one", "two"], []])
 def test_embeddings_are_of_text(texts):
     body = {"input": texts, "encoding_format": "float", "model": "text-embedding-3-small"}
-    assert sent(BGE, body, url="/v1/embeddings") == {"text": texts}
-    assert sent(BGE, body) == {"text": texts}
+    assert sent(M3, body, url="/v1/embeddings") == {"text": texts}
+    assert sent(M3, body) == {"text": texts}
 
 
 @pytest.mark.parametrize("tokens", [[1, 2], [[1], [2]], ["one", 2], 5, None])
 def test_embeddings_of_tokens_are_bad(tokens):
-    assert fault(BGE, {"input": tokens}, url="/v1/embeddings") == ("bad_record", "body.input")
+    assert fault(M3, {"input": tokens}, url="/v1/embeddings")[0] == "body.input"
 
 
 def test_record_for_another_task_than_models_is_bad():
-    assert fault(BGE, {"messages": HELLO}) == ("bad_record", "body")
-    assert fault(LLAMA, {"input": "x"}, url="/v1/embeddings") == ("bad_record", "body")
+    assert fault(M3, {"messages": [HELLO]})[0] == "body"
+    assert fault(LLAMA, {"input": "x"}, url="/v1/embeddings")[0] == "body"
 
 
 def test_prompt_becomes_message_if_needed():
     assert sent(LLAMA, {"prompt": "x"}) == {"prompt": "x"}
     assert sent(LLAMA, {"prompt": ["x"]}) == {"prompt": "x"}
     assert sent(KIMI, {"prompt": "x"}) == {"messages": [{"role": "user", "content": "x"}]}
-    assert sent(GPT_OSS, {"prompt": "x"}) == {"input": "x"}
+    assert sent(GPT, {"prompt": "x"}) == {"input": "x"}
 
 
 def test_chat_becomes_input_of_responses_model():
     schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
     body = {
-        "messages": HELLO,
+        "messages": [HELLO],
         "max_completion_tokens": 9,
         "reasoning_effort": "low",
         "response_format": {"type": "json_schema", "json_schema": schema},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
     }
-    assert sent(GPT_OSS, body) == {
-        "input": HELLO,
+    assert sent(GPT, body) == {
+        "input": [HELLO],
         "max_output_tokens": 9,
         "reasoning": {"effort": "low"},
         "text": {"format": {"type": "json_schema", **schema}},
@@ -196,27 +163,27 @@ def test_chat_becomes_input_of_responses_model():
 
 def test_responses_are_sent_as_they_are():
     body = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}], "instructions": "i"}
-    assert sent(GPT_OSS, body, url="/v1/responses") == body
-    assert sent(GPT_OSS, body) == body
+    assert sent(GPT, body, url="/v1/responses") == body
+    assert sent(GPT, body) == body
 
 
 @pytest.mark.parametrize(("model", "is_plain"), [(LLAMA, True), (KIMI, False)])
 def test_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
     wrapped = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
     plain = {"type": "json_schema", "json_schema": {"type": "object"}}
-    assert sent(model, {"messages": HELLO, "response_format": wrapped})["response_format"] == (
+    assert sent(model, {"messages": [HELLO], "response_format": wrapped})["response_format"] == (
         plain if is_plain else wrapped
     )
     named = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
-    assert sent(model, {"messages": HELLO, "response_format": plain})["response_format"] == (
+    assert sent(model, {"messages": [HELLO], "response_format": plain})["response_format"] == (
         plain if is_plain else named
     )
 
 
 def test_defaults_fill_missing_members():
-    defaults = {"max_tokens": b"5", "seed": b"1"}
-    assert sent(LLAMA, {"messages": HELLO, "max_completion_tokens": 9}, defaults=defaults) == {
-        "messages": HELLO,
+    defaults = {"max_tokens": 5, "seed": 1}
+    assert sent(LLAMA, {"messages": [HELLO], "max_completion_tokens": 9}, defaults=defaults) == {
+        "messages": [HELLO],
         "max_tokens": 9,
         "seed": 1,
     }
@@ -229,9 +196,9 @@ def test_defaults_fill_missing_members():
     ("name", "model"),
     [
         ("openai-guide", LLAMA),
-        ("openai-guide", GPT_OSS),
-        ("openai-guide-embeddings", BGE),
-        ("openai-guide-responses", GPT_OSS),
+        ("openai-guide", GPT),
+        ("openai-guide-embeddings", M3),
+        ("openai-guide-responses", GPT),
         ("openai-cookbook-movies", KIMI),
         ("openai-cookbook-captions", SCOUT),
     ],

@@ -9,57 +9,23 @@ from hypothesis import strategies as st
 
 from dropbatch.formats.base import BatchFacts, Converted, Outcome, one_line
 from dropbatch.formats.registry import FORMATS, Form, describer_of, reader_of, target_of, writer_of
+from tests.support.converted import GPT, KIMI, LLAMA, M3, SCOUT
 
 MODELS = [
-    "@cf/baai/bge-m3",
-    "@cf/meta/m2m100-1.2b",
-    "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
-    "@cf/meta/llama-4-scout-17b-16e-instruct",
-    "@cf/openai/gpt-oss-20b",
-    "@cf/moonshotai/kimi-k2.6",
-    "@cf/openai/whisper-large-v3-turbo",
-    "@cf/somebody/something",
+    *(M3, LLAMA, SCOUT, GPT, KIMI),
+    *("@cf/meta/m2m100-1.2b", "@cf/openai/whisper-large-v3-turbo", "@cf/somebody/something"),
 ]
 NAMES = [
     *("custom_id", "method", "url", "body", "recordId", "modelInput", "external_reference"),
     *("model", "messages", "role", "content", "type", "text", "prompt", "input", "inputText", "texts", "system"),
-    *(
-        "stream",
-        "n",
-        "tools",
-        "toolConfig",
-        "toolSpec",
-        "inputSchema",
-        "input_schema",
-        "name",
-        "tool_choice",
-        "function",
-    ),
-    *(
-        "inferenceConfig",
-        "textGenerationConfig",
-        "maxTokens",
-        "max_gen_len",
-        "max_completion_tokens",
-        "source",
-        "image",
-    ),
+    *("stream", "n", "tools", "toolConfig", "toolSpec", "inputSchema", "input_schema", "name", "tool_choice"),
+    *("function", "inferenceConfig", "textGenerationConfig", "maxTokens", "max_gen_len", "max_completion_tokens"),
+    *("source", "image"),
     *("response_format", "json_schema", "schema", "reasoning_effort", "modalities", "audio", "anthropic_version"),
     *("params", "request", "key", "contents", "parts", "generationConfig", "functionCall", "tool_calls", "thinking"),
     *("image_url", "input_audio", "encoding_format", "usage", "response", "data", "choices", "message", "bytes"),
 ]
-words = [
-    "",
-    "é\n",
-    "POST",
-    "/v1/embeddings",
-    "/v1/responses",
-    "text",
-    "image",
-    "input_audio",
-    "base64",
-    "@cf/baai/bge-m3",
-]
+words = [*("", "é\n", "POST", "/v1/embeddings", "/v1/responses"), *("text", "image", "input_audio", "base64", M3)]
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(words)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)),
@@ -110,7 +76,7 @@ def test_any_record_has_request_or_fault_and_one_line(format_, data, model, styl
 
 @given(records=st.lists(st.binary(max_size=12).filter(lambda one: b"\n" not in one), max_size=5))
 def test_any_bytes_are_line_of_text_or_no_text(records):
-    converted = reader_of(Form("text"), target_of(MODELS[0], "<{text}>")).convert(records)
+    converted = reader_of(Form("text"), target_of(M3, "<{text}>")).convert(records)
     for record, one in zip(records, converted, strict=True):
         try:
             text = record.decode().removeprefix("\ufeff")
@@ -132,7 +98,7 @@ def test_result_without_json_gives_one_line(result, format_):
         "gemini": b'{"request":{"contents":[]}}',
         "bedrock": b'{"modelInput":{"inputText":"x"}}',
     }
-    line = writer_of(form, target_of(MODELS[2])).line(
+    line = writer_of(form, target_of(LLAMA)).line(
         BatchFacts("j", "m"),
         Outcome(0, b"null", record.get(format_, b"x"), b'{"response":' + result.replace(b"\n", b"") + b"}"),
     )

@@ -15,11 +15,9 @@ from dropbatch.formats.registry import Form, describer_of, file_names, reader_of
 from dropbatch.formats.tables import Columns, answer_columns
 from dropbatch.formats.template import Template
 from dropbatch.results.reading import records_of
+from tests.support.converted import GPT, KIMI, LLAMA
 from tests.support.rows import BGE, convert, sent
 
-LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-KIMI = "@cf/moonshotai/kimi-k2.6"
-GPT_OSS = "@cf/openai/gpt-oss-20b"
 FACTS = BatchFacts("j", BGE)
 
 
@@ -143,7 +141,7 @@ def test_what_is_whole_at_rows_beginning_can_be_kept():
     [
         (LLAMA, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
         (KIMI, {"messages": [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]}),
-        (GPT_OSS, {"instructions": 'Be "brief".', "input": "x"}),
+        (GPT, {"instructions": 'Be "brief".', "input": "x"}),
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "text"])
@@ -173,14 +171,17 @@ def test_member_named_answer_is_not_taken_for_answer():
 
 
 @pytest.mark.parametrize(
-    ("model", "member"), [(LLAMA, "prompt"), (GPT_OSS, "input"), (BGE, "text"), ("@cf/a/unknown", "prompt")]
+    ("model", "request_"),
+    [
+        (LLAMA, {"prompt": "x"}),
+        (GPT, {"input": "x"}),
+        (BGE, {"text": "x"}),
+        (KIMI, {"messages": [{"role": "user", "content": "x"}]}),
+        ("@cf/a/unknown", {"prompt": "x"}),
+    ],
 )
-def test_input_goes_where_models_task_takes_it(model, member):
-    assert sent(b"text", b"x", model) == {member: "x"}
-
-
-def test_chat_model_gets_message():
-    assert sent(b"text", b"x", KIMI) == {"messages": [{"role": "user", "content": "x"}]}
+def test_input_goes_where_models_task_takes_it(model, request_):
+    assert sent(b"text", b"x", model) == request_
 
 
 @pytest.mark.parametrize("name", ["external_reference", "custom_id", "recordId", "id"])
