@@ -7,17 +7,16 @@ import os
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from local import aws
 from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
 from tests.support.fault_table import note
+from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
 
 FAULTS = {
     "DynamoDB ProvisionedThroughputExceededException": ({"service": "dynamodb", "kind": "throttle"}, (0.05, 0.2)),

@@ -7,7 +7,6 @@ call.
 
 import copy
 import json
-from pathlib import Path
 
 import boto3
 import pytest
@@ -15,8 +14,8 @@ from botocore.exceptions import ClientError
 
 from local import aws
 from tests.support.aws.stack import running_stack
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"SubmitRole": "submit", "PollRole": "poll"}
 REFUSED = {"AccessDenied", "AccessDeniedException", "AccessDeniedFault"}
 NOT_JUDGED = ("xray:", "logs:")

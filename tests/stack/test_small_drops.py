@@ -4,16 +4,15 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from local import aws
 from tests.support.aws.stack import MODEL, as_lines, requests, running_stack
+from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(1_500)]
 
-ROOT = Path(__file__).resolve().parents[2]
 DROPS, AT_ONCE, WARMING = 100, 2, 8
 LOOK_SECONDS = 0.05
 

@@ -21,10 +21,9 @@ import pytest
 
 from local import aws
 from tests.support.aws.stack import MODEL, as_lines, assert_every_line_answers_its_request, requests, running_stack
+from tests.support.shipped import ROOT
 
 pytestmark = pytest.mark.stack
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")

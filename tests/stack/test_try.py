@@ -15,10 +15,10 @@ import pytest
 from local import aws, try_api
 from local.workers_ai import Behaviour, WorkersAI
 from local.workers_ai.server import server
+from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "@cf/baai/bge-small-en-v1.5"
 
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ from dropbatch.check import check_file
 from dropbatch.records.decompress import zstd_module
 from dropbatch.rules.options import metadata_of
 from tests.support.journeys.world import BUCKET
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).parents[3]
 WILD = ROOT / "tests/files/wild"
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINES = b"".join(b'{"text":"hello %d","external_reference":"r%d"}\n' % (n, n % 900) for n in range(1_200))

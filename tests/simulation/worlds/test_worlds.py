@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from tests.simulation.worlds.plans import Command, Drop, Plan, draw
 from tests.simulation.worlds.runs import random_world, run, smallest
 from tests.simulation.worlds.users import MODELS
 from tests.simulation.worlds.world import Reader
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).parents[3]
 SEEDS = range(1, 9)
 FOUND = {
     "an outage with a budget of two calls a minute: no probe had a call left, and submits stopped for ever": Plan(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.aws import iam
+from tests.support.shipped import ROOT
 
 OfType = Callable[[str], dict[str, Any]]
 """Returns the properties of all resources of a type, by logical name."""
 
-ROOT = Path(__file__).resolve().parents[3]
 ROLES = ("SubmitRole", "PollRole", "PollTickRole")
 CHOICES = {
     "MakesSecret": True,

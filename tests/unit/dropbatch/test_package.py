@@ -6,11 +6,10 @@ import resource
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
+from tests.support.shipped import ROOT
 from tests.support.terminal import run_alone
 
-ROOT = Path(__file__).parents[3]
 MODULES = sorted((ROOT / "dropbatch").rglob("*.py"))
 MAX_HELP_SECONDS = 0.3
 

@@ -17,8 +17,8 @@ import pytest
 from packaging.markers import Marker
 
 from local import aws
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 AARCH64 = 183
 RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six")
 

@@ -1,12 +1,11 @@
 """What hosts and editors read: that it runs this project's own checks, with the tools that the locks install."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.shipped import ROOT
 
 
 def test_workflow_runs_ci_and_second_implementations():

@@ -4,7 +4,6 @@ import ast
 import json
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,11 @@ from bench.cost import STANDING
 from dropbatch.rules.options import OPTIONS
 from local.template import template
 from shared.pacing.controls import PauseReason
-from tests.support.shipped import SHIPPED
+from tests.support.shipped import ROOT, SHIPPED
 from tools.plan import dollars
 
-ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")])
 FOLDERS = {"functions", "shared", "local", "bench", "tests", "docs", "events", "worker", "dropbatch", "examples"}
-SOURCES = SHIPPED
 OTHER_CODES = {"Waiting"}
 """Classes whose `code` is no error of a record or an upload: what a job waits for has a table of its own."""
 
@@ -75,7 +72,7 @@ def code_argument(node):
 @cache
 def codes_in_code():
     """Codes that the code gives to records and uploads: each `code`, assigned or passed by name or to a class."""
-    nodes = [node for path in SOURCES for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = [node for path in SHIPPED for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     classes = {node.name: code_argument(node) for node in nodes if isinstance(node, ast.ClassDef)}
     positions = {name: place for name, (place, _) in classes.items() if place is not None and name not in OTHER_CODES}
     given = [one for name in positions for one in classes[name][1]]
@@ -98,7 +95,7 @@ def codes_in_code():
 @cache
 def words_in_code():
     """All string constants of the functions' code."""
-    trees = [ast.parse(path.read_text("utf-8")) for path in SOURCES]
+    trees = [ast.parse(path.read_text("utf-8")) for path in SHIPPED]
     return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
 
 

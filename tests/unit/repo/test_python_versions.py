@@ -2,9 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.shipped import ROOT
 
 
 def test_zstd_is_from_standard_library_if_there():

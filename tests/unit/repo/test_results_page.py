@@ -3,13 +3,12 @@
 import re
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from dropbatch.rules.names import job_id
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)
 
 

@@ -1,7 +1,6 @@
 """What must stand in two languages, or in the code and for people, says the same in both."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -29,8 +28,8 @@ from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
 from shared.spool import MAX_REPLY_BYTES
 from shared.workers_ai import error_codes
+from tests.support.shipped import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKER = (ROOT / "worker/src/index.ts").read_text("utf-8")
 DAY = 86_400
 PARAMETERS = template()["Parameters"]

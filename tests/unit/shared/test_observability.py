@@ -4,7 +4,6 @@ import ast
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from local.template import template
 from shared.models import Submission
@@ -13,7 +12,6 @@ from shared.workers_ai.error_codes import METRIC_OF_CLASS, ErrorClass
 from tests.support.doubles.ledger_items import BATCH, JOB
 from tests.support.shipped import SHIPPED
 
-ROOT = Path(__file__).parents[3]
 WITHOUT_A_JOB = {
     "not an upload",
     "event refused: too old",

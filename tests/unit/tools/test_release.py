@@ -6,16 +6,15 @@ import re
 import shutil
 import subprocess
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
 
 from local.template import parse
+from tests.support.shipped import ROOT
 from tools import release
 from tools.release import ReleaseError, build_release, release_template, write_zip
 
-ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = (ROOT / "template.yaml").read_text("utf-8")
 
 
