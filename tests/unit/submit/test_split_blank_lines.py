@@ -1,6 +1,5 @@
 """Long stretches of blank lines in an upload that is not packed: turns end among them, and none reads them again."""
 
-import gzip
 from dataclasses import replace
 from itertools import pairwise
 
@@ -54,24 +53,19 @@ def check_whole(fake):
 
 
 def test_turn_ends_and_resumes_among_blank_lines(blank):
-    turns = 0
+    turns = reads = 0
     while blank.job.state is JobState.SPLITTING:
         before, begun = blank.job.blank_until, blank.clock
         blank.reads.clear()
         assert blank.run()
         turns += 1
+        reads += len(blank.reads)
         assert blank.clock - begun <= turn.TURN_SECONDS + 40
         assert blank.reads[0] == (before.offset if before else 0)
 
     assert turns >= BLANK // 100 * 10 // (turn.TURN_SECONDS + 40)
+    assert reads < 1.5 * len(UPLOAD) / 100, "blank lines are read about once"
     check_whole(blank)
-
-
-def test_blank_lines_are_read_about_once(blank):
-    while blank.job.state is JobState.SPLITTING:
-        blank.run()
-
-    assert len(blank.reads) < 1.5 * len(UPLOAD) / 100
 
 
 def test_lease_is_renewed_among_blank_lines(blank):
@@ -135,22 +129,6 @@ def test_objects_put_before_checkpoint_are_used(blank):
     ends = ["0,0,0", *(",".join(map(str, (b.end.offset, b.end.line, b.end.record))) for b in blank.batches.values())]
     assert begins == ends[: len(begins)]
     assert "replace" not in blank.calls
-
-
-def test_archive_turn_does_not_end_among_blanks(blank):
-    content = gzip.compress(UPLOAD, 0)
-    blank.read_version = lambda key, version, etag, start, length: content[start : start + length]
-    blank.job = replace(
-        blank.job, plan=replace(blank.job.plan, packing="gzip"), upload=replace(blank.job.upload, size=len(content))
-    )
-
-    assert blank.run()
-
-    assert blank.job.state is JobState.IN_PROGRESS
-    assert blank.job.blank_until is None or blank.job.blank_until.record in {
-        b.end.record for b in blank.batches.values()
-    }
-    check_whole(blank)
 
 
 @pytest.mark.parametrize("claims", [0, 3, 19])
