@@ -4,7 +4,7 @@ import pytest
 
 from local.workers_ai import Fault
 from tests.support.aws.resources import TOKEN
-from tests.support.translations import M2M, all_good, codes, only_slowly, referenced, submits
+from tests.support.translations import M2M, all_good, only_slowly, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
@@ -68,25 +68,6 @@ def test_7000_is_believed_only_with_good_token(world, api):
     api.switch(tokens=(TOKEN,))
     world.settle(minutes=30)
     assert all_good(world, 3)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"kind": "5006", "status": 400, "message": "bad"},
-        *only_slowly(*({"kind": code, "status": 400, "message": "bad"} for code in ("5004", "3003", "3006", "8007"))),
-        {"kind": "bare", "status": 413},
-        {"kind": "bare", "status": 400},
-    ],
-    ids=lambda fault: f"{fault['kind']}-{fault['status']}",
-)
-def test_refused_request_fails_alone_with_any_code(world, api, fault):
-    api.inject(Fault(on="submit", contains="hello 1", times=0, **fault))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == [None, "rejected", None]
 
 
 @pytest.mark.parametrize("fault", [{"kind": "bare", "status": 429}, {"kind": "971", "retry_after": 0}], ids=str)
