@@ -87,7 +87,7 @@ def test_whoever_looks_no_longer_is_replaced(plan, wakes):
     wakes.end(planned, now + 2)
 
     assert plan(now + 3, now) is not None
-    wakes.end(planned, now + 50)
+    wakes.end(planned, now + 3)
     assert plan(now + 4, now) is None
 
 

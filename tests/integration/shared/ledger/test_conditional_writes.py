@@ -245,6 +245,3 @@ def test_upload_that_was_overwritten_is_not_read(table):
 
     with pytest.raises(UploadRefused, match="overwritten"):
         store.read_version("inbox/a", "", seen.etag, 0, 5)
-
-
-# ── control items ────────────────────────────────────────────────────────────────────────────────────────────────────

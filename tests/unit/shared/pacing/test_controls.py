@@ -246,21 +246,16 @@ def test_other_batches_recheck_behind_probe(until, loses, after):
     assert items.written == []
 
 
-def test_good_answer_to_no_probe_lifts_nothing():
-    items = GivenBudget(pause=pause_of(), wait=wait_of(NOW))
-    items.lift(Permit(), MODEL)
-    assert items.written == []
-
-
 @pytest.mark.parametrize(
     ("permit", "lifted"),
     [
+        (Permit(), []),
         (PROBE, ["PAUSE"]),
         (MODEL_PROBE, [f"RATE#MODEL#{MODEL}"]),
         (Permit(PROBE.pause, MODEL_PROBE.model_wait), ["PAUSE", f"RATE#MODEL#{MODEL}"]),
     ],
 )
 def test_good_probe_lifts_what_it_probed(permit, lifted):
-    items = GivenBudget()
+    items = GivenBudget(pause=pause_of(), wait=wait_of(NOW))
     items.lift(permit, MODEL)
     assert [one["Key"]["sk"]["S"] for one in items.written] == lifted
