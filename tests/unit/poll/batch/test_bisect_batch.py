@@ -83,5 +83,6 @@ def test_what_pieces_of_batch_show(scout, other, alike):
     assert all_failed_alike(replace(SCOUT, **scout), pieces, NOW) is alike
 
 
-def test_missing_batch_shows_nothing():
+def test_batch_that_was_not_split_shows_nothing():
     assert all_failed_alike(None, [], NOW) is False
+    assert all_failed_alike(replace(SCOUT, state=BatchState.READY, pieces=0, completed_at=None), [], NOW) is None
