@@ -11,6 +11,7 @@ batches of jobs, which may use all of it. Where a tenth is less than a token, po
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -297,7 +298,7 @@ class Budget(ControlItems):
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
         rate = self.controls().rate
         since = rate.held_since if rate.held_since and rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
-        try:
+        with suppress(ConditionFailedError):  # Then a longer wait is in force.
             self.call(
                 "update_item",
                 Key=control_key("RATE"),
@@ -305,8 +306,6 @@ class Budget(ControlItems):
                 ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
                 ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},
             )
-        except ConditionFailedError:
-            return until  # a longer wait is in force
         return until
 
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:

@@ -12,6 +12,7 @@ the item. So a lost message, or a function that dies, delays work to the next ti
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute
@@ -105,7 +106,7 @@ class Wakes(Table):
 
     def end(self, watched_from: float, now: float) -> None:
         """Note that whoever has looked since `watched_from` looks no longer, if nobody has taken its place."""
-        try:
+        with suppress(ConditionFailedError):
             self.call(
                 "update_item",
                 Key=_KEY,
@@ -113,5 +114,3 @@ class Wakes(Table):
                 ConditionExpression="watched_from = :from",
                 ExpressionAttributeValues={":now": attribute(now), ":from": attribute(watched_from)},
             )
-        except ConditionFailedError:
-            return
