@@ -170,6 +170,12 @@ def paused_beyond_its_deadline(world: World) -> list[Dropped]:
     return dropped
 
 
+def no_quota_for_two_days(world: World) -> list[Dropped]:
+    """The daily allocation is used up, and again after midnight."""
+    world.tick_seconds = HOUR / 2
+    return recovering(world, after=20 * HOUR, size=2)
+
+
 LOST = Fault(kind="10404", on="poll", status=404, times=6)
 TWICE, LATE = 0.05, 40.0
 ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
@@ -233,6 +239,16 @@ _WORLDS = (
     SmallWorld("unusable model", FOUR, (Fault(kind="5007", times=0),)),
     SmallWorld("no capacity", partial(recovering, after=HOUR), (Fault(kind="3040", on="submit", times=0),)),
     SmallWorld("no quota", FOUR, (Fault(kind="3036", on="submit", times=4),)),
+    SmallWorld("no quota for two days", no_quota_for_two_days, (Fault(kind="3036", on="submit", times=0),)),
+    SmallWorld(
+        "two troubles at once",
+        partial(recovering, after=10 * MINUTE, size=2, jobs=4),
+        (
+            Fault(kind="10000", status=401, on="submit"),
+            Fault(kind="html", on="submit"),
+            Fault(kind="3036", on="submit"),
+        ),
+    ),
     SmallWorld("token replaced", token_replaced),
     SmallWorld("outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)),
     SmallWorld("no connection", partial(recovering, after=HOUR / 2), (Fault(kind="refuse", times=0),)),
@@ -293,6 +309,8 @@ MOST = {
     "unusable model": (3, 3, 144),
     "no capacity": (18, 4126, 3663),
     "no quota": (9, 6090, 3419),
+    "no quota for two days": (33, 81197, 2530),
+    "two troubles at once": (13, 660, 983),
     "token replaced": (22, 2037, 2240),
     "outage": (10, 1980, 831),
     "no connection": (33, 2400, 2285),

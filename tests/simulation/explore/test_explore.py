@@ -68,3 +68,8 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     held_up = Schedule(((refused.place, limit.at - refused.at + 0.003),))
 
     assert run(world, held_up).violations == []
+
+
+def test_reader_that_was_held_up_beyond_its_lease_goes_on():
+    """It prolongs its lease with what it has read, if nobody else has taken the job: that is no claim."""
+    assert run(OF_NAME["outage"], Schedule(((30, 138.0),))).violations == []

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from greenlet import getcurrent
 
 from shared.pacing.controls import pause_sk
+from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 
 if TYPE_CHECKING:
@@ -152,11 +153,12 @@ class ItemLaws:
         touched = LEASED & changed(old or {}, new)
         if is_leased and touched and self.holders.get(key, life) is not life:
             self.laws.broken("only who has the lease changes a job", f"{key}: {sorted(touched)}")
+        goes_on = self.holders.get(key) is life  # Who has read on prolongs its lease, even one that has run out.
         if number(new, "lease_until") != number(old, "lease_until"):
             self.holders[key] = life
         now, read = self.world.kernel.now, self.own[getcurrent()].get(key) or self.seen[life].get(key)
         is_claimed = number(old, "lease_until") <= now < number(new, "lease_until")
-        if read and is_claimed and number(new, "claims") <= number(read, "claims"):
+        if read and is_claimed and not goes_on and number(new, "claims") <= number(read, "claims"):
             self.laws.broken("each claim counts", f"{key}")
         for name in ONCE:
             if old and name in old and old[name] != new.get(name):
@@ -261,6 +263,11 @@ class ItemLaws:
 
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
         now = self.world.kernel.now
+        if name.startswith(("PAUSE", "RATE#MODEL#")):
+            key, has_probe = ("CONTROL", name), name in self.probes.get(life, ())
+            read = self.own[getcurrent()].get(key) or self.seen[life].get(key)
+            for law in pacing_laws.broken_by(name, read, old, new, now, has_probe=has_probe):
+                self.laws.broken(law, f"{name}: {new}")
         if new is None:
             return
         if name == "RATE":
