@@ -41,7 +41,7 @@ def test_polls_that_are_not_counted_go_on_for_weeks(monkeypatch):
         Batches, "schedule_poll", lambda self, batch, at, **updates: real(self, batch, at, **(updates | {"claims": 0}))
     )
 
-    assert laws_broken("unreadable answers") == {"everything is over in time"}
+    assert "everything is over in time" in laws_broken("unreadable answers")
 
 
 def seconds_behind_batches_without_a_job():
