@@ -42,7 +42,7 @@ def counted(monkeypatch):
 def mortal(world):
     """The same world, but a death in it is the end of one invocation only."""
     made = Mortal(**vars(world))
-    made.boundaries = Boundaries()
+    made.boundaries, made.delivered = Boundaries(), []
     return made
 
 

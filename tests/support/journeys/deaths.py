@@ -146,8 +146,12 @@ class Mortal(World):
     """A world whose functions may die; their messages are delivered again, as by SQS."""
 
     boundaries: Boundaries
+    delivered: list[tuple[str, str]]
+    """Queue and body of every message that was delivered."""
 
     def invoke(self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS) -> set[str]:
+        for record in event.get("Records", []):
+            self.delivered.append((record["eventSourceARN"].rpartition(":")[2], record["body"]))
         outer, self.boundaries.watching = self.boundaries.watching, True
         try:
             return super().invoke(handler, event, seconds)
@@ -176,5 +180,5 @@ def mortal_world(api: WorkersAI, boundaries: Boundaries, **settings: object) -> 
         real = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
         patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
         world = Mortal(**vars(made))
-        world.boundaries = boundaries
+        world.boundaries, world.delivered = boundaries, []
         yield world
