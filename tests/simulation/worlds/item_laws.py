@@ -54,6 +54,8 @@ ONCE = ("total", "error", "ended_at")
 """What a job's item holds never changes again, once it is known."""
 MOST_WRITES, WITHIN_SECONDS = 40, 60.0
 """No batch is written more often within so many seconds."""
+WRITES_WHILE_BEHIND = 3
+"""More such writes for each second that a clock is behind: what it puts off is due at once to all others."""
 MAX_HOLD_SECONDS = 900.0
 """Longest wait after a refusal for too many calls, and of a model without capacity."""
 MAX_PROBE_SECONDS = 1_800.0
@@ -89,6 +91,7 @@ class ItemLaws:
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
         self._written: dict[Key, deque[float]] = {}
+        self._most_writes = MOST_WRITES + int(WRITES_WHILE_BEHIND * self.world.calls.awkward.clock_behind_seconds)
         self._moments: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
         before = self.world.calls.before
 
@@ -185,10 +188,10 @@ class ItemLaws:
             self.holders[key] = life
         elif was == "submitting" and number(old, "fence") > self.world.kernel.now and self.holders[key] is not life:
             self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
-        times = self._written.setdefault(key, deque(maxlen=MOST_WRITES))
+        times = self._written.setdefault(key, deque(maxlen=self._most_writes))
         times.append(self.world.kernel.now)
-        if len(times) == MOST_WRITES and times[-1] - times[0] < WITHIN_SECONDS:
-            self.laws.broken("no batch is written without end", f"{key}: {MOST_WRITES} times within a minute")
+        if len(times) == self._most_writes and times[-1] - times[0] < WITHIN_SECONDS:
+            self.laws.broken("no batch is written without end", f"{key}: {self._most_writes} times within a minute")
             times.clear()
 
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
