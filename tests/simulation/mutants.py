@@ -3,7 +3,8 @@
 Each defect of `make mutants` whose name contains an argument gets SECONDS (300) of one processor. A world that breaks a
 law, that fails or that does not end has found the defect. Before that the code as it is gets TELLING (120) seconds, to
 find the schedules that are run first. LEFT=1 leaves out what was found before or has a reason. Writes
-`bench/explored.md`, with the reasons of `tests/simulation/explore/reasons.toml` for what is not found.
+`bench/explored.md`, with the reasons of `tests/simulation/explore/reasons.toml` for what is not found; rows of defects
+that were not tried stay as they were.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -26,10 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
-OUTCOMES = ROOT / ".local" / "explored.json"
 REASONS = Path(__file__).with_name("explore") / "reasons.toml"
 DOCUMENT = ROOT / "bench" / "explored.md"
 SEARCH = "tests.simulation.explore.search"
+CELL = re.compile(r"(?<!\\) ?\| ?")
+"""Between two cells of the document."""
+COLUMNS = ("in", "defect", "found in", "broken", "schedules", "seconds")
+NOT_FOUND = ("not found", "not found yet")
+"""In place of a world: there is a reason for it, or there is none."""
 HANGS_AFTER = 30
 """Seconds of the processor after which a world counts as one that does not end."""
 
@@ -78,6 +84,21 @@ def judge(mutant: Mutant, seconds: float, known: Sequence[Any], tell: Callable[[
     return outcome()
 
 
+def outcomes_of(document: str) -> dict[str, dict[str, Any]]:
+    """What the document says of each defect that was tried, by its name."""
+    outcomes: dict[str, dict[str, Any]] = {}
+    module = ""
+    for line in document.splitlines():
+        if line.startswith("## "):
+            module = line.strip("# `")
+        cells = [cell.replace("\\|", "|") for cell in CELL.split(line)[1:-1]]
+        if len(cells) == len(COLUMNS) and cells[-1][:1].isdigit():
+            scope, what, world, law, schedules, seconds = cells
+            told = {"world": world, "law": "" if world in NOT_FOUND else law}
+            outcomes[f"{module} {scope}: {what}"] = {**told, "schedules": int(schedules), "seconds": float(seconds)}
+    return outcomes
+
+
 def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], reasons: dict[str, str]) -> Iterator[str]:
     """The document's lines: each defect of the ledger and of pacing, what found it, or why nothing does."""
     ran = [one for one in mutants if one.name in outcomes]
@@ -95,14 +116,11 @@ def table(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], reasons: d
     yield f"{left} not found yet."
     for module in dict.fromkeys(one.path for one in ran):
         yield from ("", f"## `{module.relative_to(ROOT)}`", "")
-        yield from (
-            "| in | defect | found in | broken | schedules | seconds |",
-            "| --- | --- | --- | --- | --- | --- |",
-        )
+        yield from (f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}")
         for one in (one for one in ran if one.path == module):
             told = outcomes[one.name]
             law = told["law"] or reasons.get(one.name, "")
-            world = told["world"] if told["law"] else ("not found" if one.name in reasons else "not found yet")
+            world = told["world"] if told["law"] else NOT_FOUND[one.name not in reasons]
             cells = (one.mutation.scope, one.mutation.what, world, law, told["schedules"], told["seconds"])
             yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -113,7 +131,7 @@ def main(wanted: list[str]) -> int:
     for name in HEAVY:
         importlib.import_module(name)
     mutants = all_mutants()
-    outcomes: dict[str, dict[str, Any]] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    outcomes: dict[str, dict[str, Any]] = outcomes_of(DOCUMENT.read_text())
     chosen = [one for one in mutants if any(part in one.name for part in wanted)]
     reasons = tomllib.loads(REASONS.read_text())
     if os.environ.get("LEFT"):
@@ -123,11 +141,9 @@ def main(wanted: list[str]) -> int:
     for mutant in chosen:
         seconds = float(os.environ.get("SECONDS", "300"))
         told = outcomes[mutant.name] = in_a_process(partial(judge, mutant, seconds, known))
-        OUTCOMES.write_text(json.dumps(outcomes, indent=0))
+        DOCUMENT.write_text("\n".join([*table(mutants, outcomes, reasons), ""]))
         sys.stdout.write(f"{mutant.name}: {told['law'] or 'not found'}: {told['world']}\n")
         sys.stdout.flush()
-    lines = table(mutants, outcomes, reasons)
-    DOCUMENT.write_text("\n".join([*lines, ""]))
     return int(any(not outcomes[one.name]["law"] for one in chosen))
 
 
