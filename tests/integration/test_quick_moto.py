@@ -8,13 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.services.awkward import Awkward
-from tests.simulation.services.calls import Calls
-from tests.simulation.services.dynamodb import DynamoDB
-from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.support.aws import quick_moto, quick_s3
-from tests.support.aws.resources import REGION, TABLE
+from tests.support.aws.resources import REGION
 
 PUTS = (
     {"Key": "a", "Body": b"0123456789"},
@@ -92,7 +87,7 @@ def every_answer(s3):
 
 def test_s3_is_answered_as_over_http(s3, monkeypatch):
     quick, answers = quick_s3.answer, []
-    monkeypatch.setattr(quick_s3, "answer", lambda *given: answers.append(quick(*given)) or answers[-1])
+    monkeypatch.setitem(quick_moto.ANSWERS, "s3", lambda *given: answers.append(quick(*given)) or answers[-1])
     direct = every_answer(s3)
     assert len([one for one in answers if one]) > 30
     monkeypatch.setattr(quick_moto, "DIRECT", {})
@@ -154,11 +149,3 @@ def test_sqs_is_answered_as_over_http(s3, monkeypatch):
     assert sqs_answers(sqs, "over-http") == direct
     assert len(direct) > 20
     assert "é1" in str(direct)
-
-
-def test_quick_table_answers_as_the_simulated(s3):
-    """The simulated table is compared with moto as it comes, and with DynamoDB Local."""
-    table = boto3.client("dynamodb")
-    make_table(table)
-
-    assert len(compare(DynamoDB(Calls(Kernel(1, 0.0), Awkward()), TABLE), table, CALLS["moto"], exact=False)) == 10

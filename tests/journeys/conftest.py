@@ -1,4 +1,4 @@
-"""A whole Dropbatch in this process: moto, the handlers, the local Workers AI behind httpx, on one simulated clock."""
+"""A whole Dropbatch in this process: AWS, the handlers, the local Workers AI behind httpx, on one simulated clock."""
 
 import time
 from collections.abc import Callable, Iterator

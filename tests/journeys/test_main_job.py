@@ -10,10 +10,17 @@ import pytest
 
 from dropbatch.records.decompress import zstd_module
 from local.workers_ai import expected_result
+from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
 BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+@pytest.fixture
+def _moto_alone(monkeypatch):
+    """Every call goes over HTTP to moto as it comes; other journeys have quicker services."""
+    monkeypatch.setattr(quick_moto, "DIRECT", {})
 
 
 def texts(count, **more):
@@ -26,6 +33,7 @@ def folders(world):
     return {manifest["source"]["key"].removeprefix("inbox/"): folder for folder, manifest in found}
 
 
+@pytest.mark.usefixtures("_moto_alone")
 def test_records_get_their_answers_in_input_order(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     records = texts(205)
@@ -42,6 +50,7 @@ def test_records_get_their_answers_in_input_order(start, api):
     assert [entry["requests"] for entry in listed] == [40] * 5 + [5]
 
 
+@pytest.mark.usefixtures("_moto_alone")
 def test_manifest_agrees_with_files(world):
     world.upload("a.jsonl", '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n', model=M2M)
 
@@ -122,6 +131,7 @@ def test_markers_and_hidden_keys_are_not_uploads(world, key):
     assert world.refused == []
 
 
+@pytest.mark.usefixtures("_moto_alone")
 def test_repeated_event_is_one_job(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
@@ -206,6 +216,7 @@ BAD = [
 ]
 
 
+@pytest.mark.usefixtures("_moto_alone")
 def test_bad_record_fails_alone_with_its_line(world):
     uploaded = [GOOD]
     for bad, _ in BAD:
@@ -223,6 +234,7 @@ def test_bad_record_fails_alone_with_its_line(world):
     assert f"{world.only_folder()}/retry.jsonl" not in world.objects()
 
 
+@pytest.mark.usefixtures("_moto_alone")
 def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = greetings(8)

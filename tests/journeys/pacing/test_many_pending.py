@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import botocore.client
 import pytest
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 import functions.poll.schedule.due_jobs
@@ -20,7 +18,7 @@ from shared.aws.queues import decode_message
 from shared.invocation import Invocation
 from shared.models import Batch, BatchState, DueKind, Submission
 from shared.workers_ai.replies import Pending
-from tests.support.aws.resources import REGION, TABLE
+from tests.support.aws import quick_dynamodb
 from tests.support.journeys.placed_items import job_of
 
 JOB = "20261121T093000Z-0000000a"
@@ -60,13 +58,12 @@ def pending(start):
         batch = Batch(job_id=JOB, number="00000000", state=BatchState.QUEUED, **size, **held)
         services.ledger.create_batch(batch)
         (first,) = items_of(world).values()
-        backend = dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION]
         for number in range(count):
             name = f"{number:08d}"
             due_at = now - 60 + number / count if number % 3 == 0 else now + 600
             request = {"L": [{"M": {**first["submissions"]["L"][0]["M"], "request_id": {"S": name}}}]}
             own = {"sk": {"S": f"BATCH#{name}"}, "number": {"S": name}, "due_at": {"N": repr(due_at)}}
-            backend.put_item(TABLE, {**first, **own, "submissions": request})
+            quick_dynamodb.put({**first, **own, "submissions": request})
         return world, dataclasses.replace(services, api=PendingForever())
 
     return make

@@ -4,8 +4,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.dynamodb.models import dynamodb_backends
 
 import functions.poll.handler
 import functions.poll.schedule.due_polls
@@ -14,14 +12,15 @@ from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attribute, attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
-from tests.support.aws.resources import BUCKET, REGION, TABLE
+from tests.support.aws import quick_dynamodb
+from tests.support.aws.resources import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
 
 def put(job_id, sort_key, held, work):
     item = {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": sort_key}, **attributes(held), "work": attribute(work)}
-    dynamodb_backends[DEFAULT_ACCOUNT_ID][REGION].put_item(TABLE, item)
+    quick_dynamodb.put(item)
 
 
 def put_idle(number):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from moto.dynamodb.models import dynamodb_backends
-
 import functions.poll.handler
 from dropbatch.records.plan import SplitPlan
 from dropbatch.rules.names import JobState
 from shared.aws.attribute_values import attributes
 from shared.models import Batch, BatchState, DueKind, Job, Submission, Upload
-from tests.support.aws.resources import ACCOUNT, AWS_ACCOUNT, BUCKET, REGION, TABLE
+from tests.support.aws import quick_dynamodb
+from tests.support.aws.resources import ACCOUNT, BUCKET, TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +48,6 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
     """Batches of a job as they stand while they wait to be submitted or polled, put where no call is made for it."""
     now = time.time()
     queued = state is BatchState.QUEUED
-    backend = dynamodb_backends[AWS_ACCOUNT][REGION]
     for number in range(count):
         batch = Batch(
             job_id=job.job_id,
@@ -66,7 +64,7 @@ def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> No
             attempt=int(queued),
         )
         key = {"pk": {"S": f"JOB#{job.job_id}"}, "sk": {"S": f"BATCH#{batch.number}"}}
-        backend.put_item(TABLE, {**key, **attributes(batch)})
+        quick_dynamodb.put({**key, **attributes(batch)})
 
 
 def batches_of(world: World, job_id: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The whole path in one process: S3, SQS, DynamoDB by moto, both handlers as Lambda calls them, the API behind httpx.
+"""The whole path in one process: S3 and SQS by moto, a simulated table, both handlers, the API behind httpx.
 
 Resources are created from the properties in `template.yaml`. S3's notifications go to SQS, and the handlers receive the
 messages in SQS, by Lambda's rules for partial batch responses. Each function may do what its role allows; a world in
