@@ -149,6 +149,7 @@ class SmallWorld:
     Attributes:
         most: calls of the API in an undisturbed run, seconds until all is over, and calls of AWS.
         latency: seconds that the API takes for a batch.
+        calls_fail: whether its users let calls of AWS fail, so that messages may fail and come again.
     """
 
     name: str
@@ -157,6 +158,7 @@ class SmallWorld:
     settings: tuple[tuple[str, object], ...] = (("MAX_REQUESTS_PER_BATCH", 2),)
     most: tuple[int, float, int] | None = None
     latency: float = 3.0
+    calls_fail: bool = False
 
 
 class _NoChance(random.Random):
@@ -244,7 +246,8 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
             _judge_promises(small, laws, seconds)
             ending.judge_calls()
         world.wait_for_late_things(AFTERWARDS_SECONDS)
-        ending.judge(dropped, may_retry=schedule.depth > 0, may_count=not (schedule.fails_at or schedule.refused_at))
+        may_count = not (schedule.fails_at or schedule.refused_at)
+        ending.judge(dropped, may_retry=small.calls_fail or schedule.depth > 0, may_count=may_count)
         return Ran(touches.digest, places, touches.found, laws.violations, frozenset(world.dynamodb.refusals))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
 from tests.simulation.explore.schedules import SmallWorld
+from tests.simulation.explore.slow_writes import SLOW_WORLDS
 from tests.simulation.services.errors import refused
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
@@ -320,4 +321,4 @@ MOST = {
     "stalled model": (99, 6497, 32033),
 }
 """Of each world undisturbed, a tenth more than today: calls of the API, seconds until all is over, calls of AWS."""
-SMALL_WORLDS = tuple(replace(one, most=MOST[one.name]) for one in _WORLDS)
+SMALL_WORLDS = (*(replace(one, most=MOST[one.name]) for one in _WORLDS), *SLOW_WORLDS)
