@@ -1,6 +1,5 @@
 """Which job a name on the command line means, which stack, and how long `wait` waits for one that does not exist."""
 
-import json
 from datetime import UTC, datetime
 
 import botocore.client
@@ -8,7 +7,6 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from dropbatch.rules.names import MAX_PATH_BYTES
-from tests.support.aws.resources import client
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -142,9 +140,7 @@ def test_wait_outlives_lost_connections(command, monkeypatch):
 
 @pytest.mark.parametrize("arguments", [("--stack", "other", "ls"), ("ls", "--stack", "other")])
 def test_stack_is_named_before_or_after_verb(command, arguments):
-    client("cloudformation").create_stack(
-        StackName="other", TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
-    )
+    command.add_stack("other", {})
 
     done = command.run(*arguments)
 

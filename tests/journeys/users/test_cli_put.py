@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.support.aws.resources import BUCKET, client
+from tests.support.aws.resources import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -176,12 +176,7 @@ def test_nearest_options_file_counts_in_check(command, tmp_path):
 @pytest.mark.parametrize(("default", "code"), [("", 2), (M2M, 0)])
 def test_default_model_of_stack_counts_in_check(command, tmp_path, default, code):
     (tmp_path / "a.jsonl").write_text(GOOD)
-    described = {
-        "Parameters": {"DefaultModel": {"Type": "String", "Default": default}},
-        "Resources": {"Topic": {"Type": "AWS::SNS::Topic"}},
-        "Outputs": {"BucketName": {"Value": BUCKET}},
-    }
-    client("cloudformation").create_stack(StackName="other", TemplateBody=json.dumps(described))
+    command.add_stack("other", {"BucketName": BUCKET}, {"DefaultModel": default})
 
     done = command.run("put", tmp_path / "a.jsonl", "--stack", "other")
 

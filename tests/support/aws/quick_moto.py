@@ -34,6 +34,7 @@ _urls_of = BaseBackend.urls
 _snake_case = cache(camelcase_to_underscores)
 
 DIRECT = {
+    "cloudformation": {"DescribeStacks"},
     "dynamodb": {*quick_dynamodb.OPERATIONS, "Scan"},
     "s3": set(quick_s3.ARGUMENTS),
     "sqs": {
@@ -69,7 +70,8 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     if not at_moto or operation not in DIRECT.get(service, ()):
         return _send(client, operation, arguments)
     validate_parameters(arguments, meta.service_model.operation_model(operation).input_shape)
-    answer = ANSWERS[service](client, operation, arguments)
+    answers = ANSWERS.get(service)
+    answer = answers(client, operation, arguments) if answers else None
     if answer is None:
         return _send(client, operation, arguments)
     status = 206 if "ContentRange" in answer else 200

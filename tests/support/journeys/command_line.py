@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from botocore.exceptions import ClientError
+
 import dropbatch.aws
-from dropbatch import cli, waiting
+from dropbatch import cli, jobs, waiting
+from dropbatch.cli import operators
 from local.template import template
+from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, client
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.support.journeys.world import World
 
 LOGS = ('{"level"', '{"_aws"')
 """How the functions' log lines and metrics begin: here the functions share a process with the command."""
-TEMPLATE = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
 
 
 @dataclass
@@ -41,6 +47,8 @@ class CommandLine:
     world: World
     monkeypatch: Any
     capsys: Any
+    stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What CloudFormation says of each stack."""
 
     def __post_init__(self) -> None:
         outputs = {
@@ -55,11 +63,30 @@ class CommandLine:
                 if (output := f"{name.removesuffix('Queue-dead')}DeadLetterQueueUrl") in template()["Outputs"]
             },
         }
-        described = TEMPLATE | {"Outputs": {name: {"Value": value} for name, value in outputs.items()}}
-        client("cloudformation").create_stack(StackName="dropbatch", TemplateBody=json.dumps(described))
+        self.add_stack("dropbatch", outputs)
+        self.monkeypatch.setitem(quick_moto.ANSWERS, "cloudformation", self._describe)
         self.monkeypatch.setattr(dropbatch.aws, "session", lambda *_, **__: client)
-        self.monkeypatch.setattr(waiting.time, "sleep", self._sleep)  # type: ignore[attr-defined] # The module that waiting imports.
+        clock = SimpleNamespace(sleep=self._sleep, monotonic=self.world.now, time=self.world.now)
+        for module in (waiting, jobs, operators):
+            self.monkeypatch.setattr(module, "time", clock)
         self._ticked = 0.0
+
+    def add_stack(self, name: str, outputs: Mapping[str, str], parameters: Mapping[str, str] | None = None) -> None:
+        """Let there be another stack."""
+        self.stacks[name] = {
+            "StackName": name,
+            "StackStatus": "CREATE_COMPLETE",
+            "CreationTime": datetime.fromtimestamp(self.world.now(), UTC),
+            "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+            "Parameters": [{"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()],
+        }
+
+    def _describe(self, _client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What CloudFormation answers; moto takes seconds to import its own."""
+        if (found := self.stacks.get(arguments["StackName"])) is None:
+            message = f"Stack with id {arguments['StackName']} does not exist"
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": message}}, operation)
+        return {"Stacks": [found]}
 
     def _sleep(self, seconds: float) -> None:
         """Do what AWS does while a command waits."""
