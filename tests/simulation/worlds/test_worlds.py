@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -102,9 +103,8 @@ def unclaimed(monkeypatch):
 @pytest.mark.usefixtures("unclaimed")
 def test_unconditional_write_is_found_and_shrunk():
     law = "the bill is what the ledger tells"
-    seeds = (seed for seed in range(1, 100) if len(draw(seed).acts) > 1)
-    seed = next(seed for seed in seeds if law in {one.law for one in random_world(seed).violations})
-    drawn = draw(seed)
+    plans = (replace(one, awkward=replace(one.awkward, delivered_twice=0.5)) for one in map(draw, range(1, 100)))
+    drawn = next(one for one in plans if len(one.acts) > 1 and law in {each.law for each in run(one).violations})
 
     plan = smallest(drawn, law)
 
