@@ -6,6 +6,7 @@ these worlds a write is held up beyond the end of its claim or lease, and so the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class Slow:
         seconds: float = 0.0,
         nth: int = 1,
         fails: bool = False,
+        unanswered: bool = False,
         then: Callable[[], object] = lambda: None,
     ) -> None:
         """Hold up the n-th write whose operation, sort key and update hold these words.
@@ -44,26 +46,29 @@ class Slow:
             world: whose table it is.
             words: words that all must occur.
             seconds: how long.
-            nth: which of such writes, from 1.
+            nth: which of such writes, from 1; 0: all.
             fails: whether it is refused when it comes.
+            unanswered: whether it is applied, but no answer comes.
             then: what happens when it begins.
         """
         self.begun = 0
         for operation in OPERATIONS:
             setattr(world.dynamodb, operation, partial(self._write, operation, getattr(world.dynamodb, operation)))
-        self._held = world, words, seconds, nth, fails, then
+        self._held = world, words, seconds, nth, (fails, unanswered), then
 
     def _write(self, operation: str, real: Callable[..., Any], **given: Any) -> Any:
-        world, words, seconds, nth, fails, then = self._held
+        world, words, seconds, nth, (fails, unanswered), then = self._held
         key = given.get("Key") or given["Item"]
         text = f"{operation} {key['sk']['S']} {given.get('UpdateExpression', '')}"
         if world.kernel.life() is None or not all(word in text for word in words):
             return real(**given)
         self.begun += 1
-        if self.begun == nth:
+        if nth in {0, self.begun}:
             then()
             world.kernel.wait(seconds)
-            if fails:
+            if unanswered:
+                real(**given)
+            if fails or unanswered:
                 raise refused("InternalServerError", operation, 500)
         return real(**given)
 
@@ -71,12 +76,49 @@ class Slow:
 def slow(name: str, size: int, *words: str, faults: tuple[Fault, ...] = (), most: int = 2, **held: Any) -> SmallWorld:
     """A world in which a file is dropped and one write is slow; `most` records fit in a batch."""
     act = partial(_one, size, words, held)
-    return SmallWorld(name, act, faults, (("MAX_REQUESTS_PER_BATCH", most),), calls_fail="fails" in held)
+    return SmallWorld(
+        name,
+        act,
+        faults,
+        (("MAX_REQUESTS_PER_BATCH", most),),
+        calls_fail=not held.keys().isdisjoint({"fails", "unanswered"}),
+    )
+
+
+def _within(one: SmallWorld, seconds: float) -> SmallWorld:
+    """A world that is over within so many seconds, if no schedule disturbs it."""
+    return replace(one, most=(99, seconds, 9_999))
 
 
 def _one(size: int, words: tuple[str, ...], held: dict[str, Any], world: World) -> list[Dropped]:
     Slow(world, *words, **held)
     return [drop(world, "a.jsonl", size, may_fail=True)]
+
+
+def _submit_twice(world: World, apart: float) -> None:
+    """Each message of the submit queue comes twice."""
+    put = world.sqs.put
+
+    def twice(name: str, body: str, delay: float = 0.0) -> None:
+        put(name, body, delay)
+        if name == "SubmitQueue":
+            put(name, body, delay + apart)
+
+    world.sqs.put = twice  # type: ignore[method-assign]
+
+
+def _unreadable(world: World, word: str, seconds: float) -> None:
+    """From its first read on, objects whose key holds this word cannot be read for so long."""
+    real, until = world.s3.get_object, [0.0]
+
+    def failing(**given: Any) -> Any:
+        if word in given["Key"]:
+            until[0] = until[0] or world.kernel.now + seconds
+            if world.kernel.now < until[0]:
+                raise refused("InternalError", "GetObject", 500)
+        return real(**given)
+
+    world.s3.get_object = failing  # type: ignore[method-assign]
 
 
 def submitted_again(seconds: float, world: World) -> list[Dropped]:
@@ -87,14 +129,7 @@ def submitted_again(seconds: float, world: World) -> list[Dropped]:
         world.inject(Fault(kind="971", on="submit", retry_after=10))
         dropped.append(drop(world, "b.jsonl", 2, may_fail=True))
 
-    put = world.sqs.put
-
-    def twice(name: str, body: str, delay: float = 0.0) -> None:
-        put(name, body, delay)
-        if name == "SubmitQueue":
-            put(name, body, delay + 2.0)
-
-    world.sqs.put = twice  # type: ignore[method-assign]
+    _submit_twice(world, 2.0)
     Slow(world, "BATCH#00000000", "#fence = :to_fence", seconds=seconds, nth=2, then=refuse)
     Slow(world, "META", "#isolation", seconds=100.0)
     dropped.append(drop(world, "a.jsonl", 2, may_fail=True))
@@ -107,6 +142,114 @@ def refused_again(world: World) -> list[Dropped]:
     busy = partial(world.inject, Fault(kind="971", on="submit", retry_after=20))
     Slow(world, "BATCH#00000000", "#fence = :to_fence", nth=2, then=busy)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
+
+
+def cancelled(world: World) -> list[Dropped]:
+    """A batch is about to be split when its job is cancelled; another invocation ends it first."""
+    Slow(world, "META", "#isolation", seconds=125.0)
+    dropped = drop(world, "a.jsonl", 10, may_fail=True)
+    world.run(3.0)
+    world.command(dropped.upload.job_id, "cancel")
+    return [dropped]
+
+
+def commanded_at_the_end(world: World) -> list[Dropped]:
+    """A command comes while a visit ends its job, and takes long to be noted."""
+    dropped = drop(world, "a.jsonl", 2, may_fail=True)
+    Slow(
+        world,
+        "META",
+        "#state = :to_state",
+        seconds=5.0,
+        nth=2,
+        then=lambda: world.command(dropped.upload.job_id, "pause"),
+    )
+    Slow(world, "META", "#control", seconds=10.0)
+    return [dropped]
+
+
+def answers_refused(world: World) -> list[Dropped]:
+    """Polls fail for half an hour; that they do is noted slowly, when another invocation has got the answer."""
+    Slow(world, "META", "#trouble", seconds=130.0, then=world.api.clear_faults)
+    return [drop(world, "a.jsonl", 2, may_fail=True)]
+
+
+def read_twice(world: World) -> list[Dropped]:
+    """A reader is slow, so that another one takes its place, and is slow too."""
+    Slow(world, "put_item", "BATCH#00000002", seconds=60.0)
+    Slow(world, "put_item", "BATCH#00000003", seconds=60.0)
+    return [drop(world, "a.jsonl", 10, may_fail=True)]
+
+
+def visited_twice(world: World, words: tuple[str, ...], then: float = 0.0) -> list[Dropped]:
+    """A visit is slower than its lease lasts, and the next one may be slow too."""
+    Slow(world, "META", *words, seconds=143.0)
+    Slow(world, "META", *words, seconds=then, nth=2)
+    return [drop(world, "a.jsonl", 2, may_fail=True)]
+
+
+def lease_refused(world: World) -> list[Dropped]:
+    """The table refuses a visit's lease, but not the one of another visit."""
+    dropped = drop(world, "a.jsonl", 2, may_fail=True)
+    world.run(30.0)
+    Slow(world, "META", "#lease_until = :to_lease_until, #due_at = :to_due_at, #claims", seconds=2.0, fails=True)
+    Slow(world, "META", "#quiet", seconds=5.0)
+    message = f'{{"do":"visit","job_id":"{dropped.upload.job_id}"}}'
+    for delay in (0.0, 0.5):
+        world.sqs.put("VisitQueue", message, delay)
+    return [dropped]
+
+
+def read_beside(world: World) -> list[Dropped]:
+    """A second message to read an upload comes, and its lease is refused, while another invocation reads it."""
+    Slow(world, "META", "#plan", seconds=3.0)
+    Slow(world, "META", "#lease_until = :to_lease_until, #due_at", fails=True)
+    dropped = drop(world, "a.jsonl", 2, may_fail=True)
+    world.run(0.7)
+    world.sqs.put("SplitQueue", f'{{"do":"split","job_id":"{dropped.upload.job_id}"}}')
+    return [dropped]
+
+
+def unreadable(world: World, seconds: float, apart: float = 0.0) -> list[Dropped]:
+    """A body cannot be read for some time; the failure is noted slowly if messages come twice."""
+    _unreadable(world, "/00000000", seconds)
+    if apart:
+        _submit_twice(world, apart)
+        Slow(world, "BATCH#00000000", "SET due_at = :due_at", seconds=5.0)
+    return [drop(world, "a.jsonl", 2, may_fail=True)]
+
+
+def appended_twice(world: World) -> list[Dropped]:
+    """Hundreds of answers come while an upload is read; one visit appends some of them slowly, another one more."""
+    Slow(world, "put_item", "BATCH#0000033", seconds=30.0, nth=0)
+    Slow(world, "META", "#output", seconds=90.0)
+    return [drop(world, "a.jsonl", 340, may_fail=True)]
+
+
+def cleaned_twice(world: World) -> list[Dropped]:
+    """Two ticks delete what a job has staged."""
+    dropped = drop(world, "a.jsonl", 2, may_fail=True)
+    world.run(60.0)
+    Slow(world, "META", "SET #due_at = :to_due_at, #claims", seconds=70.0)
+    Slow(world, "META", "REMOVE #staging", seconds=30.0)
+    world.tick_seconds = 600.0
+    world.run(86_400.0 - 700.0)
+    world.tick_seconds = 60.0
+    world.run(1_500.0)
+    return [dropped]
+
+
+def refused_while_lifted(world: World) -> list[Dropped]:
+    """A probe ends a pause slowly; meanwhile the token is refused, and what that pauses stays paused."""
+    refuse = partial(world.inject, Fault(kind="10000", on="poll", status=401))
+    Slow(world, "delete_item PAUSE", seconds=10.0, then=refuse)
+    return [drop(world, "a.jsonl", 2, may_fail=True)]
+
+
+def take_slowly(world: World) -> list[Dropped]:
+    """A token is taken slowly; meanwhile the bucket is no longer full, and all calls have to wait."""
+    Slow(world, "update_item RATE SET filled_at", seconds=1.0)
+    return [drop(world, f"{name}.jsonl", 1, may_fail=True) for name in "ab"]
 
 
 LOST = Fault(kind="10404", on="poll", status=404, times=6)
@@ -125,4 +268,25 @@ SLOW_WORLDS = (
     ),
     SmallWorld("a slow submit, then a failure", partial(submitted_again, 60.0), (LOST, Fault(kind="batch_fails"))),
     SmallWorld("lost and refused", refused_again, (LOST,)),
+    SmallWorld("cancelled while it is split", cancelled, (BAD,), (("MAX_REQUESTS_PER_BATCH", 10),)),
+    SmallWorld("commanded at its end", commanded_at_the_end),
+    SmallWorld("polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)),
+    SmallWorld("read twice", read_twice),
+    SmallWorld(
+        "visited twice", partial(visited_twice, words=("#quiet",), then=8.0), (Fault(kind="stuck", seconds=600),)
+    ),
+    SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),
+    SmallWorld("refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True),
+    SmallWorld("read beside", read_beside, calls_fail=True),
+    _within(SmallWorld("body that cannot be read", partial(unreadable, seconds=20.0), calls_fail=True), 47.0),
+    SmallWorld("failure noted late", partial(unreadable, seconds=0.5, apart=1.0), calls_fail=True),
+    _within(slow("claim without an answer", 2, "BATCH#00000000", "#fence = :to_fence", unanswered=True), 10.0),
+    SmallWorld("appended twice", appended_twice, (), (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 240))),
+    SmallWorld("cleaned twice", cleaned_twice, (), (("STAGING_RETENTION_DAYS", 1),)),
+    SmallWorld("two refusals", partial(_one, 4, ("put_item PAUSE",), {"seconds": 1.0}), (Fault(kind="3036", times=2),)),
+    SmallWorld("refused while a pause ends", refused_while_lifted, (Fault(kind="html", on="submit"),)),
+    SmallWorld(
+        "two waits", partial(_one, 4, ("none",), {}), tuple(Fault(kind="971", retry_after=s) for s in (600, 20))
+    ),
+    SmallWorld("token taken slowly", take_slowly, (Fault(kind="971", retry_after=30),), (("API_CALLS_PER_MINUTE", 4),)),
 )

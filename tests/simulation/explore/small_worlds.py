@@ -233,6 +233,11 @@ _WORLDS = (
     SmallWorld("cancelled now", partial(commanded, words=("cancel now",))),
     SmallWorld("cancelled now, messages twice", twice(partial(commanded, words=("cancel now",), size=2), 1.0)),
     SmallWorld("paused and resumed", partial(commanded, words=("pause", "run"), after=0.6)),
+    SmallWorld(
+        "refused, paused and resumed",
+        partial(commanded, words=("pause", "run"), apart=3.0),
+        (Fault(kind="json_500", on="submit", times=4),),
+    ),
     SmallWorld("paused for a day", paused_for_a_day, (), SLOW),
     SmallWorld("paused beyond its deadline", paused_beyond_its_deadline, (), SLOW),
     SmallWorld("paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))),
@@ -321,4 +326,4 @@ MOST = {
     "stalled model": (99, 6497, 32033),
 }
 """Of each world undisturbed, a tenth more than today: calls of the API, seconds until all is over, calls of AWS."""
-SMALL_WORLDS = (*(replace(one, most=MOST[one.name]) for one in _WORLDS), *SLOW_WORLDS)
+SMALL_WORLDS = (*(replace(one, most=MOST.get(one.name)) for one in _WORLDS), *SLOW_WORLDS)

@@ -16,6 +16,7 @@ from greenlet import getcurrent
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
+from tests.simulation.worlds.world import FINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,13 @@ GROWING = {"attempt": 1, "round": 1, "polls": 1, "unknowable": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset({"state", "output", "errors", "retry", "batches", "sums", "sweep", "lease_until"})
 """What only the invocation changes that has a job's lease, once its upload is read."""
+LEASED_WHILE = {
+    ("splitting", "splitting"): frozenset({"lease_until"}),
+    **{("splitting", state): frozenset[str]() for state in ("in_progress", *FINAL)},
+    **{("finalizing", state): frozenset[str]() for state in FINAL},
+}
+"""The same by the states before and after a write, where it is less: whoever has read an upload to its end, or written
+all files of a job, may say so after its lease, too; of another one that does, the write comes too late."""
 CONDITIONS = frozenset({"attempt", "round"})
 """Counts that writes name as a condition too."""
 ONCE = ("total", "error", "ended_at")
@@ -90,6 +98,8 @@ class ItemLaws:
         """The rate budget's two numbers, written once more: if the product counts otherwise, laws are broken."""
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
+        self.claimed: dict[Key, Life] = {}
+        """Who has claimed each batch last to isolate its bad records."""
         self._written: dict[Key, deque[float]] = {}
         self._most_writes = MOST_WRITES + int(WRITES_WHILE_BEHIND * self.world.calls.awkward.clock_behind_seconds)
         self._moments: WeakKeyDictionary[Life, int] = WeakKeyDictionary()
@@ -152,8 +162,9 @@ class ItemLaws:
     # ── jobs and batches ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_job(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
-        is_leased = number(old, "lease_until") > self.world.kernel.now and (old or new)["state"]["S"] != "splitting"
-        touched = LEASED & changed(old or {}, new)
+        is_leased = number(old, "lease_until") > self.world.kernel.now
+        moved = (old or new)["state"]["S"], new["state"]["S"]
+        touched = LEASED_WHILE.get(moved, LEASED) & changed(old or {}, new)
         if is_leased and touched and self.holders.get(key, life) is not life:
             self.laws.broken("only who has the lease changes a job", f"{key}: {sorted(touched)}")
         goes_on = self.holders.get(key) is life  # Who has read on prolongs its lease, even one that has run out.
@@ -163,6 +174,8 @@ class ItemLaws:
         is_claimed = number(old, "lease_until") <= now < number(new, "lease_until")
         if read and is_claimed and not goes_on and number(new, "claims") <= number(read, "claims"):
             self.laws.broken("each claim counts", f"{key}")
+        if old and old["state"]["S"] in FINAL and changed(old, new) == {"due_at"}:
+            self.laws.broken("each claim counts", f"{key}: its cleanup")
         for name in ONCE:
             if old and name in old and old[name] != new.get(name):
                 self.laws.broken("what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}")
@@ -188,6 +201,8 @@ class ItemLaws:
             self.holders[key] = life
         elif was == "submitting" and number(old, "fence") > self.world.kernel.now and self.holders[key] is not life:
             self.laws.broken("nobody else tries a batch before its submit lease ends", f"{key}: to {state}")
+        if old is not None:
+            self._judge_wait_of(life, key, old, new)
         times = self._written.setdefault(key, deque(maxlen=self._most_writes))
         times.append(self.world.kernel.now)
         if len(times) == self._most_writes and times[-1] - times[0] < WITHIN_SECONDS:
@@ -197,13 +212,28 @@ class ItemLaws:
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a batch with an id, whose answer may come, is polled as long as it may not be submitted again."""
         law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
-        if new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
+        is_ended = "ending" in new or "halving" in new
+        if is_ended or new["state"]["S"] != "ready" or number(new, "round") != number(old, "round"):
             return
         if was == "queued":
             for reason in self._waiting(life, key):
                 self.laws.broken(law, f"{key}: {reason}")
         elif was == "submitting" and _has_ids(new):
             self.laws.broken(law, f"{key}: it was refused")
+
+    def _judge_wait_of(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that the clock of a batch stands still as long as its job is paused, and that its isolation counts."""
+        moved = number(new, "due_at") - number(old, "due_at")
+        if number(new, "paused") < 0:
+            self.laws.broken("a paused clock stands still", f"{key}: paused {number(new, 'paused'):g} s")
+        is_moved = number(new, "due_at") > 0 and old.get("held") != new.get("held") and old["state"] == new["state"]
+        if is_moved and abs(number(new, "paused") - max(number(old, "paused") + moved, 0.0)) > 1:
+            self.laws.broken("a paused clock stands still", f"{key}: moved by {moved:g} s")
+        if "halving" in old and old["state"] == new["state"] and "claims" in self.world.dynamodb.named and moved > 0:
+            is_counted = self.claimed.get(key) is life or number(new, "claims") > number(old, "claims")
+            if number(old, "due_at") <= self.world.kernel.now and not is_counted:
+                self.laws.broken("each claim counts", f"{key}: its isolation")
+            self.claimed[key] = life
 
     def _judge_counts(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
         for name, most in GROWING.items():
