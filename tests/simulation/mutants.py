@@ -136,14 +136,19 @@ def main(wanted: list[str]) -> int:
     reasons = tomllib.loads(REASONS.read_text())
     if os.environ.get("LEFT"):
         chosen = [one for one in chosen if one.name not in reasons and not outcomes.get(one.name, {}).get("law")]
+
+    def write() -> None:
+        DOCUMENT.write_text("\n".join([*table(mutants, outcomes, reasons), ""]))
+
     telling = float(os.environ.get("TELLING", "120"))
     known = in_a_process(lambda _: list(importlib.import_module(SEARCH).telling(telling))) if chosen else []
     for mutant in chosen:
         seconds = float(os.environ.get("SECONDS", "300"))
         told = outcomes[mutant.name] = in_a_process(partial(judge, mutant, seconds, known))
-        DOCUMENT.write_text("\n".join([*table(mutants, outcomes, reasons), ""]))
+        write()
         sys.stdout.write(f"{mutant.name}: {told['law'] or 'not found'}: {told['world']}\n")
         sys.stdout.flush()
+    write()
     return int(any(not outcomes[one.name]["law"] for one in chosen))
 
 
