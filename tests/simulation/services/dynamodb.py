@@ -92,6 +92,8 @@ class DynamoDB:
         """Conditions that did not hold: of which write, and which parts of them."""
         self.readers: list[Callable[[Key, Wire | None], None]] = []
         """Called with the key and the item that a call has read; without an item if its condition did not hold."""
+        self.lookers: list[Callable[[list[Key], bool], None]] = []
+        """Called with the keys of each read of many items, when it reads, and with whether it reads all of them."""
 
     # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,6 +126,8 @@ class DynamoDB:
                 raise refused("ValidationException", "BatchGetItem")
             left = [key for key in keys if self.calls.happens("unprocessed")]
             found = [item for key in keys if key not in left and (item := self._read(key_of(key))) is not None]
+            for look in self.lookers:
+                look([key_of(key) for key in keys], not left)
             if wanted:
                 found = [expressions.projected(item, wanted, names) for item in found]
             rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}

@@ -16,6 +16,7 @@ from greenlet import getcurrent
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
+from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class ItemLaws:
                 self._judge_call(life)
 
         self.world.calls.before = call
+        WaitLaws(self)
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
 
@@ -285,7 +287,11 @@ class ItemLaws:
     def _pause(self, seen: dict[Key, Wire], key: Key) -> str:
         """Sort key of the pause of a job's account."""
         job = seen.get((key[0], "META"))
-        account = str(job["plan"]["M"].get("account", {}).get("S", "")) if job else ""
+        return self.pause_of(job) if job else pause_sk("")
+
+    def pause_of(self, job: Wire) -> str:
+        """Sort key of the pause of a job's account."""
+        account = str(job["plan"]["M"].get("account", {}).get("S", ""))
         return pause_sk("" if account == os.environ["CLOUDFLARE_ACCOUNT_ID"] else account)
 
     def _judge_call(self, life: Life) -> None:

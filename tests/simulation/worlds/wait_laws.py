@@ -1,0 +1,259 @@
+"""Laws of what waits: for a token, the end of a pause, a model. Each invocation is judged by the control items it read.
+
+A batch that is sent to be submitted may be submitted, and one that is put off is due when what stops it ends: neither
+long before, which costs calls in vain, nor long after. What stops it are the items at any of the invocation's last
+reads, so these laws say nothing about which of several reasons counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from greenlet import getcurrent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.kernel import Life
+    from tests.simulation.services.dynamodb import Key, Wire
+    from tests.simulation.worlds.item_laws import ItemLaws
+
+RECENT_SECONDS = 20.0
+"""Longest time between an invocation's first look at the control items in a cycle and what it does after it."""
+DISPATCHED = (88.0, 91.0)
+"""Seconds by which a batch is put off that is sent to be submitted or polled."""
+LOOK_SECONDS = 300.0
+"""Longest time between two looks at what waits for the end of a pause."""
+
+SENT = "what is sent to be submitted may be submitted"
+DUE = "what waits is due when what stops it ends"
+PROBE = "a probe is claimed only if there is a token for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What an invocation has read of the control items, by sort key; and from when to when, by its own clock.
+
+    There are no items if they were read one by one: then nothing is judged.
+    """
+
+    began: float
+    at: float
+    items: dict[str, Wire | None]
+
+
+def number(item: Wire | None, name: str) -> float:
+    """A number of an item; 0 if it has none."""
+    return float((item or {}).get(name, {}).get("N", "0"))
+
+
+class WaitLaws:
+    """Judges what is sent, put off and probed."""
+
+    def __init__(self, items: ItemLaws) -> None:
+        """Watch the world of these laws."""
+        self.items = items
+        self.laws, self.world = items.laws, items.world
+        self.looks: WeakKeyDictionary[Life, deque[Look]] = WeakKeyDictionary()
+        self.contested: WeakKeyDictionary[Life, float] = WeakKeyDictionary()
+        """When a write of the bucket did not hold."""
+        self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        self._put_off: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
+        """Batches that each invocation has put off to send them."""
+        self.burst = items.burst
+        self.bursts = {
+            "first": self.burst,
+            "submit": max(1, self.burst // 2),
+            "poll": self.burst - self.burst // 10,
+        }
+        before = self.world.calls.before
+
+        def call(life: Life, operation: str) -> None:
+            self._began[getcurrent()] = self.world.kernel.now
+            if before is not None:
+                before(life, operation)
+
+        self.world.calls.before = call
+        self.world.dynamodb.lookers.append(self._look)
+        self.world.dynamodb.readers.append(self._read)
+        self.world.dynamodb.watchers.append(self._judge)
+        put = self.world.sqs.put
+
+        def sent(name: str, body: str, delay: float = 0.0) -> None:
+            life = self.world.kernel.life()
+            if name == "SubmitQueue" and life is not None:
+                self._judge_sent(life, json.loads(body))
+            put(name, body, delay)
+
+        self.world.sqs.put = sent  # type: ignore[method-assign]
+
+    def _look(self, keys: list[Key], is_whole: bool) -> None:  # noqa: FBT001 - called by position
+        life = self.world.kernel.life()
+        if life is None or keys[0][0] != "CONTROL":
+            return
+        found = {sk: self.world.dynamodb.items.get((pk, sk)) for pk, sk in keys if is_whole}
+        behind = life.owner.clock_behind
+        look = Look(self._began[getcurrent()] - behind, self.world.kernel.now - behind, found)
+        self.looks.setdefault(life, deque(maxlen=40)).append(look)
+
+    def _read(self, key: Key, item: Wire | None) -> None:
+        life = self.world.kernel.life()
+        if life is not None and item is None and key == ("CONTROL", "RATE"):
+            self.contested[life] = self.world.clock()
+
+    def _recent(self, life: Life) -> list[Look]:
+        """The looks that may have decided what an invocation does now; those before the last of them count too."""
+        looks = self.looks.get(life, deque())
+        recent = [one for one in looks if one.at >= looks[-1].at - RECENT_SECONDS]
+        return recent if all(one.items for one in recent) else []
+
+    def _free(self, look: Look, kind: str, at: float) -> int:
+        """Tokens that an invocation has seen, at its own time."""
+        ahead = max(number(look.items.get("RATE"), "filled_at") - 1000 * at, 0.0)
+        return int(self.bursts[kind] - -(-ahead // self.items.interval))
+
+    # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_sent(self, life: Life, message: dict[str, Any]) -> None:
+        key = f"JOB#{message['job_id']}", f"BATCH#{message['number']}"
+        batch, job = self.world.dynamodb.items.get(key), self.world.dynamodb.items.get((key[0], "META"))
+        if batch is None or job is None or key not in self._put_off.get(life, ()):
+            return
+        if batch["state"]["S"] != "ready" or "halving" in batch or self._is_over(job):
+            return  # Nothing is submitted.
+        kind = "first" if batch["work"]["S"].endswith("first") else "submit"
+        if (looks := self._recent(life)) and all(self._free(one, kind, one.at) < 1 for one in looks):
+            self.laws.broken(SENT, f"{key}: there is no token")
+        names = {name for one in looks for name in one.items if name in self._names(key, job)}
+        for name in sorted(names):
+            if all(self._stops(name, one, job) for one in looks if name in one.items):
+                self.laws.broken(SENT, f"{key}: {name}")
+
+    def _names(self, key: Key, job: Wire) -> set[str]:
+        """Sort keys of the control items that may stop a job's submits; the stack's pause stops all that ticks send."""
+        pause = self.items.pause_of(job)
+        return {"RATE", "STACK", "RATE#OUTSTANDING", "PAUSE", pause, f"RATE#MODEL#{job['plan']['M']['model']['S']}"}
+
+    def _stops(self, name: str, look: Look, job: Wire) -> bool:
+        item, now = look.items[name], look.at
+        if item is None:
+            return False
+        match name:
+            case "RATE":
+                return number(item, "hold_until") > now
+            case "STACK":
+                return number(item, "held_since") > 0
+            case "RATE#OUTSTANDING":
+                return job["plan"]["M"]["model"]["S"] in item.get("full_models", {}).get("SS", ())
+            case _ if name.startswith("PAUSE"):
+                return _lasts(item, now) and number(item, "next_probe") > now
+            case _:
+                return number(item, "until") > now
+
+    def _is_over(self, job: Wire) -> bool:
+        """Whether a job's batches end without a call."""
+        control = job.get("control", {}).get("M", {})
+        cancelled = control.get("cancelled", {}).get("S", "")
+        deadline = number(job, "deadline_at")
+        return "error" in job or bool(cancelled) or (deadline > 0 and self.world.clock() > deadline - 30)
+
+    # ── what is put off ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        life = self.world.kernel.life()
+        if life is None or old is None or new is None:
+            return
+        if key[0] == "CONTROL" and "nonce" in old and old["nonce"] == new.get("nonce"):
+            self._judge_probe(life, key, old)
+            return
+        if not key[1].startswith("BATCH#") or not self._is_put_off(old, new):
+            return
+        job = self.world.dynamodb.items[key[0], "META"]
+        now, due = self._began[getcurrent()] - life.owner.clock_behind, number(new, "due_at")
+        if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
+            self._put_off.setdefault(life, set()).add(key)
+            return
+        looks = self._recent(life)
+        if not looks or self._is_held(job) or self._is_over(job):
+            return
+        if due < now - 5 and number(old, "due_at") < now:
+            self.laws.broken(DUE, f"{key}: {now - due:.1f} s ago")
+        kind = (
+            "poll" if old["work"]["S"].endswith("poll") else "first" if old["work"]["S"].endswith("first") else "submit"
+        )
+        spans = [span for one in looks for span in self._spans(life, job, one, kind)]
+        if not any(low - 0.1 <= due <= high + 0.1 for low, high in spans):
+            told = [f"{low - now:.1f} to {high - now:.1f}" for low, high in spans]
+            self.laws.broken(DUE, f"{key} ({kind}): in {due - now:.1f} s, not {sorted(set(told))}")
+
+    def _is_put_off(self, old: Wire, new: Wire) -> bool:
+        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        if "halving" in old or "ending" in old or "held" in old or "due_at" not in changed or "due_at" not in new:
+            return False
+        if old["state"]["S"] == "queued" and number(old, "due_at") > self.world.clock():
+            return False  # It was claimed, and the claim failed.
+        if not changed <= {"due_at", "paused"}:
+            return False
+        return old["state"]["S"] in {"ready", "queued"}
+
+    def _is_held(self, job: Wire) -> bool:
+        control = job.get("control", {}).get("M", {})
+        return number(control, "held_since") > 0 or number(control, "resumed_at") > 0
+
+    def _spans(self, life: Life, job: Wire, look: Look, kind: str) -> Iterator[tuple[float, float]]:
+        """When a batch may be due that is put off, for each reason to do so: earliest and latest."""
+        now, early = self.world.clock(), look.began
+        for name in look.items.keys() & self._names(("", ""), job):
+            item = look.items[name]
+            if item is None:
+                continue
+            if name == "RATE" and number(item, "hold_until") > early:
+                yield _after(number(item, "hold_until"), number(item, "hold_until"), early, 10)
+            if name == "STACK" and number(item, "held_since"):
+                yield _after(early + 60, now + 60, early, 10)
+            if name == "RATE#OUTSTANDING" and self._stops(name, look, job):
+                yield _after(early + 48, now + 1_800, early, 24)
+            if name.startswith("PAUSE") and _lasts(item, early):
+                yield from self._spans_of_pause(life, name, item, early)
+            if name.startswith("RATE#MODEL#"):
+                until = number(item, "until")
+                yield _after(max(until, early), max(until, now), early, 15)
+                if until <= now:
+                    yield _after(early + 90, now + 90, early, 0)
+        is_contested = self.contested.get(life, 0.0) >= early
+        if is_contested or self._free(look, kind, early) < 1:
+            yield early + 4, now + 6
+
+    def _spans_of_pause(self, life: Life, name: str, pause: Wire, early: float) -> Iterator[tuple[float, float]]:
+        now, probe, until = self.world.clock(), number(pause, "next_probe"), number(pause, "until") or inf
+        low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
+        yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
+        if name in self.items.probes.get(life, ()):
+            yield early + 15, now + LOOK_SECONDS  # The free call has shown that it lasts.
+
+    def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
+        """Judge that a call may follow a probe that is claimed: it would be lost without a token."""
+        looks = self._recent(life)
+        if not looks or not life.name.startswith("Submit"):
+            return  # A tick whose probe is the free call claims it first.
+        look = looks[-1]
+        if (
+            self._free(look, "first", self.world.clock()) < 1
+            or number(look.items["RATE"], "hold_until") > self.world.clock()
+        ):
+            self.laws.broken(PROBE, f"{key[1]}")
+
+
+def _after(low: float, high: float, early: float, within: float) -> tuple[float, float]:
+    """A span that ends at random up to some seconds later, or a tenth of the wait."""
+    return low, high + 1 + max(within, (high - early) / 10)
+
+
+def _lasts(pause: Wire, now: float) -> bool:
+    until = number(pause, "until")
+    return not until or now < until
