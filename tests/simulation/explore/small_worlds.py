@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from local.workers_ai import Fault
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
+from tests.simulation.explore.waiting_worlds import WAITING_WORLDS
 from tests.simulation.services.errors import refused
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
@@ -326,4 +327,4 @@ MOST = {
     "stalled model": (99, 6497, 32033),
 }
 """Of each world undisturbed, a tenth more than today: calls of the API, seconds until all is over, calls of AWS."""
-SMALL_WORLDS = (*(replace(one, most=MOST.get(one.name)) for one in _WORLDS), *SLOW_WORLDS)
+SMALL_WORLDS = (*(replace(one, most=MOST.get(one.name)) for one in _WORLDS), *SLOW_WORLDS, *WAITING_WORLDS)
