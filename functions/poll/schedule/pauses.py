@@ -11,7 +11,6 @@ from shared.observability import count, logger
 from shared.pacing.controls import PAUSED_LOOK_SECONDS, PauseReason, Permit
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.other_account import other_account
-from shared.workers_ai.rejections import token_state
 
 if TYPE_CHECKING:
     from shared.bootstrap import Services
@@ -61,9 +60,11 @@ def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool
         return False
     if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and _waits_soon(services, now, DueKind.POLL):
         return False
-    # Only the call that costs nothing can show that the API is there and the token is valid again.
-    claimed = services.budget.claim_probe(pause, now) is not None
-    return claimed and token_state(services, services.api) is TokenState.GOOD
+    # Only the call that costs nothing can show that the API is there and the token is valid again. Its token is taken
+    # before the probe is claimed, because a probe without a token would be lost.
+    budget = services.budget
+    may_probe = now >= pause.next_probe and budget.permit_check(now) and budget.claim_probe(pause, now) is not None
+    return may_probe and services.api.check_token() is TokenState.GOOD
 
 
 def _may_submit(services: Services, now: float) -> bool:

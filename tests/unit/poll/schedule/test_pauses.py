@@ -28,25 +28,34 @@ class Paused:
             [],
             0,
         )
+        self.has_token, self.tokens_taken, self.claims = True, 0, 0
         controls = SimpleNamespace
         self.services = SimpleNamespace(
-            api=None,
+            api=SimpleNamespace(check_token=self._check_token),
             settings=SimpleNamespace(cloudflare_account_id=JOB.plan.account),
             budget=SimpleNamespace(
                 controls=lambda: controls(pause=self.pause, stack=SimpleNamespace(held_since=self.held_since)),
-                claim_probe=lambda pause, now: self.probe,
+                permit_check=self._permit_check,
+                claim_probe=self._claim_probe,
                 lift=lambda permit, model: self.lifted.append(permit.pause),
             ),
             ledger=SimpleNamespace(due=self._due, job=lambda job_id: self.job),
         )
-        monkeypatch.setattr(pauses, "token_state", self._token_state)
         monkeypatch.setattr(pauses, "count", self.counted.append)
 
     def _due(self, work, until, limit):
         found = [DueEntry(JOB.job_id, "00000000", at) for at in self.due.get(work, ()) if at <= until]
         return found[:limit], None
 
-    def _token_state(self, services, api):
+    def _permit_check(self, now):
+        self.tokens_taken += 1
+        return self.has_token
+
+    def _claim_probe(self, pause, now):
+        self.claims += 1
+        return self.probe
+
+    def _check_token(self):
         self.checks += 1
         return self.token
 
@@ -88,7 +97,6 @@ def test_outage_is_over_if_nothing_is_to_be_submitted(paused, reason, submits, c
         (TokenState.GOOD, False, False),
         (TokenState.REFUSED, True, False),
         (TokenState.UNKNOWN, True, False),
-        (None, True, False),
     ],
 )
 def test_free_call_ends_pause_of_held_batches(paused, reason, token, claimed, is_good):
@@ -98,6 +106,23 @@ def test_free_call_ends_pause_of_held_batches(paused, reason, token, claimed, is
 
     assert paused.tick(submits=True) == ("over" if is_good and reason is not QUOTA else "counted")
     assert paused.checks == (claimed and reason is not QUOTA)
+
+
+def test_probe_is_not_claimed_without_token(paused):
+    """It would be lost: nothing would be called, and the next probe would be later."""
+    paused.has_token, paused.token = False, TokenState.GOOD
+
+    assert paused.tick(submits=True) == "counted"
+    assert (paused.claims, paused.checks) == (0, 0)
+
+
+@pytest.mark.parametrize("until_probe", [0, 1])
+def test_probe_takes_no_token_before_its_time(paused, until_probe):
+    paused.pause, paused.token = replace(paused.pause, next_probe=T + until_probe), TokenState.GOOD
+
+    paused.tick(submits=True)
+
+    assert paused.tokens_taken == 1 - until_probe
 
 
 @pytest.mark.parametrize(
