@@ -127,8 +127,10 @@ def _wait(services: Services, batch: Batch, refusal: Denied) -> None:
     if batch.waits_anew and (refusal.paused or now - batch.ready_at > POLLED_AFTER_SECONDS):
         services.ledger.poll_on(batch, refusal.until)
         return
-    waited = refusal.until - now if refusal.paused else 0.0
-    services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited)
+    if refusal.paused:
+        services.ledger.wait(batch, refusal.until, refusal.until - now)
+    else:
+        services.ledger.postpone(batch, refusal.until)
 
 
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:

@@ -139,7 +139,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
     if found.job.is_held:
         services.ledger.hold(batch, now, found.job.deadline_at)
         return
-    services.ledger.postpone(batch, now + wait, paused=batch.paused + _overdue(found, now) + wait)
+    services.ledger.wait(batch, now + wait, _overdue(found, now) + wait)
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:

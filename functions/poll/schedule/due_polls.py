@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from shared.bootstrap import Services
     from shared.invocation import Invocation
+    from shared.models import Batch
 
 MAX_OWN_POLLS = 16
 """Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""
@@ -125,13 +126,14 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
 
 def _postpone(services: Services, found: DueItem, refusal: Denied, now: float) -> None:
     """Postpone a poll for which there is no token, or that a pause forbids."""
-    batch = found.batch
-    waited = refusal.until - min(batch.due_at or now, now) if refusal.paused else 0.0
-    isolated(
-        services,
-        found.due,
-        lambda: services.ledger.postpone(batch, refusal.until, paused=batch.paused + waited),
-    )
+    ledger, batch, until = services.ledger, found.batch, refusal.until
+
+    def postpone() -> Batch | None:
+        if refusal.paused:
+            return ledger.wait(batch, until, until - min(batch.due_at or now, now))
+        return ledger.postpone(batch, until)
+
+    isolated(services, found.due, postpone)
 
 
 def _send_polls(services: Services, chosen: list[DueItem]) -> int:

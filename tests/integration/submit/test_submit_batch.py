@@ -288,7 +288,7 @@ QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
     ("batch", "paused", "changes"),
     [
         (replace(DUE, paused=2.0), False, {"due_at": T + 40}),
-        (replace(DUE, paused=2.0), True, {"due_at": T + 40, "paused": 42.0}),
+        (replace(DUE, created_at=T - 60, paused=2.0, claims=3), True, {"due_at": T + 40, "paused": 42.0, "claims": 0}),
         (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 40.0}),
         (ANEW, False, {"due_at": T + 40}),
         (replace(ANEW, ready_at=T - 301), False, QUEUED),

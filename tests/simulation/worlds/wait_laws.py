@@ -197,7 +197,7 @@ class WaitLaws:
             return False
         if old["state"]["S"] == "queued" and number(old, "due_at") > self.world.clock():
             return False  # It was claimed, and the claim failed.
-        if not changed <= {"due_at", "paused"}:
+        if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(old, "claims"):
             return False
         return old["state"]["S"] in {"ready", "queued"}
 
@@ -239,8 +239,8 @@ class WaitLaws:
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
         """Judge that a call may follow a probe that is claimed: it would be lost without a token."""
         looks = self._recent(life)
-        if not looks or not life.name.startswith("Submit"):
-            return  # A tick whose probe is the free call claims it first.
+        if not looks:
+            return
         look = looks[-1]
         if (
             self._free(look, "first", self.world.clock()) < 1

@@ -11,7 +11,7 @@ from dropbatch.rules.names import JobState
 from functions.poll.batch.poll_batch import PollOutcome
 from functions.poll.schedule import due_jobs, due_polls, tick
 from shared.invocation import Invocation
-from shared.ledger import DueEntry
+from shared.ledger import DueEntry, Ledger
 from shared.models import Batch, DueKind, Job
 from shared.pacing.budget import Free
 from shared.pacing.controls import Denied, Permit
@@ -101,6 +101,8 @@ class MemoryLedger:
             return None
         self.add(replace(batch, due_at=due_at, **updates))
         return self.batch(batch.job_id, batch.number)
+
+    wait = Ledger.wait
 
     def postpone_job(self, job: Job, due_at: float) -> Job | None:
         """Move a job's time."""

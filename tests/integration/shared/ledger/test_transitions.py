@@ -9,7 +9,16 @@ from shared.aws.attribute_values import attribute, attributes, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
-from shared.models import DueKind, Isolation, JobControl, LastingError, ResultFileProgress, Staging, Submission
+from shared.models import (
+    BatchState,
+    DueKind,
+    Isolation,
+    JobControl,
+    LastingError,
+    ResultFileProgress,
+    Staging,
+    Submission,
+)
 from tests.support.doubles.ledger_items import BATCH, JOB, PART, READY, REASON, SPLIT, SUBMITTING, OneItem, T
 
 GONE = object()
@@ -77,6 +86,21 @@ WRITES = {
         replace(READY, claims=2),
         lambda at, seen: at.postpone(seen, T + 9, paused=5.0),
         {"due_at": T + 9, "paused": 5.0},
+    ),
+    "wait": (
+        replace(READY, created_at=T - 60, paused=5.0, claims=2),
+        lambda at, seen: at.wait(seen, T + 9, 7.0),
+        {"due_at": T + 9, "paused": 12.0, "claims": 0},
+    ),
+    "wait twice, by the same message": (
+        replace(READY, created_at=T - 60, paused=55.0),
+        lambda at, seen: at.wait(seen, T + 9, 20.0),
+        {"due_at": T + 9, "paused": 69.0},
+    ),
+    "wait twice, since it was accepted": (
+        replace(READY, state=BatchState.QUEUED, created_at=T - 60, submissions=(replace(ID, at=T - 10),), paused=5.0),
+        lambda at, seen: at.wait(seen, T + 9, 20.0),
+        {"due_at": T + 9, "paused": 19.0},
     ),
     "hold for a day": (
         WAITED,

@@ -189,17 +189,24 @@ def test_batch_to_write_needs_no_token(parts):
 
 
 @pytest.mark.parametrize(
-    ("due_in", "paused", "counted"), [(0, True, 16.0), (-3, True, 19.0), (5, True, 16.0), (0, False, 7.0)]
+    ("due_in", "paused", "counted", "claims"),
+    [(0, True, 16.0, 0), (-3, True, 19.0, 0), (5, True, 16.0, 0), (0, False, 7.0, 3)],
 )
-def test_refused_poll_waits(parts, due_in, paused, counted):
-    """A pause counts from the time at which the batch was due, or is asked for if that is sooner."""
+def test_refused_poll_waits(parts, due_in, paused, counted, claims):
+    """A pause counts from the time at which the batch was due, or is asked for if that is sooner.
+
+    Steps that failed earlier do not count: in a pause of weeks they would end the batch.
+    """
     parts.budget.permit = Denied(T + 9, paused=paused)
-    parts.ledger.add(SMALL, *polls(1, paused=7.0, due_at=T + due_in))
+    accepted = replace(ACCEPTED.submissions[-1], at=T - 60)
+    parts.ledger.add(
+        SMALL, *polls(1, created_at=T - 60, paused=7.0, claims=3, due_at=T + due_in, submissions=(accepted,))
+    )
 
     asked(parts, ["00000000"])
 
     (batch,) = parts.ledger.batches.values()
-    assert (batch.due_at, batch.paused) == (T + 9, counted)
+    assert (batch.due_at, batch.paused, batch.claims) == (T + 9, counted, claims)
 
 
 # ── the job of a batch that is done ──────────────────────────────────────────────────────────────────────────────────
