@@ -60,8 +60,14 @@ def _is_over(services: Services, pause: Pause, now: float, *, submits_wait: bool
         return False
     if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait and _waits_soon(services, now, DueKind.POLL):
         return False
-    # Only the call that costs nothing can show that the API is there and the token is valid again. Its token is taken
-    # before the probe is claimed, because a probe without a token would be lost.
+    return _free_call_succeeds(services, pause, now)
+
+
+def _free_call_succeeds(services: Services, pause: Pause, now: float) -> bool:
+    """Whether the call that costs nothing, as the pause's probe, shows that API and token are good again.
+
+    A token of the rate budget is taken before the probe is claimed, because a probe without one would be lost.
+    """
     budget = services.budget
     may_probe = now >= pause.next_probe and budget.permit_check(now) and budget.claim_probe(pause, now) is not None
     return may_probe and services.api.check_token() is TokenState.GOOD

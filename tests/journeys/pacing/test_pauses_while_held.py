@@ -66,7 +66,7 @@ def test_outage_is_ended_only_by_submit_if_one_may_go(broken, monkeypatch):
     """The free call says nothing about submits."""
     world, away, _ = broken("outage", "job")
     checked = []
-    monkeypatch.setattr(pauses, "token_state", lambda *given: checked.append(given))
+    monkeypatch.setattr(pauses, "_free_call_succeeds", lambda *given: checked.append(given))
     world.upload_records("b.jsonl", greetings(1), model=M2M)
     world.deliver("UploadQueue")
     pass_minutes(world, 3)
