@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -73,6 +72,7 @@ class Permissions:
         used: grants that allowed a call.
         shared: needs that two grants cover, one of which is unused.
         refused: calls that no grant covers.
+        covering: the grants that cover what a role has needed so far.
         before: called with operation and arguments before a function's call: a test may act, or raise, in between.
     """
 
@@ -82,6 +82,7 @@ class Permissions:
     used: dict[str, set[Grant]] = field(default_factory=lambda: defaultdict(set))
     shared: set[str] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+    covering: dict[tuple[str, Need], list[Grant]] = field(default_factory=dict)
     before: Callable[[str, dict[str, Any]], None] | None = None
 
     def call(self, service: str, operation: str, arguments: dict[str, Any], make_call: Callable[[], Any]) -> Any:
@@ -107,7 +108,9 @@ class Permissions:
             raise
 
     def _judge(self, role: str, operation: str, need: Need) -> None:
-        covering = _covering(self.granted[role], need)
+        covering = self.covering.get((role, need))
+        if covering is None:
+            covering = self.covering[role, need] = [grant for grant in self.granted[role] if grant.covers(need)]
         if not covering:
             self.refused.append(f"{role}: {need}")
             message = f"{role} in template.yaml does not allow {need}"
@@ -115,11 +118,6 @@ class Permissions:
         if len(covering) > 1:
             self.shared.add(f"{role}: {need}: {', '.join(map(str, covering))}")
         self.used[role].update(covering)
-
-
-@cache
-def _covering(granted: tuple[Grant, ...], need: Need) -> list[Grant]:
-    return [grant for grant in granted if grant.covers(need)]
 
 
 def needs_of(service: str, operation: str, arguments: Mapping[str, Any], account: str) -> Iterator[Need]:

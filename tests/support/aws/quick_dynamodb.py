@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 from moto.core.utils import camelcase_to_underscores
 from moto.dynamodb.models import dynamodb_backends
+from moto.dynamodb.responses import DynamoHandler
 
 from tests.simulation.kernel import Kernel
 from tests.simulation.services.awkward import Awkward
@@ -41,6 +42,8 @@ def answer(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, 
     Raises:
         ClientError: DynamoDB rejects the call.
     """
+    if operation == "CreateTable":
+        return _create_table(client, arguments)
     named = arguments.get("TableName") or next(iter(arguments["RequestItems"]))
     table = stored(named, client.meta.region_name)
     if table is None:
@@ -53,6 +56,14 @@ def answer(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, 
         except ClientError as error:
             raise client.exceptions.from_code(error.response["Error"]["Code"])(error.response, operation) from None
     return found
+
+
+def _create_table(client: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Create a table as moto does, without the description of it, which takes moto ten times as long."""
+    handler = DynamoHandler()
+    handler.current_account, handler.region, handler.body = AWS_ACCOUNT, client.meta.region_name, arguments
+    handler.create_table()
+    return {}
 
 
 def put(item: dict[str, Any]) -> None:

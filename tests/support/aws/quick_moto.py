@@ -2,8 +2,9 @@
 
 A call of SQS goes straight to moto's handler, a read or write of S3 objects to moto's objects (`quick_s3`), and one of
 DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers and its routes take longer. The request is still
-checked against the service's model. moto also looks for a request's service among two hundred, and makes that
-service's table of URLs and the names of its methods anew.
+checked against the service's model. moto also looks for a request's service among two hundred, makes that service's
+table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, and reads the same
+JSON path for each event.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import jsonpath_ng.ext
 from botocore.client import BaseClient
 from botocore.useragent import UserAgentString
 from botocore.validate import validate_parameters
 from moto import backend_index
 from moto.core import DEFAULT_ACCOUNT_ID, responses
 from moto.core.base_backend import BaseBackend
-from moto.core.exceptions import ServiceException
-from moto.core.models import botocore_stubber
+from moto.core.exceptions import JsonRESTError, ServiceException
+from moto.core.models import RESPONSES_METHODS, botocore_stubber
 from moto.core.utils import camelcase_to_underscores
+from moto.secretsmanager.models import secretsmanager_backends
 from moto.sqs import models as sqs_models
 from moto.sqs.responses import SQSResponse
 
@@ -35,8 +38,9 @@ _snake_case = cache(camelcase_to_underscores)
 
 DIRECT = {
     "cloudformation": {"DescribeStacks"},
-    "dynamodb": {*quick_dynamodb.OPERATIONS, "Scan"},
+    "dynamodb": {*quick_dynamodb.OPERATIONS, "CreateTable", "Scan"},
     "s3": set(quick_s3.ARGUMENTS),
+    "secretsmanager": {"GetSecretValue"},
     "sqs": {
         "ChangeMessageVisibility",
         "CreateQueue",
@@ -60,6 +64,8 @@ def install() -> None:
     UserAgentString.to_string = lambda _: "tests"
     backend_index.backend_url_patterns.sort(key=lambda one: one[0] not in SERVICES)
     BaseBackend.urls = property(lambda backend: _urls(backend.__class__))
+    RESPONSES_METHODS.clear()
+    jsonpath_ng.ext.parse = cache(jsonpath_ng.ext.parse)
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
@@ -93,9 +99,21 @@ def _sqs(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, An
     return answer
 
 
+def _secret(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """A secret's current value; None if it has none, or is deleted."""
+    try:
+        found = secretsmanager_backends[DEFAULT_ACCOUNT_ID][client.meta.region_name].get_secret_value(
+            arguments["SecretId"], "", ""
+        )
+    except JsonRESTError:
+        return None
+    return {name: value for name, value in found.items() if name != "CreatedDate"} if "SecretString" in found else None
+
+
 ANSWERS: dict[str, Callable[[Any, str, dict[str, Any]], dict[str, Any] | None]] = {
     "dynamodb": quick_dynamodb.answer,
     "s3": quick_s3.answer,
+    "secretsmanager": _secret,
     "sqs": _sqs,
 }
 """What answers a call of a service; over HTTP if that is None."""
