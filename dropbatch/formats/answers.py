@@ -50,7 +50,6 @@ class Answer(NamedTuple):
         finish: why the model stopped, in its own words; empty if it did not say.
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
-        is_structured: whether the text is an object or array that the API sent as such.
         is_known: whether the result has a known shape, so that no text means that the model gave none.
         reasoning: the text of the model's reasoning, as a JSON string; None if it gave none.
     """
@@ -60,7 +59,6 @@ class Answer(NamedTuple):
     finish: str
     tokens: Tokens
     members: dict[str, msgspec.Raw]
-    is_structured: bool = False
     is_known: bool = True
     reasoning: bytes | None = None
 
@@ -82,7 +80,7 @@ def read_answer(result: Json) -> Answer:
         is_text = begins(raw, b'"')
         calls = tool_calls_of(members.get("tool_calls", NULL))
         finish = word_of(members.get("finish_reason", NULL))
-        return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members, not is_text)
+        return Answer(bytes(raw) if is_text else json_text(raw), calls, finish, tokens, members)
     calls = tool_calls_of(members.get("tool_calls", NULL))
     is_known = "response" in members and not vectors_of(members)
     return Answer(None, calls, word_of(members.get("finish_reason", NULL)), tokens, members, is_known=is_known)
@@ -106,23 +104,23 @@ def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     content = message.get("content") or (choice or {}).get("text") or NULL
     calls = tool_calls_of(message.get("tool_calls", NULL))
     finish = word_of((choice or {}).get("finish_reason", NULL))
-    text, is_structured = _text_of_content(content)
+    text = _text_of_content(content)
     reasoning = next((bytes(message[name]) for name in REASONING if begins(message.get(name, NULL), b'"')), None)
-    return Answer(text, calls, finish, tokens, members, is_structured, bool(choice), reasoning)
+    return Answer(text, calls, finish, tokens, members, bool(choice), reasoning)
 
 
-def _text_of_content(content: Json) -> tuple[bytes | None, bool]:
-    """A message's content as a JSON string, and whether it is structured; parts of text are joined."""
+def _text_of_content(content: Json) -> bytes | None:
+    """A message's content as a JSON string; parts of text are joined."""
     if bytes(content) == b"null":
-        return None, False
+        return None
     if begins(content, b'"'):
-        return bytes(content), False
+        return bytes(content)
     parts = value_of(content)
     if isinstance(parts, list):
         texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         if texts and len(texts) == len(parts):
-            return encode("".join(texts)), False
-    return json_text(content), True
+            return encode("".join(texts))
+    return json_text(content)
 
 
 def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
@@ -135,10 +133,10 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
         if kind == "function_call":
             calls += tool_calls_of(splice_array([raw]))
         elif kind == "reasoning":
-            text, _ = _text_of_content(item.get("content", NULL))
+            text = _text_of_content(item.get("content", NULL))
             thoughts += [text_value(text)] if text is not None else []
         elif kind in {"message", ""}:
-            text, _ = _text_of_content(item.get("content", NULL))
+            text = _text_of_content(item.get("content", NULL))
             texts += [text_value(text)] if text is not None else []
     incomplete = members_of(members.get("incomplete_details", NULL)) or {}
     finish = "length" if word_of(incomplete.get("reason", NULL)) == "max_output_tokens" else ""

@@ -54,7 +54,6 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
-        requests_per_minute: Cloudflare's limit; None if unknown.
         dimensions: numbers in one of its embeddings; None if unknown.
         output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
@@ -71,7 +70,6 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer_bytes: int = 0
     images: bool | None = None
     plain_schema: bool = False
-    requests_per_minute: int | None = None
     dimensions: int | None = None
     output_tokens: int | None = None
     input_price: Decimal | None = None

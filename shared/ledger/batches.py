@@ -222,9 +222,7 @@ class Batches(Table):
         settled = {"due_at": due_at, "claims": 0, "vain_since": 0.0, "polls_settled": batch.polls}
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
-    def begin_round(
-        self, batch: Batch, answered: str, requests: int, size: int, now: float, due_at: float
-    ) -> Batch | None:
+    def begin_round(self, batch: Batch, answered: str, size: int, now: float, due_at: float) -> Batch | None:
         """`queued` back to `ready`: the answer has arrived, but some of its records are tried again separately."""
         return self._change_batch(
             batch,
@@ -232,7 +230,6 @@ class Batches(Table):
             {
                 "state": BatchState.READY,
                 "round": batch.round + 1,
-                "round_requests": requests,
                 "round_size": size,
                 "answered": (*batch.answered, answered),
                 "work": DueKind.SUBMIT,

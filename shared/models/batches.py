@@ -133,8 +133,6 @@ class Batch:
     # Rounds: after the whole batch, records that the service failed are submitted again separately.
     round: int = 0
     """0 for the whole batch, 1 and 2 for such records."""
-    round_requests: int = 0
-    """Records in the round's body; 0 in round 0."""
     round_size: int = 0
     """Bytes of the round's body; 0 in round 0."""
     answered: tuple[str, ...] = ()

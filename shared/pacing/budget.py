@@ -124,7 +124,7 @@ class Budget(ControlItems):
         if model in controls.full_models:
             return Denied(now + jittered(FULL_LOOK_SECONDS), paused=True)
         # Checked before a probe is claimed, because a probe without a token would be lost.
-        if (denied := self._denied(controls.rate, 1, burst, now)) is not None:
+        if (denied := self._denied(controls.rate, burst, now)) is not None:
             return denied
         if controls.stack.held_since:
             return Denied(soon_after(now + STACK_LOOK_SECONDS, 10), paused=True)
@@ -183,7 +183,7 @@ class Budget(ControlItems):
     def permit_polls(self, wanted: int, now: float, account: str = "") -> tuple[int, Permit | Denied]:
         """A permit for up to `wanted` polls of an account now (1 or more): how many, and the permit."""
         controls = self.controls(account=account)
-        if (denied := self._denied(controls.rate, 1, self.poll_burst, now)) is not None:
+        if (denied := self._denied(controls.rate, self.poll_burst, now)) is not None:
             return 0, denied
         paused = self.pass_pause(controls.pause, CallKind.POLL, now)
         if isinstance(paused, Denied):
@@ -240,11 +240,11 @@ class Budget(ControlItems):
         full = model in controls.full_models
         return not (paused or waits or full or controls.rate.hold_until > now or controls.stack.held_since)
 
-    def _denied(self, rate: Rate, tokens: int, burst: int, now: float) -> Denied | None:
+    def _denied(self, rate: Rate, burst: int, now: float) -> Denied | None:
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or the bucket is empty."""
         if rate.hold_until > now:
             return Denied(soon_after(rate.hold_until, 10), paused=True)
-        if self._free(rate, burst, now) < tokens:
+        if self._free(rate, burst, now) < 1:
             return Denied(now + jittered(NO_TOKEN_SECONDS), paused=False)
         return None
 

@@ -236,9 +236,8 @@ def _begin_round(services: Services, batch: Batch, rows: RecordIndex, places: li
         metadata = dict(services.store.existing(key).metadata)
     logger.info("records tried again", **batch_log_fields(batch), records=metadata["requests"])
     wait = RETRY_SECONDS[batch.round]
-    requests, size = int(metadata["requests"]), int(metadata["body-size"])
     now = services.now()
-    services.ledger.begin_round(batch, answered, requests, size, now, now + wait)
+    services.ledger.begin_round(batch, answered, int(metadata["body-size"]), now, now + wait)
 
 
 def _log_odd_items(batch: Batch, answers: Answers) -> None:

@@ -132,17 +132,14 @@ def job_page(
 def sentence(manifest: dict[str, Any]) -> str:
     """What ran and how it ended, as HTML."""
     counts, model, error = manifest["counts"], manifest["model"], manifest["error"]
-    ran = _plural(counts["total"] or 0, "record") + (f" for <code>{escape(model)}</code>" if model else "")
+    total = counts["total"] or 0
+    ran = f"{total:,} record{'' if total == 1 else 's'}" + (f" for <code>{escape(model)}</code>" if model else "")
     if error:
         return f'<b class="bad">Failed</b>: {ran}. <code>{escape(error["code"])}</code>: {escape(error["message"])}'
     tone = "good" if manifest["state"] == "completed" and not counts["failed"] else "warn"
     failed = f"{counts['failed']:,} failed" if counts["failed"] else "none failed"
     state = escape(manifest["state"].capitalize())
     return f'<b class="{tone}">{state}</b>: {ran}, {counts["succeeded"]:,} answered, {failed}.'
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _time(at: str) -> str:

@@ -63,7 +63,7 @@ TRANSITIONS = {
     ),
     "claim_poll": (BATCH, lambda at, seen: at.claim_poll(seen, T + 9), ("state", "attempt", "due_at")),
     "schedule_poll": (BATCH, lambda at, seen: at.schedule_poll(seen, T + 9), ("state", "attempt", "due_at")),
-    "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 1, 9, T, T), ("state", "attempt", "due_at")),
+    "begin_round": (BATCH, lambda at, seen: at.begin_round(seen, "key", 9, T, T), ("state", "attempt", "due_at")),
     "finish_batch": (BATCH, lambda at, seen: at.finish_batch(seen, PART, T), ("state", "attempt", "pieces")),
     "abandon": (BATCH, lambda at, seen: at.abandon(seen, T), ("state", "attempt", "due_at")),
     "lease_job": (JOB, lambda at, seen: at.lease_job(seen, T, T + 9), ("state", "lease_until")),

@@ -144,8 +144,8 @@ WRITES = {
     ),
     "begin_round": (
         replace(BATCH, claims=2, polls=5, answered=("a",), missing_asks=1, misses=1, failures=1, paused=9.0),
-        lambda at, seen: at.begin_round(seen, "b", 2, 70, T, T + 9),
-        {"state": "ready", "round": 1, "round_requests": 2, "round_size": 70, "answered": ["a", "b"]}
+        lambda at, seen: at.begin_round(seen, "b", 70, T, T + 9),
+        {"state": "ready", "round": 1, "round_size": 70, "answered": ["a", "b"]}
         | {"work": "v1#submit", "due_at": T + 9, "claims": 0, "missing_asks": 0, "misses": 0, "failures": 0}
         | {"ready_at": T, "paused": 0.0, "polls_settled": 5},
     ),
