@@ -286,9 +286,12 @@ def _write_part(
             shutil.copyfileobj(side, spool, WRITE_BYTES)
         spool.seek(0)
         part = Part(key, *sizes, retries, len(rows) - failed.total(), failed.total(), usage)
-        if services.store.put_if_absent(key, spool, {"part": msgspec.json.encode(part).decode()}):
+        metadata = {"part": msgspec.json.encode(part).decode(), "failed": msgspec.json.encode(failed).decode()}
+        if services.store.put_if_absent(key, spool, metadata):
             return part, failed
-    return msgspec.json.decode(services.store.existing(key).metadata["part"], type=Part), failed
+    written = services.store.existing(key).metadata
+    failed = Counter(msgspec.json.decode(written["failed"], type=dict[str, int]))
+    return msgspec.json.decode(written["part"], type=Part), failed
 
 
 def _spool() -> IO[bytes]:
