@@ -1,6 +1,6 @@
 """`make simulate`: run worlds, each decided by its own seed, and print what they broke.
 
-SEED=17     that world alone: the smallest plan that breaks the same law, and its last events (EVENTS=60)
+SEED=17     that world alone: the smallest plan that breaks the same law, and its events before that (EVENTS=60)
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
@@ -39,7 +39,8 @@ def replay(seed: int) -> bool:
     events: list[str] = []
     broken = next(one for one in run(plan, events).violations if one.law == law)
     print(*plan.lines(), sep="\n")
-    print(*events[-int(os.environ.get("EVENTS", "60")) :], sep="\n")
+    end = next(place for place, event in enumerate(events, 1) if f" BROKEN {law}" in event)
+    print(*events[max(end - int(os.environ.get("EVENTS", "60")), 0) : end], sep="\n")
     print(f"{broken.law}: {broken.detail}")
     return True
 

@@ -94,6 +94,8 @@ class DynamoDB:
         """Called with the key and the item that a call has read; without an item if its condition did not hold."""
         self.lookers: list[Callable[[list[Key], bool], None]] = []
         """Called with the keys of each read of many items, when it reads, and with whether it reads all of them."""
+        self.missed: list[Callable[[Key], None]] = []
+        """Called with the key of an item that a call looked for and that does not exist."""
 
     # ── the operations ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +323,11 @@ class DynamoDB:
 
     def _read(self, key: Key) -> Wire | None:
         item = self.items.get(key)
-        for read in self.readers if item is not None else ():
+        if item is None:
+            for miss in self.missed:
+                miss(key)
+            return None
+        for read in self.readers:
             read(key, item)
         return item
 

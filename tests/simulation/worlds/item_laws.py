@@ -115,6 +115,7 @@ class ItemLaws:
         self.world.calls.before = call
         WaitLaws(self)
         self.world.dynamodb.readers.append(self._read)
+        self.world.dynamodb.missed.append(self._miss)
         self.world.dynamodb.watchers.append(self._judge)
 
     def _read(self, key: Key, item: Wire | None) -> None:
@@ -122,6 +123,11 @@ class ItemLaws:
         if life is not None and item is not None:
             self.seen.setdefault(life, {})[key] = item
             self.own.setdefault(getcurrent(), {})[key] = item
+
+    def _miss(self, key: Key) -> None:
+        if (life := self.world.kernel.life()) is not None:
+            self.seen.get(life, {}).pop(key, None)
+            self.own.get(getcurrent(), {}).pop(key, None)
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         life = self.world.kernel.life()

@@ -17,8 +17,8 @@ from tests.simulation.worlds.world import Reader
 from tests.support.shipped import ROOT
 
 SEEDS = (*range(1, 9), 278, 39_002_615)
-"""In the last but one all calls have to wait by a clock that is 25 s behind. In the last one a model's wait ends between
-two reads of an invocation."""
+"""In the last but one all calls have to wait by a clock that is 25 s behind. In the last one a wait of a model ends
+between two reads of one invocation."""
 FOUND = {
     "an outage with a budget of two calls a minute: no probe had a call left, and submits stopped for ever": Plan(
         10,
