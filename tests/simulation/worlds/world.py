@@ -70,24 +70,23 @@ class Upload:
 
 
 class Reader:
-    """Stands for `attribute_values.read`, and reads an item only once: neither it nor what is read from it changes."""
+    """Stands for `attribute_values.read`, and reads a stored item only once: neither it nor what is read changes."""
 
-    MOST = 10_000
-    """Items that are kept at a time."""
-
-    def __init__(self) -> None:
-        """Nothing is read yet."""
-        self._read: dict[tuple[int, type], tuple[Any, Any]] = {}
+    def __init__(self, table: DynamoDB) -> None:
+        """Nothing is read yet; what was read is forgotten when its item is overwritten or deleted."""
+        self._items = table.items
+        self._read: dict[int, tuple[Any, type, Any]] = {}
+        table.watchers.append(lambda _key, old, _new: self._read.pop(id(old), None))
 
     def __call__(self, item: Any, kind: type) -> Any:
         """As `attribute_values.read`."""
-        key = id(item), kind
-        found = self._read.get(key)
-        if found is None:
-            if len(self._read) >= self.MOST:
-                self._read.clear()
-            found = self._read[key] = item, attribute_values.read(item, kind)
-        return found[1]
+        found = self._read.get(id(item))
+        if found is not None and found[1] is kind:
+            return found[2]
+        value = attribute_values.read(item, kind)
+        if "pk" in item and self._items.get((item["pk"]["S"], item["sk"]["S"])) is item:
+            self._read[id(item)] = item, kind, value
+        return value
 
 
 class World:
@@ -297,7 +296,7 @@ def simulated(
         clock = SimpleNamespace(time=world.clock, monotonic=world.clock)
         session = SimpleNamespace(client=world.client)
         chance = random.Random(seed)
-        reader = Reader()
+        reader = Reader(world.dynamodb)
         for target, name, replacement in (
             *((module, "read", reader) for module in (budget, controls, dynamodb, batches, jobs)),
             (ThreadPoolExecutor, "submit", _as_method(world.kernel.submit)),
