@@ -5,7 +5,7 @@ boto3's own serializer accepts no floats and returns only `Decimal`; times here 
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -41,9 +41,22 @@ def attribute(value: object) -> dict[str, Any]:
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The members of a data class in wire form; those that are None are left out."""
-    members = ((field.name, getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
-    return {name: attribute(member) for name, member in members if member is not None}
+    """The members of a data class in wire form; those that are None or have their default are left out."""
+    defaults = defaults_of(type(value))
+    members = ((name, getattr(value, name), default) for name, default in defaults.items())
+    return {name: attribute(member) for name, member, default in members if member is not None and member != default}
+
+
+def defaults_of(kind: type) -> Mapping[str, object]:
+    """What each member of a data class is when an item lacks it; `MISSING` if every item has it."""
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = {
+            one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(kind)
+        }
+    return _DEFAULTS[kind]
+
+
+_DEFAULTS: dict[type, Mapping[str, object]] = {}
 
 
 def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item holds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
-from shared.aws.attribute_values import attribute, plain, read
+from shared.aws.attribute_values import attribute, defaults_of, plain, read
 from shared.aws.client_errors import storage_errors
 
 if TYPE_CHECKING:
@@ -81,8 +81,9 @@ class Table:
 
         Args:
             key: the item's key, in wire form.
-            expected: what the item's attributes must hold: a value, `ABSENT`, or `AtMost`.
-            changes: what they hold afterwards; None removes an attribute.
+            expected: what the item's attributes must hold: a value (one that is absent has the default of `kind`),
+                `ABSENT`, or `AtMost`.
+            changes: what they hold afterwards; None, or the default of `kind`, removes an attribute.
             kind: the data class that the item is read as.
             remove: further attributes to remove.
 
@@ -100,7 +101,7 @@ class Table:
             values[f":{prefix}{of}"] = attribute(given)
             return f":{prefix}{of}"
 
-        conditions = ["attribute_exists(#pk)"]
+        conditions, defaults = ["attribute_exists(#pk)"], defaults_of(kind)
         for of, wanted in expected.items():
             if wanted is ABSENT:
                 conditions.append(f"attribute_not_exists({name(of)})")
@@ -108,12 +109,15 @@ class Table:
                 compared = f"{name(of)} {wanted.operator} {value(of, 'if_', wanted.value)}"
                 conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
             else:
-                conditions.append(f"{name(of)} = {value(of, 'if_', wanted)}")
-        removed = [*remove, *(of for of, new in changes.items() if new is None)]
+                same = f"{name(of)} = {value(of, 'if_', wanted)}"
+                is_default = wanted == defaults.get(of, ABSENT)
+                conditions.append(f"(attribute_not_exists({name(of)}) OR {same})" if is_default else same)
+        written = {of: new for of, new in changes.items() if new is not None and new != defaults.get(of, ABSENT)}
+        removed = [*remove, *(of for of in changes if of not in written)]
         clauses = []
         if removed:
             clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
-        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in changes.items() if new is not None]:
+        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in written.items()]:
             clauses.append("SET " + ", ".join(settings))
         try:
             answer = self.call(
@@ -126,7 +130,7 @@ class Table:
                 ReturnValues="ALL_NEW",
             )
         except ConditionFailedError as error:
-            return self._changed_already(key, changes, removed, kind) if error.sent_again else None
+            return self._changed_already(key, written, removed, kind) if error.sent_again else None
         self.on_write(answer["Attributes"], {*changes, *removed})
         return read(answer["Attributes"], kind)
 
@@ -135,11 +139,11 @@ class Table:
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
     def _changed_already(
-        self, key: dict[str, Any], changes: Mapping[str, object], removed: Sequence[str], kind: type[T]
+        self, key: dict[str, Any], written: Mapping[str, object], removed: Sequence[str], kind: type[T]
     ) -> T | None:
         """The item, if it is as the write that was sent twice would leave it."""
         item = self.get(key)
-        wanted = {of: attribute(new) for of, new in changes.items() if new is not None}
+        wanted = {of: attribute(new) for of, new in written.items()}
         if wanted and _holds(item, wanted) and not any(of in item for of in removed):
             return read(item, kind)
         return None

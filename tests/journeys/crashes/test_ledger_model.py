@@ -316,11 +316,11 @@ class Ledger(RuleBasedStateMachine):
         owner = {}
         unknowable = 0
         for item in batches:
-            unknowable += int(item["unknowable"]["N"])
-            for one in item["submissions"]["L"]:
+            unknowable += int(item.get("unknowable", {"N": "0"})["N"])
+            for one in item.get("submissions", {"L": []})["L"]:
                 if request_id := one["M"]["request_id"]["S"]:
                     assert owner.setdefault(request_id, item["sk"]["S"]) == item["sk"]["S"]
-        told = sum(len(item["submissions"]["L"]) for item in batches)
+        told = sum(len(item.get("submissions", {"L": []})["L"]) for item in batches)
         billed = {one["request_id"] for one in self.api.accepted}
         assert set(owner) <= billed
         assert told <= len(billed) <= told + unknowable

@@ -15,7 +15,7 @@ from greenlet import getcurrent
 
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
-from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
+from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES, submissions
 from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
 
@@ -189,7 +189,7 @@ class ItemLaws:
                 self.laws.broken("what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}")
         if old and number(new, "fraction") < number(old, "fraction"):
             self.laws.broken("fraction_done never falls", f"{key}")
-        if old and number(new["output"]["M"], "lines") < number(old["output"]["M"], "lines"):
+        if old and _lines(new) < _lines(old):
             self.laws.broken("a result file never shrinks", f"{key}")
 
     def _judge_batch(self, life: Life, key: Key, old: Wire | None, new: Wire) -> None:
@@ -197,7 +197,7 @@ class ItemLaws:
         is_split, is_ending = number(new, "pieces") > 0, "ending" in new
         if state == "submitting" and (is_split or is_ending or "halving" in new):
             self.laws.broken("what is ended or split is not submitted", f"{key}")
-        if is_split and (is_ending or "part" in new or (new["submissions"]["L"] and was == "submitting")):
+        if is_split and (is_ending or "part" in new or (submissions(new) and was == "submitting")):
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
         if state == "halved" and not is_split:
             self.laws.broken("a batch is split or ended, not both", f"{key}: {state} without pieces")
@@ -355,8 +355,13 @@ class ItemLaws:
 
 def _has_ids(batch: Wire) -> bool:
     """Whether a batch was accepted in its round under an id that was not given up, and waits for nothing else."""
-    ids = [one["M"] for one in batch["submissions"]["L"] if number(one["M"], "round") == number(batch, "round")]
-    return "ending" not in batch and "halving" not in batch and any(not one["given_up"]["BOOL"] for one in ids)
+    ids = [one for one in submissions(batch) if number(one, "round") == number(batch, "round")]
+    return "ending" not in batch and "halving" not in batch and any("given_up" not in one for one in ids)
+
+
+def _lines(job: Wire) -> float:
+    """Lines of a job's output so far."""
+    return number(job.get("output", {}).get("M"), "lines")
 
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> set[str]:

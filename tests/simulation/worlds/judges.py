@@ -108,8 +108,8 @@ class Laws:
             if size > MAX_ITEM_BYTES // 4:
                 self.broken("no item grows with its job", f"{key}: {size} bytes")
         if old and key[1] != "META":
-            kept = [one["M"]["request_id"] for one in old["submissions"]["L"]]
-            if [one["M"]["request_id"] for one in new["submissions"]["L"]][: len(kept)] != kept:
+            kept = [one["request_id"] for one in submissions(old)]
+            if [one["request_id"] for one in submissions(new)][: len(kept)] != kept:
                 self.broken("every id that a batch had is kept", f"{key}")
 
     def _note(self, key: Key, old: Item, new: Item) -> None:
@@ -239,10 +239,10 @@ class Ending:
         for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
             if not key[1].startswith("BATCH#"):
                 continue
-            unknowable += int(item["unknowable"]["N"])
-            told += len(item["submissions"]["L"])
-            for one in item["submissions"]["L"]:
-                request_id = one["M"]["request_id"]["S"]
+            unknowable += int(item.get("unknowable", {}).get("N", "0"))
+            told += len(submissions(item))
+            for one in submissions(item):
+                request_id = one["request_id"]["S"]
                 if request_id and owner.setdefault(request_id, key) != key:
                     self.laws.broken("an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}")
         billed = [one["request_id"] for one in self.world.api.accepted]
@@ -281,8 +281,8 @@ class Ending:
         for key, item in self.world.dynamodb.items.items():
             if not key[1].startswith("BATCH#"):
                 continue
-            for one in item["submissions"]["L"]:
-                told = {name: next(iter(wire.values())) for name, wire in one["M"].items()}
+            for one in submissions(item):
+                told = {name: next(iter(wire.values())) for name, wire in one.items()}
                 round_ = int(told.get("round", 0))
                 stored = self.world.s3.objects.get(
                     staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"), round_)
@@ -292,6 +292,11 @@ class Ending:
                 size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
                 if sha256(stored.body[:size]).hexdigest() != bodies[told["request_id"]]:
                     self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
+
+
+def submissions(batch: Item) -> list[Item]:
+    """The acceptances of a batch, oldest first; its item has none before the first."""
+    return [one["M"] for one in batch.get("submissions", {"L": []})["L"]]
 
 
 class Promises:

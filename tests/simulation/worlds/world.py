@@ -76,17 +76,20 @@ class Reader:
         """Nothing is read yet; what was read is forgotten when its item is overwritten or deleted."""
         self._items = table.items
         self._read: dict[int, tuple[Any, type, Any]] = {}
-        table.watchers.append(lambda _key, old, _new: self._read.pop(id(old), None))
+        table.watchers.append(self._forget)
 
     def __call__(self, item: Any, kind: type) -> Any:
         """As `attribute_values.read`."""
         found = self._read.get(id(item))
         if found is not None and found[1] is kind:
             return found[2]
-        value = attribute_values.read(item, kind)
+        value: Any = attribute_values.read(item, kind)
         if "pk" in item and self._items.get((item["pk"]["S"], item["sk"]["S"])) is item:
             self._read[id(item)] = item, kind, value
         return value
+
+    def _forget(self, _key: Key, old: Wire | None, _new: Wire | None) -> None:
+        self._read.pop(id(old), None)
 
 
 class World:

@@ -1,11 +1,11 @@
 """What each transition of the ledger writes, attribute by attribute."""
 
-from dataclasses import replace
+from dataclasses import MISSING, replace
 
 import pytest
 
 from dropbatch.rules.names import JobState
-from shared.aws.attribute_values import attribute, attributes, plain
+from shared.aws.attribute_values import attribute, attributes, defaults_of, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
@@ -37,7 +37,7 @@ WRITES = {
         replace(READY, claims=2, held=True),
         lambda at, seen: at.begin_submit(seen, T + 90),
         {"state": "submitting", "attempt": 2, "fence": T + 90, "due_at": T + 90, "claims": 3}
-        | {"work": "v1#poll", "held": GONE},
+        | {"work": "v1#poll", "held": False},
     ),
     "accept": (
         replace(SUBMITTING, claims=2, refusals=1, misses=1, failures=1, vain_since=T, paused=9.0),
@@ -120,12 +120,12 @@ WRITES = {
     "release": (
         replace(READY, held=True, paused=float(DAY), due_at=T + DAY),
         lambda at, seen: at.release(seen, T + 100),
-        {"due_at": T + 100, "paused": 100.0, "held": GONE},
+        {"due_at": T + 100, "paused": 100.0, "held": False},
     ),
     "release what waited less than it is moved back": (
         replace(READY, held=True, paused=5.0, due_at=T + DAY),
         lambda at, seen: at.release(seen, T + 100),
-        {"due_at": T + 100, "paused": 0.0, "held": GONE},
+        {"due_at": T + 100, "paused": 0.0, "held": False},
     ),
     "end_without_answer": (
         replace(BATCH, claims=2),
@@ -298,17 +298,17 @@ WRITES = {
     "end_job": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T),
-        {"state": "completed", "lease_until": GONE, **END},
+        {"state": "completed", "lease_until": 0.0, **END},
     ),
     "end_validation": (
         replace(JOB, lease_until=T + 90),
         lambda at, seen: at.end_validation(seen, JobState.FAILED, 7, T, STAGING),
-        {"state": "failed", "total": 7, "lease_until": GONE, **END, **DUE},
+        {"state": "failed", "total": 7, "lease_until": 0.0, **END, **DUE},
     ),
     "end_job and delete what it staged": (
         replace(JOB, state=JobState.FINALIZING, lease_until=T + 90, claims=2),
         lambda at, seen: at.end_job(seen, JobState.COMPLETED, T, STAGING, T + 60),
-        {"state": "completed", "lease_until": GONE, **END, **DUE, "due_at": T + 60, "claims": 0},
+        {"state": "completed", "lease_until": 0.0, **END, **DUE, "due_at": T + 60, "claims": 0},
     ),
     "claim_cleanup": (OVER, lambda at, seen: at.claim_cleanup(seen, T + 9), {"due_at": T + 9, "claims": 1}),
     "continue_cleanup": (
@@ -335,7 +335,7 @@ WRITES = {
     "retire a job": (
         replace(JOB, lease_until=T + 90),
         lambda at, seen: at.retire(due_entry(seen), T),
-        {"state": "failed", "lease_until": GONE, **END},
+        {"state": "failed", "lease_until": 0.0, **END},
     ),
 }
 """For each transition: an item, the call, and the attributes that are different afterwards."""
@@ -345,15 +345,20 @@ def due_entry(held):
     return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at)
 
 
+UNSTORED = (None, MISSING)
+"""Defaults that are no attribute's value."""
+
+
 @pytest.mark.parametrize("transition", WRITES)
 def test_transition_writes_only_its_attributes(table, transition):
     held, change, expected = WRITES[transition]
     item = OneItem(table, held)
-    before = {name: plain(value) for name, value in item.read().items()}
+    absent = {name: plain(attribute(value)) for name, value in defaults_of(type(held)).items() if value not in UNSTORED}
+    before = absent | {name: plain(value) for name, value in item.read().items()}
 
     change(item.ledger, held)
 
-    after = {name: plain(value) for name, value in item.read().items()}
+    after = absent | {name: plain(value) for name, value in item.read().items()}
     changed = {name for name in before | after if before.get(name, GONE) != after.get(name, GONE)}
     assert {name: after.get(name, GONE) for name in changed} == expected
 

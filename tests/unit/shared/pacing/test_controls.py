@@ -55,7 +55,7 @@ def written(items):
 def test_pause_begins_where_none_is_left(reason, step, until, old):
     items = GivenBudget(pause=old)
     items.pause(reason, NOW, "words", Permit())
-    begun = {"reason": reason, "since": NOW, "next_probe": NOW + step, "step": step, "code": "words", "account": ""}
+    begun = {"reason": reason, "since": NOW, "next_probe": NOW + step, "step": step, "code": "words"}
     assert written(items) == (begun | {"until": until} if until else begun)
 
 
