@@ -72,9 +72,9 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
         msgspec.MsgspecError: an earlier round's reply cannot be read again.
     """
-    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     if reply is None and not batch.submissions:
-        return _finish(services, job, batch, *unwritten_part(services, job, batch, rows))
+        return _finish(services, job, batch, *unwritten_part(services, job, batch))
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     references = rows.references_sent()
     with ExitStack() as stack:
         replies = Replies(services, batch, references, stack)

@@ -90,13 +90,19 @@ def _request_reader(
 # ── batches without an answer ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unwritten_part(services: Services, job: Job, batch: Batch, rows: RecordIndex) -> tuple[Part, Counter[str]]:
+def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
     """The part of a batch that was never submitted, of which no line is written yet: its sizes are estimates.
 
     Returns:
         The part, and how many records failed with which code.
     """
     code, message = _ending(services, batch) or ("missing_response", "")
+    sent = batch.originals_size or batch.body_size
+    if batch.sendable == batch.requests:  # Then its item tells enough: references are part of the body.
+        output = batch.requests * (LINE_BYTES + len(message)) + batch.body_size + batch.originals_size
+        part = Part("", output, output + sent, sent, batch.requests, 0, batch.requests)
+        return part, Counter({code: batch.requests})
+    rows = decode_index(services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
     failed = Counter(fault.code for fault in rows.faults.values())
     if sendable := len(rows) - failed.total():
         failed[code] += sendable
@@ -108,7 +114,7 @@ def unwritten_part(services: Services, job: Job, batch: Batch, rows: RecordIndex
     faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
     references = sum(len(bytes(one)) for one in rows.references)
     output = len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.originals_size
-    errors = output + (batch.originals_size or batch.body_size)
+    errors = output + sent
     retry = sum(retried) + len(retried)
     return Part("", output, errors, retry, len(retried), 0, len(rows)), failed
 

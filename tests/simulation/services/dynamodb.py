@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sortedcontainers import SortedDict
 
 from tests.simulation.services import expressions
@@ -62,8 +63,8 @@ def _size(wire: Wire) -> int:
 
 
 def may_have(wires: Wire, most: int) -> bool:
-    """Whether values may have more bytes than that: a quick look, in which a character counts as four."""
-    return 4 * len(repr(wires)) > most
+    """Whether values may have more bytes than that: a quick look. No value is longer than its JSON."""
+    return len(msgspec.json.encode(wires)) > most
 
 
 class DynamoDB:
