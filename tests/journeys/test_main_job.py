@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from io import BytesIO
 
 import pytest
 
@@ -142,19 +141,6 @@ def test_repeated_event_is_one_job(start, api):
 
     assert len(world.manifests()) == 1
     assert len(api.accepted) == 3
-
-
-def test_multipart_upload_announced_twice_is_one_job(world, api):
-    upload = world.s3.create_multipart_upload(Bucket=BUCKET, Key="inbox/a.jsonl", Metadata={"model": M2M})
-    body = b'{"text":"x","target_lang":"es"}\n'
-    where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "UploadId": upload["UploadId"]}
-    part = world.s3.upload_part(**where, PartNumber=1, Body=BytesIO(body))
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    world.s3.complete_multipart_upload(**where, MultipartUpload=parts)
-
-    world.settle()
-
-    assert len(world.manifests()) == len(api.accepted) == 1
 
 
 def test_packed_uploads_are_unpacked(world):
