@@ -63,15 +63,6 @@ def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     [
         ({"kind": "bare", "status": 402}, "billing"),
         ({"kind": "html", "status": 404}, "WorkersAiBaseUrl"),
-        *(
-            pytest.param(fault, said, marks=pytest.mark.slow)
-            for fault, said in (
-                ({"kind": "error", "code": 1_234, "status": 402}, "1234"),
-                ({"kind": "html", "status": 405}, "WorkersAiBaseUrl"),
-                ({"kind": "json_500"}, "10013"),
-                ({"kind": "refuse"}, "No connection"),
-            )
-        ),
     ],
     ids=str,
 )
