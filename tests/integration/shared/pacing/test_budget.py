@@ -7,9 +7,6 @@ import pytest
 from shared.errors import StorageError
 from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
-    MAX_FULL_MODELS,
-    MIN_OUTSTANDING,
-    OUTSTANDING_MINUTES,
     Budget,
 )
 from shared.pacing.controls import Permit
@@ -79,18 +76,6 @@ def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     free = flown if later else budget.burst
     assert polls + submits == free - (budget.burst - budget.poll_burst)
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
-
-
-def test_stalled_models_share_bounded_room(budget):
-    """However many models stall, each may submit, and all together have less than twice as many batches."""
-    outstanding = {}
-    for number in range(MAX_FULL_MODELS):
-        model = f"@cf/a/{number}"
-        outstanding[model] = 0
-        while model not in budget.full_models(outstanding, sum(outstanding.values())):
-            outstanding[model] += 1
-        assert outstanding[model] >= MIN_OUTSTANDING
-    assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MAX_FULL_MODELS * MIN_OUTSTANDING
 
 
 def test_when_table_fails_no_right_is_given(dynamodb):
