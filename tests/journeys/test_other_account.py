@@ -149,6 +149,19 @@ def test_unknown_id_of_closed_account_is_not_believed(start, api):
     assert len(api.accepted) == 1
 
 
+def test_lost_id_is_resubmitted_in_its_account(start, api):
+    world = start()
+    world.upload_records("a.jsonl", greetings(2), model=M2M)
+    world.deliver_all()
+    redeploy(world, SECOND)
+    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=7))
+
+    world.settle()
+
+    assert world.manifest()["counts"]["succeeded"] == 2
+    assert accounts(api) == [ACCOUNT] * 2
+
+
 def test_quota_of_another_account_pauses_nothing_else(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(3), model=M2M)

@@ -50,6 +50,16 @@ def test_items_missing_for_good_fail_alone(world, api):
     assert api.calls["poll"]["200"] <= 4
 
 
+@pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])
+def test_contradicting_answers_are_never_guessed(world, api, kind):
+    api.inject(Fault(kind=kind, items=(1, 3)))
+    world.upload_records("a.jsonl", referenced(5), model=M2M)
+
+    world.settle()
+
+    assert codes(world) == [None, "missing_response", None, "missing_response", None]
+
+
 @pytest.mark.parametrize("form", ["object", "none", *only_slowly("message", "string", "errors", "text")])
 def test_failed_item_fails_its_record_with_api_message(world, api, form):
     api.switch(item_error=form)

@@ -1,6 +1,6 @@
-"""Between two calls of one invocation another runs whole.
+"""Between two calls of one invocation another runs whole: a duplicate, or all others while it sleeps.
 
-Simulated worlds try every such order of calls (tests/simulation/explore); here is the one that costs money.
+Simulated worlds try every such order of calls (tests/simulation/explore); here are two that cost money or a status.
 """
 
 import json
@@ -8,6 +8,16 @@ from contextlib import contextmanager
 
 import functions.submit.handler
 from tests.support.translations import M2M, greetings
+
+LONGER_THAN_ANY_CLAIM = 400.0
+
+
+def all_others_go_on(world):
+    """The function sleeps until nothing that it claimed is its own; others do its work."""
+    world.pass_time(LONGER_THAN_ANY_CLAIM)
+    for _ in range(3):
+        world.tick()
+        world.deliver_all()
 
 
 def submit_again(world):
@@ -42,3 +52,25 @@ def test_message_during_post_submits_nothing(world, api, monkeypatch):
 
     assert len(posts) == len(api.accepted) == 1
     assert world.manifest()["batches"][0]["unknowable_submits"] == 0
+
+
+def test_late_status_does_not_replace_final_one(world, monkeypatch):
+    store = type(functions.submit.handler.services().store)
+    put, written = store.put, []
+
+    def late(self, key, *arguments, **named):
+        written.append(key)
+        if len(written) == 1:
+            role, world.permissions.role = world.permissions.role, ""
+            all_others_go_on(world)
+            world.permissions.role = role
+        return put(self, key, *arguments, **named)
+
+    monkeypatch.setattr(store, "put", late)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle()
+
+    assert written[0].endswith("/status.json")
+    assert len(world.manifests()) == 1
+    assert (world.status()["state"], world.status()["counts"]["succeeded"]) == ("completed", 3)

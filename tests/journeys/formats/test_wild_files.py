@@ -62,3 +62,12 @@ def test_too_large_record_keeps_its_reference(world, format_, form):
     assert [reference_in(line) for line in lines] == ["small", "big"]
     (error,) = world.lines("errors.jsonl")
     assert (error["external_reference"], error["error"]["code"]) == ("big", "too_large")
+
+
+def test_schema_in_defaults_gives_answer_columns(world):
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}, "points": {"type": "integer"}}}
+    defaults = json.dumps({"response_format": {"type": "json_schema", "json_schema": schema}})
+    run(world, "a.csv", b"id,text\n1,hello\n", defaults=defaults)
+    header, row = rows(world)
+    assert header == ["id", "text", "answer", "mood", "points", "error_code", "error_message"]
+    assert row[3:] == ["hello", "5", "", ""]

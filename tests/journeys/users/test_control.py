@@ -8,6 +8,7 @@ import functions.poll.handler
 import functions.poll.schedule.sweep
 from local.workers_ai import Fault
 from shared.ledger.batches import HELD_BATCH_SECONDS
+from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
 from tests.support.translations import M2M, codes, greetings
 
@@ -134,6 +135,16 @@ def test_split_stops_at_its_next_batch(start):
 
 
 # ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "key", ["control/jobs/", "control/jobs/../a", "control/other", "control/jobs/20261121T093000Z-5f3a9c1e"]
+)
+def test_object_that_names_no_job_is_left_alone(small, key):
+    small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")
+    small.deliver("ControlQueue")
+
+    assert small.refused == []
 
 
 def test_paused_stack_submits_nothing_and_polls_on(small, api):
