@@ -306,6 +306,22 @@ def test_claimed_job_is_left_alone(world, monkeypatch, claimed):
     assert staged(world)
 
 
+def test_claim_keeps_others_away_for_three_minutes(world, monkeypatch):
+    finish(world)
+    world.pass_time(3 * DAY)
+
+    def die(*_):
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectStore, "versions", die)
+        with pytest.raises(DiedError):
+            world.tick()
+    world.pass_time(CLAIM_SECONDS - 61)
+    world.tick()
+    assert staged(world)
+
+
 @pytest.mark.parametrize(
     ("size", "kept", "first"),
     [
