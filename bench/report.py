@@ -79,8 +79,7 @@ _PAGES = """\
 | How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
 | How long does a job take on a deployed stack, and beside a plain script? | [stack.md](stack.md) |
 | How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |
-| Do the functions keep up with the API's limits? | [latency.md](latency.md) |
-| What do other formats cost? | [formats.md](formats.md) |"""
+| Do the functions keep up with the API's limits? | [latency.md](latency.md) |"""
 
 _NOISE = """\
 Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from io import BytesIO
 
 import pytest
 
@@ -122,15 +121,6 @@ def test_odd_keys_are_taken_as_they_are(world):
         assert len(world.lines(folder=folder)) == 2
 
 
-@pytest.mark.parametrize("key", ["folder/", "_temporary/part-0.jsonl", "a/_SUCCESS", ".hidden.jsonl", "a/.b/c.jsonl"])
-def test_markers_and_hidden_keys_are_not_uploads(world, key):
-    world.upload(key, '{"text":"x","target_lang":"es"}\n', model=M2M)
-    world.deliver_all()
-
-    assert world.objects() == []
-    assert world.refused == []
-
-
 @pytest.mark.usefixtures("_moto_alone")
 def test_repeated_event_is_one_job(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
@@ -142,19 +132,6 @@ def test_repeated_event_is_one_job(start, api):
 
     assert len(world.manifests()) == 1
     assert len(api.accepted) == 3
-
-
-def test_multipart_upload_announced_twice_is_one_job(world, api):
-    upload = world.s3.create_multipart_upload(Bucket=BUCKET, Key="inbox/a.jsonl", Metadata={"model": M2M})
-    body = b'{"text":"x","target_lang":"es"}\n'
-    where = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "UploadId": upload["UploadId"]}
-    part = world.s3.upload_part(**where, PartNumber=1, Body=BytesIO(body))
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    world.s3.complete_multipart_upload(**where, MultipartUpload=parts)
-
-    world.settle()
-
-    assert len(world.manifests()) == len(api.accepted) == 1
 
 
 def test_packed_uploads_are_unpacked(world):
@@ -276,13 +253,3 @@ def test_nothing_is_left_open_and_no_message_is_lost(world):
     assert world.open_items() == []
     assert all("ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
     assert world.refused == []
-
-
-def test_test_event_of_s3_is_taken(world):
-    world.deliver("UploadQueue")
-    assert world.refused == []
-
-    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody="nonsense")
-    world.deliver("UploadQueue")
-
-    assert len(world.refused) == 1

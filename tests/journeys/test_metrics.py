@@ -70,52 +70,6 @@ def test_metrics_add_up_to_what_happened(start, log):
     assert sums["TokensUsed"] == (world.manifest()["usage"]["total_tokens"] or 0)
 
 
-def test_api_rejections_are_counted(start, api, log):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.inject(Fault(kind="3040", times=2))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.settle()
-
-    sums = log.sums()
-
-    assert sums["ApiThrottles"] == 2
-    assert sums["JobsCompleted"] == 1
-
-
-def test_age_and_budget_are_metrics(start, api, log):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.inject(Fault(kind="stuck", contains="hello 1", seconds=1_200, times=1))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.settle()
-
-    values = log.metrics()
-
-    assert 600 < max(values["OldestPendingAge"]) < 1_300
-    assert max(values["OldestJobAge"]) > max(values["OldestPendingAge"]) - 60
-    assert 0 <= min(values["RateBudgetLeft"]) < 100
-    assert values["BatchesOutstanding"][-1] == 1
-
-
-def test_refused_token_is_counted_by_each_tick(start, api, log):
-    world = start()
-    api.switch(tokens=["another"])
-    world.upload_records("a.jsonl", greetings(1), model=M2M)
-    world.deliver_all()
-    for _ in range(3):
-        world.tick()
-        world.deliver_all()
-        world.pass_time(10)
-    assert log.sums()["TokenRefused"] == 3
-    world.secrets.put_secret_value(SecretId="token", SecretString="another")
-    world.settle()
-    before = log.sums()["TokenRefused"]
-
-    world.tick()
-
-    assert log.sums()["TokenRefused"] == before
-    assert log.sums()["JobsCompleted"] == 1
-
-
 def test_lines_about_accepted_batch_have_request_id(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     api.inject(Fault(kind="3040", times=1), Fault(kind="missing", items=(1,), first=1))

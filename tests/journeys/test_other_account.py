@@ -130,23 +130,6 @@ def test_account_closed_to_token_holds_only_its_jobs(start, api):
     assert pauses(world) == {}
 
 
-def test_job_goes_on_when_parameter_is_set_back(start, api):
-    world = start()
-    api.switch(latency=60.0, retention=0.0)
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.deliver_all()
-    redeploy(world, SECOND)
-    api.switch(token_accounts={TOKEN: (SECOND,)})
-    run_for(world, 2)
-
-    redeploy(world, ACCOUNT)
-    api.switch(token_accounts={TOKEN: (ACCOUNT,)})
-    world.settle(minutes=15)
-
-    assert world.manifest()["counts"]["succeeded"] == 2
-    assert accounts(api) == [ACCOUNT]
-
-
 def test_unknown_id_of_closed_account_is_not_believed(start, api):
     """As if the API looked for the id before it looked at the token's accounts."""
     world = start()

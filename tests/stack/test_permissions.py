@@ -177,20 +177,3 @@ def test_action_needs_its_grant(deployed, role):
                     wrong.append((statement["Sid"], action, resource, told))
     assert wrong == []
     assert seen > 20
-
-
-@pytest.mark.parametrize(
-    ("role", "action", "resource"),
-    [
-        ("SubmitRole", "s3:PutObject", "results/a.jsonl/job/output.jsonl"),
-        ("SubmitRole", "s3:PutObject", "staging/job/00000000/part-1"),
-        ("SubmitRole", "s3:PutObject", "inbox/a.jsonl"),
-        ("PollRole", "s3:PutObject", "inbox/a.jsonl"),
-        ("PollRole", "s3:GetObject", "inbox/a.jsonl"),
-        ("PollRole", "s3:PutObject", "staging/job/00000000/request"),
-    ],
-)
-def test_what_belongs_to_others_is_refused(deployed, role, action, resource):
-    bucket = deployed.told["bucket"]
-
-    assert deployed.is_refused(deployed.policy(role), action, f"arn:aws:s3:::{bucket}/{resource}")

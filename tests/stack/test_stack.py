@@ -6,12 +6,9 @@ here it is seen to work.
 """
 
 import gzip
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -93,26 +90,6 @@ def test_odd_key_and_bad_lines_among_good_ones(stack):
     assert "retry.jsonl" not in stack.names(folder)
 
 
-def test_upload_announced_three_times_is_one_job(stack):
-    records = requests(1_200, "thrice")
-    before = len(stack.bill())
-    path = f"{MODEL}/thrice.jsonl"
-    version = stack.drop(path, as_lines(records))
-    event = json.loads((ROOT / "events/s3-put.json").read_text())
-    event["Records"][0]["s3"]["bucket"]["name"] = stack.bucket
-    event["Records"][0]["s3"]["object"] |= {"key": f"inbox/{path.replace('@', '%40')}", "versionId": version}
-    event["Records"][0]["eventTime"] = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
-    for _ in range(2):  # S3 has announced it once already.
-        stack.sqs.send_message(QueueUrl=stack.queues["UploadQueue"], MessageBody=json.dumps(event))
-
-    folder, manifest = stack.wait(path)
-
-    assert len(stack.folders(path)) == 1
-    assert_every_line_answers_its_request(stack.lines(folder), records)
-    assert [batch["attempts"] for batch in manifest["batches"]] == [1] * 3
-    assert [one["count"] for one in stack.bill()[before:]] == [400] * 3
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="function processes are found in /proc")
@@ -142,30 +119,6 @@ def test_killed_functions_lose_and_repeat_nothing(stack):
     again = sum(times - 1 for times in bill.values())
     told = sum(batch["unknowable_submits"] for batch in manifest["batches"])
     assert again <= told, f"{again} batches billed twice after {killed} deaths, {told} ambiguous in the manifest"
-
-
-def test_command_line_uploads_waits_and_downloads(stack, tmp_path):
-    upload = tmp_path / "by-hand.jsonl"
-    upload.write_bytes(as_lines(requests(300, "by hand")))
-    command = [sys.executable, "-m", "dropbatch", "--local"]
-    environment = os.environ | {"DROPBATCH_LOCAL": str(stack.home.stack_file)}
-
-    def run(*arguments):
-        return subprocess.run(
-            [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
-        )
-
-    put = run("put", str(upload), "--model", MODEL, "--get", str(tmp_path / "out"), "--strict")
-
-    assert put.returncode == 0, put.stderr
-    assert "completed" in put.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out/output.jsonl").read_text().splitlines()]
-    assert_every_line_answers_its_request(lines, requests(300, "by hand"))
-    assert run("status", "by-hand.jsonl").stdout.split()[1] == "completed"
-    assert "job over" in run("tail", "--no-follow", "by-hand.jsonl").stdout
-    assert run("report", "by-hand.jsonl", "-o", str(tmp_path / "report.html")).returncode == 0
-    assert "300 records" in (tmp_path / "report.html").read_text()
-    assert "ok    dead letters" in run("doctor").stdout
 
 
 def test_stack_pauses_and_job_is_cancelled(stack):

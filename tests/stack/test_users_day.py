@@ -19,7 +19,6 @@ from local.demo import records
 from local.workers_ai.models.embed import embedder
 from tests.support import vendors
 from tests.support.aws.stack import running_stack
-from tests.support.python_page import printed_and_shown
 from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -106,11 +105,6 @@ def test_day_in_shell(stack, frame, tmp_path, monkeypatch):
     assert [one.returncode for one in ended] == [0] * len(commands), [one.stderr for one in ended]
     assert ended[-1].stdout == "iam.UpdateLoginProfile\n"
     assert_files_have_every_answer(tmp_path / "out", frame)
-
-
-def test_page_prints_what_it_shows(stack, capsys):
-    printed, shown = printed_and_shown(capsys)
-    assert printed == shown
 
 
 def test_notebook_shows_one_line_that_changes(running, monkeypatch):

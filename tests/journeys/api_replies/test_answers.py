@@ -37,26 +37,6 @@ def test_every_form_of_reply_is_understood(world, api, switches):
     assert all_good(world, 7)
 
 
-@pytest.mark.parametrize("kind", ["repeated", "foreign", "null_reference"])
-def test_odd_items_do_not_disturb_others(world, api, kind):
-    api.inject(Fault(kind=kind))
-    world.upload_records("a.jsonl", referenced(7), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 7)
-
-
-def test_items_missing_at_first_are_polled_again(world, api):
-    api.inject(Fault(kind="missing", items=(1, 3), first=1))
-    world.upload_records("a.jsonl", referenced(7), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 7)
-    assert len(api.accepted) == 1
-
-
 def test_items_missing_for_good_fail_alone(world, api):
     api.inject(Fault(kind="missing", items=(1, 3)))
     world.upload_records("a.jsonl", referenced(5), model=M2M)
@@ -92,18 +72,6 @@ def test_failed_item_fails_its_record_with_api_message(world, api, form):
     words = world.lines()[2]["error"]["message"]
     assert "model says no" in words or form == "none"
     assert json.loads(world.read(f"{world.only_folder()}/retry.jsonl"))["text"] == "hello 2"
-
-
-@pytest.mark.parametrize("code", [3040, *only_slowly(3007, 3008, 3021, 971)])
-def test_capacity_failures_are_retried_alone(world, api, code):
-    api.inject(Fault(kind="item_fails", items=(1, 3), code=code, first=1))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 5)
-    assert [one["count"] for one in api.accepted] == [5, 2]
-    assert world.manifest()["batches"][0]["attempts"] == 2
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.aws.resources import TOKEN
 from tests.support.translations import M2M, all_good, only_slowly, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -54,32 +53,6 @@ def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
     told = {one["model"]: (one["state"], (one["error"] or {}).get("code")) for one in world.manifests().values()}
     assert told == {M2M: ("failed", "unknown_model"), BGE: ("completed", None)}
     assert submits(api) == 2
-
-
-def test_7000_is_believed_only_with_good_token(world, api):
-    api.switch(tokens=("new-token",))
-    api.inject(Fault(kind="7000", on="submit", status=400))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-    world.deliver_all()
-    world.tick()
-
-    assert world.status()["waiting_for"]["code"] == "token_refused"
-
-    api.switch(tokens=(TOKEN,))
-    world.settle(minutes=30)
-    assert all_good(world, 3)
-
-
-@pytest.mark.parametrize("fault", [{"kind": "bare", "status": 429}, {"kind": "971", "retry_after": 0}], ids=str)
-def test_429_without_retry_after_burns_nothing(world, api, fault):
-    api.inject(Fault(on="submit", **fault))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert submits(api) == 2
-    assert world.manifest()["batches"][0]["attempts"] == 1
 
 
 def test_deleted_pause_is_over_within_five_minutes(world, api):

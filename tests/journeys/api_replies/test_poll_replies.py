@@ -23,28 +23,6 @@ def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
     assert len(api.accepted) == 1
 
 
-@pytest.mark.parametrize("failure", ["failed", *only_slowly("envelope", "error")])
-def test_batch_failed_after_acceptance_is_bisected(start, api, failure):
-    world = start(MAX_REQUESTS_PER_BATCH=8)
-    api.switch(batch_failure=failure)
-    api.inject(Fault(kind="batch_fails", contains="hello 5", times=0, code=3030))
-    world.upload_records("a.jsonl", referenced(8), model=M2M)
-
-    world.settle(minutes=120)
-
-    assert codes(world) == [None] * 5 + ["rejected"] + [None] * 2
-
-
-def test_id_api_lost_is_submitted_again(world, api):
-    api.inject(Fault(kind="error", on="poll", code=10404, status=404, times=12))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert 1 <= len(api.accepted) <= 3
-
-
 @pytest.mark.parametrize("polls", [4, *only_slowly(1)])
 def test_completed_batch_without_answers_is_polled(world, api, polls):
     api.inject(Fault(kind="no_answers", times=polls))

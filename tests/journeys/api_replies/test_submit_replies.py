@@ -5,8 +5,7 @@ import time
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.aws.resources import TOKEN
-from tests.support.translations import M2M, all_good, only_slowly, referenced, submits
+from tests.support.translations import M2M, all_good, referenced, submits
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
@@ -78,40 +77,3 @@ def test_refused_token_pauses_all_until_secret_is_changed(world, api):
     assert all_good(world, 3)
     assert len(api.accepted) == 1
     assert world.refused == []
-
-
-def test_secret_changed_in_mid_job_is_read(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", referenced(1), model=M2M)
-    world.settle()
-    api.switch(tokens=("new-token",))
-    secret = world.secrets.list_secrets()["SecretList"][0]["ARN"]
-    world.secrets.put_secret_value(SecretId=secret, SecretString="new-token")
-    assert TOKEN != "new-token"
-
-    world.upload_records("b.jsonl", referenced(3), model=M2M)
-    world.settle()
-
-    assert api.calls["submit"].get("401", 0) == 1
-
-
-@pytest.mark.parametrize("kind", ["refuse", *only_slowly("json_500", "10013")])
-def test_surely_rejected_submit_is_billed_once(world, api, kind):
-    api.inject(Fault(kind=kind, on="submit", times=3))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-
-
-def test_immediate_answer_is_used(world, api):
-    api.inject(Fault(kind="sync_answer"))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-    assert sum(api.calls.get("poll", {}).values()) == 0

@@ -13,13 +13,10 @@ import functions.submit.handler
 from functions.poll.batch import bisect_batch
 from local.workers_ai import Fault
 from shared.aws import queues
-from shared.errors import StorageError
-from shared.ledger import Ledger
 
 pytestmark = pytest.mark.slow  # They take minutes together.
 
 M2M = "@cf/meta/m2m100-1.2b"
-HOUR, DAY = 3600.0, 86400.0
 
 
 def greetings(count, *bad):
@@ -97,36 +94,6 @@ def test_pieces_go_before_later_batches(start, api):
     assert sum(at > found for at in accepted.values()) > 5
 
 
-def test_only_submits_of_isolation_count(world, api):
-    world.upload_records("a.jsonl", greetings(8, 5), model=M2M)
-    world.deliver("UploadQueue")
-    (key,) = [{"pk": item["pk"], "sk": item["sk"]} for item in world.items() if item["sk"]["S"] == "BATCH#00000000"]
-    world.dynamodb.update_item(  # As if its token had been refused for a day.
-        TableName="ledger",
-        Key=key,
-        UpdateExpression="SET attempt = :many",
-        ExpressionAttributeValues={":many": {"N": "5000"}},
-    )
-
-    world.settle(minutes=120)
-
-    assert failed(world) == [5]
-    assert world.manifest()["isolation"]["submits"] == 8
-
-
-def test_confirmed_cause_is_believed_immediately(start, api):
-    world = start()
-    api.inject(Fault(kind="json_500", on="poll", contains="hello 3.", times=0))
-    world.upload_records("a.jsonl", greetings(9), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == [3]
-    found = batches(world)
-    assert found["00000000"].polls == 5
-    assert found["00000000.3"].polls <= 3  # The answer, and the line that is written.
-
-
 # ── when every record is bad ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,119 +114,6 @@ def test_records_failing_alike_are_not_tried_alone(start, api, monkeypatch, coun
     assert any(message.startswith("Not tried alone, because every request") for message in messages(world))
     assert world.manifest()["isolation"]["not_tried_alone"] == ["3030" if later else "5006"]
     assert len(world.lines("retry.jsonl")) == count
-
-
-def test_many_batches_that_fail_alike_cost_one_search(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=10)
-    api.inject(Fault(kind="batch_fails", times=0, code=3030))
-    world.upload_records("a.jsonl", greetings(60), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert failed(world) == list(range(60))
-    assert calls(api, "submit") <= 6 + 10
-    assert world.manifest()["isolation"]["submits"] == len(pieces(world))
-
-
-def test_isolation_keeps_to_its_bound(start, api, monkeypatch):
-    monkeypatch.setattr(bisect_batch, "MAX_ISOLATION_SUBMITS", 20)
-    world = start(MAX_REQUESTS_PER_BATCH=8)
-    world.upload_records("a.jsonl", greetings(40, *range(0, 40, 8)), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert len(pieces(world)) == world.manifest()["isolation"]["submits"] == 16
-    assert len(failed(world)) == 2 + 3 * 8
-    assert sum("has used up its" in message for message in messages(world)) == 1
-
-
-def test_isolation_state_is_bounded(start, api, monkeypatch):
-    monkeypatch.setattr(bisect_batch, "MAX_GRANTED", 3)
-    monkeypatch.setattr(bisect_batch, "MAX_CAUSES", 2)
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    for number in range(0, 20, 2):
-        api.inject(Fault(kind=str(5100 + number), status=400, on="submit", contains=f"hello {number}.", times=0))
-    world.upload_records("a.jsonl", greetings(20), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert failed(world) == list(range(0, 20, 2))
-    item = world.item()
-    kept = item["isolation"]["M"]
-    assert (int(kept["submits"]["N"]), len(kept["granted"]["L"]) <= 3, len(kept["causes"]["M"])) == (20, True, 2)
-
-
-# ── it ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_failed_batch_of_failing_job_is_not_split(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    api.switch(retention=0)
-    api.inject(Fault(kind="batch_fails", nth=1, times=1), Fault(kind="5035", on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-
-    world.settle(minutes=10)
-
-    assert (world.manifest()["state"], failed(world)) == ("failed", [0, 1, 2, 3])
-    assert calls(api, "poll") <= 2
-    assert calls(api, "submit") == 2
-    assert any(message.startswith("Not tried alone, because the job was stopped") for message in messages(world))
-
-
-def test_batches_failing_after_days_end(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2, BATCH_DEADLINE_HOURS=100)
-    api.switch(retention=0, latency=2 * DAY)
-    api.inject(Fault(kind="3040", on="submit", times=1), Fault(kind="batch_fails", times=0))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.deliver_all()
-    world.pass_time(6.5 * DAY)
-    world.settle(minutes=60, until=lambda: len(api.accepted) == 1)
-    world.pass_time(2 * DAY)
-    world.settle(minutes=60, until=lambda: len(api.accepted) == 3)
-    world.pass_time(2 * DAY)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == [0, 1]
-    assert len(api.accepted) == 3
-
-
-def test_batch_failing_after_a_week_is_not_resent(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2, BATCH_DEADLINE_HOURS=168)
-    api.switch(retention=0, latency=8 * DAY)
-    api.inject(Fault(kind="batch_fails", times=0))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    world.pass_time(8 * DAY)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == [0, 1]
-    assert len(api.accepted) == 1
-
-
-def fails(*_):
-    raise StorageError("no service answers")
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """What usually takes 72 hours is given up after a few claims."""
-    for module in (functions.poll.batch.poll_batch, functions.poll.schedule.advance_job):
-        monkeypatch.setattr(module, "MAX_CLAIMS", 3)
-
-
-def test_job_ends_with_partial_pieces(world, api, monkeypatch, impatient):
-    real = Ledger.create_batch
-    monkeypatch.setattr(Ledger, "create_batch", lambda *one: fails() if one[1].number.endswith(".0") else real(*one))
-    world.upload_records("a.jsonl", greetings(3, 1), model=M2M)
-
-    world.settle(minutes=4 * 60)
-
-    assert world.manifest()["state"] == "failed"
-    states = {number: batch.state for number, batch in batches(world).items()}
-    assert states == {"00000000": "halved", "00000000.1": "done", "00000000.2": "done"}
 
 
 # ── no function calls itself ─────────────────────────────────────────────────────────────────────────────────────────

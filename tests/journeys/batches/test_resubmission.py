@@ -37,18 +37,6 @@ def test_late_answer_cancels_second_submit(world, api, obstacle):
     assert submits(api) > 1, "the second submit was tried"
 
 
-def test_second_submit_is_sent_when_possible(world, api):
-    api.inject(Fault(kind="stuck", times=1), Fault(kind="json_500", on="submit", nth=2, times=4))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle(minutes=180)
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-    assert submits(api) == 6
-    assert world.manifest()["batches"][0]["attempts"] == 2
-
-
 def test_prompt_second_submit_costs_no_poll(world, api):
     api.inject(Fault(kind="stuck", times=1))
     world.upload_records("a.jsonl", greetings(3), model=M2M)

@@ -1,6 +1,6 @@
 """Between two calls of one invocation another runs whole: a duplicate, or all others while it sleeps.
 
-Simulated worlds try every such order of calls (tests/simulation/explore); here are three that cost money or a status.
+Simulated worlds try every such order of calls (tests/simulation/explore); here are two that cost money or a status.
 """
 
 import json
@@ -52,26 +52,6 @@ def test_message_during_post_submits_nothing(world, api, monkeypatch):
 
     assert len(posts) == len(api.accepted) == 1
     assert world.manifest()["batches"][0]["unknowable_submits"] == 0
-
-
-def test_message_before_claim_submits_once(world, api, monkeypatch):
-    store = type(functions.submit.handler.services().store)
-    get, bodies = store.get, []
-
-    def slow(self, key, *arguments):
-        if key.endswith("/request"):
-            bodies.append(key)
-            if len(bodies) == 1:
-                submit_again(world)
-        return get(self, key, *arguments)
-
-    monkeypatch.setattr(store, "get", slow)
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert len(bodies) >= 2
-    assert len(api.accepted) == 1
 
 
 def test_late_status_does_not_replace_final_one(world, monkeypatch):

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from local.workers_ai import Behaviour, WorkersAI
-from shared.claims import MAX_RETRY_SECONDS, QUIET_CLAIMS, SLOW_CLAIM_SECONDS, retry_seconds
 from tests.support.journeys.deaths import ASK, SUBMIT, Boundaries, Mode, mortal_world, strike_each
 from tests.support.translations import M2M, greetings
 
@@ -54,50 +53,3 @@ def test_failed_call_before_post_is_due_soon(queue, post):
 
     assert len(found) >= 4
     assert [one for one in found if one[0] > SOON or one[1:] != (1, 0)] == []
-
-
-def work_on_job_with(boundaries: Boundaries, queue: str) -> tuple[float, list[str]]:
-    """A run in which one call of a turn of split, or of a visit, fails.
-
-    Returns:
-        Seconds until the job is due again, and the calls of the turn or visit.
-    """
-    api = WorkersAI(Behaviour(embedder="hash", latency=0.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
-    with mortal_world(api, boundaries) as world:
-        world.upload_records("a.jsonl", greetings(3), model=M2M)
-        boundaries.watching = False
-        real, world.invoke = world.invoke, super(type(world), world).invoke
-        world.deliver("UploadQueue", most=1)  # S3's test event
-        if queue == "PollQueue":
-            world.deliver("UploadQueue")
-            world.deliver("SubmitQueue")
-            world.pass_time(20)
-        world.invoke = real
-        boundaries.passed.clear()
-        world.deliver(queue, most=1)
-        calls, begun = list(boundaries.passed), time.time()
-        due = [float(item["due_at"]["N"]) for item in world.open_items() if item["sk"]["S"] == "META"]
-        world.settle()
-        assert world.manifest()["counts"] == {"total": 3, "succeeded": 3, "failed": 0}
-        return max(due, default=begun) - begun, calls
-
-
-@pytest.mark.parametrize("queue", ["UploadQueue", "PollQueue"])
-def test_failed_turn_or_visit_is_repeated_soon(queue):
-    _, calls = work_on_job_with(Boundaries(), queue)
-
-    waits = strike_each(
-        [(number, "unanswered") for number in range(1, len(calls) + 1)],
-        lambda boundaries: work_on_job_with(boundaries, queue)[0],
-    )
-
-    assert len(waits) > 15
-    assert [round(wait) for wait in waits if wait > SOON] == []
-
-
-def test_failing_service_is_tried_less_and_less():
-    waits = [retry_seconds(claims) for claims in range(QUIET_CLAIMS + 1)]
-
-    assert waits[:6] == [2, 4, 8, 16, 32, 60]
-    assert set(waits[6:-1]) == {MAX_RETRY_SECONDS}
-    assert waits[-1] == SLOW_CLAIM_SECONDS

@@ -86,20 +86,6 @@ def test_table_without_rows_gives_its_header_alone(world, body):
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 
-def test_template_and_system_prompt_are_sent_with_each_row(world):
-    rows = b"v1,title,body\n1,A,one\n2,B,two\n"
-    defaults = json.dumps({"max_tokens": 7})
-
-    world.upload("a.csv", rows, model=LLAMA, template="{{Say}} {title}: {body}", system="Be brief.", defaults=defaults)
-    world.settle()
-
-    (sent,) = (body for body in map(world.read, world.objects("staging/")) if body.startswith(b'{"requests":'))
-    requests = json.JSONDecoder().raw_decode(sent.decode())[0]["requests"]
-    told = [[one["content"] for one in request["messages"]] for request in requests]
-    assert told == [["Be brief.", "{Say} A: one"], ["Be brief.", "{Say} B: two"]]
-    assert [request["max_tokens"] for request in requests] == [7, 7]
-
-
 def test_text_is_record_for_each_line(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
@@ -136,16 +122,6 @@ def test_openai_file_is_answered_in_openais_lines(world, api):
     assert [one["line"] for one in world.lines("errors.jsonl")] == [2, 3, 4]
 
 
-def test_model_of_openai_file_is_first_that_is_one(world):
-    world.upload("a.jsonl", "\n".join(json.dumps(chat(n, model=m)) for n, m in enumerate(["gpt-4o", LLAMA, M2M])))
-    world.settle()
-
-    assert world.manifest()["model"] == LLAMA
-    assert [line["response"]["status_code"] for line in world.lines()] == [200, 200, 400]
-    record = json.loads(world.read(f"results/_jobs/{world.manifest()['job_id']}.json"))
-    assert record | {"version": ""} == {"path": "a.jsonl", "model": LLAMA, "format": "openai", "version": ""}
-
-
 def test_bedrock_file_is_answered_with_manifest(world):
     records = [{"recordId": "A", "modelInput": {"inputText": "hello"}}, {"modelInput": {"inputText": 7}}]
 
@@ -170,16 +146,6 @@ def test_native_defaults_are_sent_and_not_returned(world, api):
     assert [line["success"] for line in world.lines()] == [True, False]
     assert result(world, "a.jsonl", "retry.jsonl").decode() == f"{lines[1]}\n"
     assert world.manifest()["format"] == "native"
-
-
-def test_unclosed_quote_fails_after_rows_before(world):
-    world.upload("a.csv", 'text\none\ntwo\n"three\n', model=BGE)
-    world.settle()
-
-    assert world.manifest()["error"]["code"] == "broken_document"
-    assert "line 4" in world.manifest()["error"]["message"]
-    assert result(world, "a.csv", "output.csv").startswith(b"text,answer,error_code,error_message\none,,rejected,")
-    assert result(world, "a.csv", "retry.csv") == b"text\none\ntwo\n"
 
 
 def test_originals_limit_batch_size(start, api):

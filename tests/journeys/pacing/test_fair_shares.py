@@ -234,25 +234,3 @@ def test_batches_without_sendable_record_take_no_turn(start):
     (good,) = [item for item in world.items() if item.get("sendable", {}).get("N") == "1"]
     assert good["work"]["S"] == DueKind.FIRST
     assert waiting(world, "SubmitQueue") == 1
-
-
-def test_time_to_be_accepted_begins_with_batchs_turn(start, api, monkeypatch):
-    monkeypatch.setattr(functions.submit.submit_batch, "MAX_SECONDS_TO_ACCEPTANCE", 300)
-    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
-    world.upload_records("a.jsonl", texts(6), model=BGE)
-
-    world.settle(minutes=60)
-
-    assert world.manifest()["counts"] == {"total": 6, "succeeded": 6, "failed": 0}
-
-
-def test_batch_unseen_for_a_week_is_sent(start, api, short_ticks):
-    world = start()
-    world.upload_records("a.jsonl", texts(1), model=BGE)
-    world.deliver("UploadQueue")
-    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
-    world.pass_time(8 * DAY)
-
-    minutes_until(world, lambda: len(world.manifests()) == 1, most=3)
-
-    assert world.manifest()["counts"]["succeeded"] == 1

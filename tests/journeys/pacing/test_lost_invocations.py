@@ -8,12 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-import functions.poll.batch.poll_batch
-import functions.poll.handler
-import functions.poll.schedule.advance_job
-import functions.poll.schedule.tick
-import functions.submit.messages
-import functions.submit.submit_batch
 from functions.poll.schedule.tick import tick
 from shared.invocation import Invocation
 from shared.models import BatchState
@@ -90,30 +84,6 @@ def test_job_ends_before_its_objects_expire(start, api, short_ticks):
     assert [line["error"]["code"] for line in world.lines()] == ["expired", "expired"]
 
 
-@pytest.mark.parametrize("queue", ["SubmitQueue", "UploadQueue"])
-def test_error_before_claim_counts_as_one(start, monkeypatch, short_ticks, queue):
-    world = start()
-    world.upload_records("a.jsonl", texts(1), model=BGE)
-    if queue == "SubmitQueue":
-        world.deliver("UploadQueue")
-
-    def slip(*arguments, **more):
-        raise TypeError("a slip")
-
-    monkeypatch.setattr(functions.submit.messages, "submit_batch", slip)
-    monkeypatch.setattr(functions.submit.messages, "split", slip)
-    world.deliver_all()
-    world.pass_time(160)
-    for _ in range(2):
-        world.tick()
-        world.deliver_all()
-        world.pass_time(160)
-
-    wanted = "BATCH#00000000" if queue == "SubmitQueue" else "META"
-    item = world.item(wanted)
-    assert int(item["claims"]["N"]) >= 3
-
-
 # ── deaths ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -136,17 +106,6 @@ def test_work_of_dead_function_begins_in_3_minutes(api, call, mode, found):
 
         assert float(world.item(found)["created_at"]["N"]) - died <= 3 * MINUTE + 10
         assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1]
-
-
-def test_failed_upload_is_tried_for_an_hour(start, monkeypatch):
-    world = start()
-    monkeypatch.setattr(functions.submit.messages, "create_job", lambda *_: 1 / 0)
-    world.upload_records("a.jsonl", texts(1), model=BGE)
-    world.deliver("UploadQueue")
-    world.pass_time(850)
-    assert world.deliver("UploadQueue") == 0
-    world.pass_time(51)
-    assert world.deliver("UploadQueue") == 1
 
 
 def test_forty_deaths_are_recovered_in_five_minutes(api):

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from local.workers_ai import Fault
-from local.workers_ai.replies import page
 from tests.support.translations import M2M, all_good, greetings
 
 pytestmark = pytest.mark.slow  # They take minutes together.
@@ -23,58 +22,6 @@ def counted(capsys, name):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('{"_aws"')]
     values = [json.loads(line).get(name, []) for line in lines]
     return sum(sum(value) if isinstance(value, list) else value for value in values)
-
-
-# ── an outage ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_outage_without_batches_ends_within_a_tick(start, api, capsys):
-    world = start(AMBIGUOUS_SUBMIT="fail")
-    api.inject(Fault(kind="accept_then_reset"))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle()
-
-    world.tick()
-    assert world.pauses() == []
-
-    counted(capsys, "Outage")
-    world.tick()
-    assert counted(capsys, "Outage") == 0
-
-
-def test_unanswered_free_call_holds_submits(start, api, monkeypatch):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    real, sent, away = api.handle, [], [True]
-
-    def handle(method, *call):
-        sent.append(method)
-        return page(502) if away else real(method, *call)
-
-    monkeypatch.setattr(api, "handle", handle)
-    world.upload_records("a.jsonl", greetings(8), model=M2M)
-    world.deliver_all()
-    begun = sent.count("POST")
-    run_until(world, time.time() + 2 * HOUR)
-
-    assert sent.count("POST") == begun, "each of them would have been unknowable"
-    assert 10 <= sent.count("GET") <= 40
-    assert world.pauses() == ["outage"]
-
-    away.clear()
-    world.settle()
-    assert all_good(world, 8)
-
-
-@pytest.mark.parametrize("calls", [1, 2, 3])
-def test_outage_ends_when_budget_holds_one_call(start, api, calls):
-    """The call that a probe took must suffice: with a budget of one call no token is left for the free call."""
-    world = start(API_CALLS_PER_MINUTE=calls)
-    api.inject(Fault(kind="accept_then_reset"))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert all_good(world, 3)
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,17 +55,6 @@ def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     assert counted(capsys, "StuckItems") > 0
 
 
-@pytest.mark.parametrize("fault", [{"code": 10**30}, {"code": -(10**30)}], ids=str)
-def test_code_that_no_table_could_hold_is_not_code(world, api, fault):
-    api.inject(Fault(kind="error", on="poll", status=400, times=2, **fault))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-
-
 # ── what is tried in vain ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -127,15 +63,6 @@ def test_code_that_no_table_could_hold_is_not_code(world, api, fault):
     [
         ({"kind": "bare", "status": 402}, "billing"),
         ({"kind": "html", "status": 404}, "WorkersAiBaseUrl"),
-        *(
-            pytest.param(fault, said, marks=pytest.mark.slow)
-            for fault, said in (
-                ({"kind": "error", "code": 1_234, "status": 402}, "1234"),
-                ({"kind": "html", "status": 405}, "WorkersAiBaseUrl"),
-                ({"kind": "json_500"}, "10013"),
-                ({"kind": "refuse"}, "No connection"),
-            )
-        ),
     ],
     ids=str,
 )

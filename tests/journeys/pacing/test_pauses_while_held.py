@@ -62,23 +62,6 @@ def test_pause_ends_once_its_cause_is_over(broken, api, cause, who):
     assert len(api.accepted) == accepted
 
 
-def test_outage_is_ended_only_by_submit_if_one_may_go(broken, monkeypatch):
-    """The free call says nothing about submits."""
-    world, away, _ = broken("outage", "job")
-    checked = []
-    monkeypatch.setattr(pauses, "_free_call_succeeds", lambda *given: checked.append(given))
-    world.upload_records("b.jsonl", greetings(1), model=M2M)
-    world.deliver("UploadQueue")
-    pass_minutes(world, 3)
-    assert world.pauses() == ["outage"]
-
-    away[0] = False
-    pass_minutes(world, 6)
-
-    assert world.pauses() == []
-    assert checked == []
-
-
 def test_unreadable_job_stops_no_tick_of_pause(broken):
     world, _, counted = broken("token_refused", "job")
     (key,) = [{name: item[name] for name in ("pk", "sk")} for item in world.items() if item["sk"]["S"] == "META"]

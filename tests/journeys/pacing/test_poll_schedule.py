@@ -20,29 +20,6 @@ def run_job(world, api, name):
     return sum(api.calls.get("poll", {}).values()) - before
 
 
-def remembered(world):
-    (item,) = [one for one in world.items() if one["sk"]["S"] == f"RATE#TIMES#{M2M}"]
-    return [[int(member["N"]) for member in value["L"]] for name, value in item.items() if name.startswith("b")]
-
-
-@pytest.mark.slow
-def test_later_job_on_slow_model_needs_fewer_polls(world, api):
-    api.switch(latency=200.0)
-
-    polls = [run_job(world, api, f"{number}.jsonl") for number in range(5)]
-
-    assert polls[0] >= 4
-    assert max(polls[2:]) < polls[0]
-    assert polls[-1] <= 2
-    for after, by, _ in remembered(world):
-        assert after < 220
-        assert by > 180
-
-
-def test_new_quick_model_is_done_at_second_poll(world, api):
-    assert run_job(world, api, "a.jsonl") <= 2
-
-
 def test_forgotten_model_is_polled_like_new(world, api, monkeypatch):
     def broken(*_, **__):
         raise StorageError("DynamoDB is away")

@@ -59,19 +59,3 @@ def test_file_too_large_to_reread_has_no_digest(start, small_steps, monkeypatch)
     manifest = world.manifest()
     assert manifest["state"] == "completed"
     assert {file["name"]: file["sha256"] is None for file in manifest["files"]}["output.jsonl"]
-
-
-def test_file_is_not_read_again_without_time_for_it(start, small_steps, monkeypatch):
-    """A visit that has not enough of it leaves it to the next, which has."""
-    monkeypatch.setattr(file_digests, "is_possible", lambda: False)
-    speeds = itertools.chain([1.0], itertools.repeat(80e6))
-    needed = file_digests.seconds_for_digests
-
-    def at_another_speed(files):
-        monkeypatch.setattr(file_digests, "READ_BYTES_PER_SECOND", next(speeds))
-        return needed(files)
-
-    monkeypatch.setattr("functions.poll.schedule.advance_job.seconds_for_digests", at_another_speed)
-
-    assert_digests(run(start))
-    assert next(speeds) == 80e6

@@ -152,25 +152,6 @@ def test_unwritten_lines_equal_those_of_part(start, form):
     assert batch.part.retry > 0
 
 
-def test_batches_without_request_end_by_sweep(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload("a.jsonl", '{"text":"a"}\n' + "{broken\n" * 60, model=BGE)
-    world.deliver("UploadQueue")
-    assert world.item()["has_endings"] == {"BOOL": True}
-    world.settle(minutes=3)
-
-    assert codes(world) == [None, *["invalid_json"] * 60]
-    assert len(api.accepted) == 1
-
-
-def test_submit_at_deadline_ends_after_its_lease(slow, api):
-    api.inject(Fault(kind="reset", on="submit", times=1))
-    upload(slow, 3, **{"deadline-hours": "0.02"})
-
-    assert minutes_to_the_end(slow) < 12
-    assert set(codes(slow)) <= {"expired", None}
-
-
 def test_ended_job_retries_no_capacity_failure(world, api):
     api.inject(Fault(kind="item_fails", times=0, share=1.0), Fault(kind="stuck", seconds=50, times=0))
     upload(world, 1, **{"deadline-hours": "0.02"})
@@ -245,19 +226,3 @@ def test_status_always_has_error_or_null(start, api):
 
     keys = [key for key in world.objects() if key.endswith("status.json")]
     assert all("error" in json.loads(world.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in keys)
-
-
-def test_status_has_error_while_batches_are_awaited(start, api):
-    api.inject(Fault(kind="stuck", seconds=3_000, times=1))
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    upload(world, 30)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue", most=1)
-    api.inject(Fault(kind="5007", on="submit", times=0))
-    world.deliver("SubmitQueue", most=1)
-    told = world.now()
-    world.deliver("PollQueue")
-
-    assert world.status()["state"] == "in_progress"
-    assert world.status()["error"]["code"] == "unknown_model"
-    assert world.now() - told < 15

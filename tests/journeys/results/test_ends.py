@@ -216,48 +216,6 @@ def test_unaccepted_batch_expires_after_7_days(world, api, kind):
     assert len(api.accepted) == 0
 
 
-def test_overdue_batch_never_answered_expires(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="stuck", times=0), Fault(kind="3040", on="submit", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    hours(world, 3)
-    grow_older(world, 7 * DAY)
-
-    assert hours_to_end(world, most=12) <= 8
-
-    assert codes(world) == ["expired"] * 3
-
-
-def test_unknown_resubmit_keeps_polling(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(Fault(kind="stuck", seconds=2 * HOUR), Fault(kind="accept_then_reset", nth=2, times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=120, until=lambda: len(api.accepted) == 2)
-    world.pass_time(2 * HOUR)
-
-    assert hours_to_end(world, most=2) <= 1
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-
-
-def test_stopped_job_polls_accepted_once_more(start, api):
-    """Even where a batch waited to be sent again."""
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.inject(
-        Fault(kind="stuck", seconds=1.1 * HOUR),
-        Fault(kind="5035", on="submit", nth=2, times=0),
-    )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=120, until=lambda: sum(api.calls["submit"].values()) == 2)
-    polled = sum(api.calls["poll"].values())
-
-    assert hours_to_end(world, most=2) <= 1
-
-    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "unknown_model")
-    assert sum(api.calls["poll"].values()) > polled
-
-
 # ── pauses stop the clock ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -298,18 +256,3 @@ def test_accepted_batch_outlives_refused_token(world, api):
     assert hours_to_end(world, most=2) < 1
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-
-
-def test_pause_before_acceptance_keeps_deadline(start, api):
-    world = start(BATCH_DEADLINE_HOURS=1)
-    api.switch(tokens=("new-token",))
-    api.inject(Fault(kind="stuck", times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    hours(world, 2)
-    world.pass_time(3 * DAY)
-    hours(world, 1)
-
-    change_token(world, api)
-
-    assert 3 <= hours_to_end(world, most=6) <= 5
-    assert codes(world) == ["expired"] * 3

@@ -64,20 +64,3 @@ def test_endless_archive_fails_with_what_was_read(slow):
     assert f"Records from {done:,} on were not read" in manifest["error"]["message"]
     assert 0 < done < len(RECORDS)
     assert [line["result"] for line in world.lines()] == [expected_result(M2M, record) for record in RECORDS[:done]]
-
-
-def test_empty_members_without_end_fail(slow, monkeypatch):
-    world = slow(0)
-    world.upload("a.jsonl", ARCHIVE + gzip.compress(b"") * 400, model=M2M)
-    read = ObjectStore.read_version
-
-    def slower_behind_the_records(store, key, version, etag, start, length):
-        world.pass_time(100 if start >= len(ARCHIVE) else 0)
-        return read(store, key, version, etag, start, length)
-
-    monkeypatch.setattr(ObjectStore, "read_version", slower_behind_the_records)
-    world.settle(minutes=240)
-
-    manifest = world.manifest()
-    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "broken_archive")
-    assert manifest["counts"] == {"total": 12, "succeeded": 12, "failed": 0}

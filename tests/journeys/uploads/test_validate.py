@@ -5,6 +5,8 @@ import json
 import pytest
 
 import functions.submit.turn
+from dropbatch.records import cut
+from functions.submit import stream
 from local.workers_ai import WorkersAI
 from tests.support.journeys.deaths import WRITES, Boundaries, mortal_world
 from tests.support.journeys.world import BUCKET
@@ -56,6 +58,16 @@ def test_options_are_those_of_inbox(world):
     world.settle()
 
     assert report(world)["options"] == {"model": M2M, "tags": {"team": "x"}}
+
+
+def test_turns_continue_among_blank_lines(start, monkeypatch, one_batch_a_turn):
+    monkeypatch.setattr(cut, "MAX_BLANK_BYTES", 100)
+    monkeypatch.setattr(stream, "RANGE_BYTES", 64)
+    world = start(MAX_REQUESTS_PER_BATCH=3)
+    drop(world, "a.jsonl", LINES[0] + "\n" * 1_000 + LINES[1], model=M2M)
+    world.settle(minutes=60)
+
+    assert report(world)["records"] == 2
 
 
 @pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2))])

@@ -7,7 +7,6 @@ import pytest
 from dropbatch import aws
 from tests.support.aws.resources import BUCKET, client
 
-BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 
@@ -305,20 +304,6 @@ def test_validate_reports_and_sends_nothing(command, api, tmp_path):
     assert "$0.0000" in done.out
     assert "line 2: invalid_json" in done.out
     assert api.accepted == []
-
-
-def test_sound_file_validates_with_0(command, tmp_path):
-    done = command.run("validate", file(tmp_path), "--model", M2M, "--json")
-
-    assert done.code == 0
-    assert done.json()[0]["records"] == 1
-
-
-def test_file_that_cannot_be_job_says_why(command, tmp_path):
-    done = command.run("validate", file(tmp_path))
-
-    assert done.code == 1
-    assert "no_model" in done.out
 
 
 @pytest.mark.parametrize(("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])])

@@ -1,8 +1,6 @@
 """The library's client: what can be submitted, the job's id, and what a job says of itself."""
 
 import json
-import os
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -34,11 +32,6 @@ def client(command):
     return dropbatch.Client("dropbatch")
 
 
-def lines_of(command):
-    command.settle()
-    return command.world.lines()
-
-
 @pytest.mark.parametrize("source", [[GOOD] * 3, (GOOD for _ in range(3)), iter([GOOD] * 3)])
 def test_dicts_are_submitted(command, client, source):
     job = client.submit(source, model=M2M, name="reviews/")
@@ -61,21 +54,6 @@ def test_frames_are_submitted_as_csv(command, client, frame):
     assert job.wait(check=True) == "completed"
 
 
-def test_pipe_loses_no_bytes(command, client, tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    content = b"".join(b'{"text":"%07d %b"}\n' % (number, b"x" * 900) for number in range(12_000))
-    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
-    writer.start()
-
-    job = client.submit(pipe, model=BGE, name="piped.jsonl")
-    writer.join()
-
-    stored = command.world.s3.get_object(Bucket=BUCKET, Key=f"inbox/{job.path}")["Body"].read()
-    assert stored == content
-
-
 def test_failed_upload_leaves_no_parts(command, client, monkeypatch):
     monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)
 
@@ -88,32 +66,6 @@ def test_failed_upload_leaves_no_parts(command, client, monkeypatch):
 
     assert command.world.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []) == []
     assert command.world.objects("inbox/") == []
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ({"text": "x"}, "A dict cannot be submitted"),
-        ([GOOD, "x"], "Record 2 must be a dict, such as .*, not str"),
-        ([{"text": object()}], "Record 1 cannot be written as JSON"),
-        ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
-        (pa.table({"a": [[1]]}), "Column 'a' is nested"),
-    ],
-)
-def test_what_cannot_be_submitted_is_named(command, client, source, says):
-    with pytest.raises(dropbatch.UsageError, match=says):
-        client.submit(source, model=BGE)
-    assert command.world.objects("inbox/") == []
-
-
-@pytest.mark.parametrize("now", [False, True])
-def test_job_is_cancelled_before_it_exists(command, client, api, now):
-    job = client.submit([GOOD] * 3, model=M2M)
-    job.cancel(now=now)
-
-    assert job.status() == {"state": "uploaded"}
-    assert job.wait() == "cancelled"
-    assert api.accepted == []
 
 
 def test_job_is_paused_before_it_exists(command, client, api):

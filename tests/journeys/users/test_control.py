@@ -8,8 +8,8 @@ import functions.poll.handler
 import functions.poll.schedule.sweep
 from local.workers_ai import Fault
 from shared.ledger.batches import HELD_BATCH_SECONDS
+from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
-from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
 
 DAY = 86_400
@@ -66,38 +66,6 @@ def test_pause_stops_clock_of_batch_that_waits(small):
     assert codes(small) == [None] * 6
 
 
-def test_resumed_batches_follow_submit_rate(start, monkeypatch):
-    monkeypatch.setattr(functions.poll.schedule.sweep, "PAGE_BATCHES", 2)
-    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=60)
-    job_id = begun(world)
-    command(world, job_id, "pause")
-    assert all("held" in item and item["held"]["BOOL"] for item in batches(world))
-
-    command(world, job_id, "run")
-    given = sorted(float(item["due_at"]["N"]) - world.now() for item in batches(world) if "held" not in item)
-
-    assert [round(one) for one in given] == [0, 2]  # A page; the next follows when these have had their turns.
-    world.pass_time(4)
-    world.tick(41)
-    world.deliver("VisitQueue")
-    assert sum("held" not in item for item in batches(world)) > 2
-    world.settle(minutes=30)
-    assert codes(world) == [None] * 6
-
-
-def test_second_pass_finds_late_batch(small):
-    """A batch that a slow function postponed after the pause is found by the second pass."""
-    job_id = begun(small)
-    command(small, job_id, "pause")
-    command(small, job_id, "run")
-    ledger = functions.poll.handler.services().ledger
-    late = ledger.hold(ledger.batch(job_id, "00000001"), small.now())
-
-    assert late.due_at > small.now() + HELD_BATCH_SECONDS - 10
-    small.settle(minutes=20)
-    assert codes(small) == [None] * 6
-
-
 def test_cancelled_job_ends_with_answers_it_has(small, api):
     job_id = begun(small)
     small.deliver("SubmitQueue", most=1)
@@ -135,18 +103,6 @@ def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
     assert codes(small) == [None, None, "cancelled", "cancelled"]
 
 
-def test_cancelled_job_resubmits_nothing(start, api):
-    world = start(BATCH_DEADLINE_HOURS=0.1)
-    api.inject(Fault(kind="stuck", seconds=10 * DAY, times=0))
-    job_id = begun(world, 2)
-    world.deliver("SubmitQueue", most=1)
-    command(world, job_id, "cancel")
-    world.settle(minutes=30)
-
-    assert codes(world) == ["expired", "expired"]
-    assert (world.manifest()["state"], len(api.accepted)) == ("cancelled", 1)
-
-
 def test_batch_being_submitted_is_settled_first(small, api):
     job_id = begun(small, 4)
     ledger = functions.poll.handler.services().ledger
@@ -156,18 +112,6 @@ def test_batch_being_submitted_is_settled_first(small, api):
     assert states(small) == {"submitting": 1, "done": 1}
     small.settle(minutes=30)
     assert codes(small) == ["cancelled"] * 4
-
-
-def test_split_stops_and_unread_records_have_no_lines(start, monkeypatch):
-    monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    job_id = begun(world, 10)  # One batch a turn.
-    command(world, job_id, "cancel")
-    world.settle(minutes=20)
-
-    assert codes(world) == ["cancelled"] * 2
-    assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
-    assert world.manifest()["counts"] == {"total": 2, "succeeded": 0, "failed": 2}
 
 
 def test_split_stops_at_its_next_batch(start):
@@ -190,31 +134,7 @@ def test_split_stops_at_its_next_batch(start):
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
 
 
-# ── events that repeat, are late or never come ───────────────────────────────────────────────────────────────────────
-
-
-def test_visit_applies_command_without_event(small, api):
-    job_id = begun(small)
-    small.control(job_id, "cancel")
-    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
-    small.tick()
-    small.deliver("PollQueue")
-
-    assert codes(small) == ["cancelled"] * 6
-    assert api.accepted == []
-
-
-def test_late_events_keep_last_command(small, api):
-    job_id = begun(small)
-    for word in ("pause", "run", "pause", "run", "pause"):
-        small.control(job_id, word)
-    small.deliver("ControlQueue", times=2)
-    minutes(small, 2)
-    assert api.accepted == []
-
-    small.s3.delete_object(Bucket=BUCKET, Key=f"control/jobs/{job_id}")
-    minutes(small, 2)
-    assert api.accepted == []
+# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -225,43 +145,6 @@ def test_object_that_names_no_job_is_left_alone(small, key):
     small.deliver("ControlQueue")
 
     assert small.refused == []
-
-
-# ── nobody else is held up ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.slow
-def test_large_paused_job_hides_nobody(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    paused = begun(world, 120, "large.jsonl")
-    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
-    world.pass_time(600)  # All of them are due now.
-    command(world, paused, "pause")
-    begun(world, 1, "small.jsonl", "other")
-    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
-    world.pass_time(61)
-    world.tick(41)
-    world.deliver("SubmitQueue")
-
-    assert len(api.accepted) == 1
-    assert all(item["held"]["BOOL"] for item in batches(world, paused))
-
-
-@pytest.mark.slow
-def test_large_job_is_cancelled_without_calls(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=1)
-    job_id = begun(world, 150)
-    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
-    began = world.now()
-    command(world, job_id, "cancel")
-    world.settle(minutes=5)
-
-    assert codes(world) == ["cancelled"] * 150
-    assert world.now() - began < 120
-    assert api.accepted == []
-
-
-# ── the stack ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_paused_stack_submits_nothing_and_polls_on(small, api):
@@ -275,16 +158,6 @@ def test_paused_stack_submits_nothing_and_polls_on(small, api):
     command(small, "stack", "run")
     small.settle(minutes=20)
     assert codes(small) == [None] * 6
-
-
-def test_tick_applies_stack_command_without_event(small, api):
-    begun(small)
-    small.control("stack", "pause")
-    small.sqs.purge_queue(QueueUrl=small.queues["ControlQueue"])
-    small.tick()
-    minutes(small, 2)
-
-    assert api.accepted == []
 
 
 def test_operators_pause_is_never_probed(small, api):

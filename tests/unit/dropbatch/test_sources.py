@@ -93,8 +93,10 @@ def test_index_is_sent_if_it_has_a_name():
 
 
 @pytest.mark.parametrize(
-    ("frame", "says"),
+    ("source", "says"),
     [
+        ({"text": "x"}, "A dict cannot be submitted"),
+        ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
         (pa.table({"a": [[1]]}), "Column 'a' is nested"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
         (io.StringIO("{}"), "must be open for bytes"),
@@ -102,14 +104,22 @@ def test_index_is_sent_if_it_has_a_name():
         (pa.chunked_array([["a"]]), "A ChunkedArray cannot be submitted"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(frame, says):
+def test_what_cannot_be_sent_is_refused(source, says):
     with pytest.raises(UsageError, match=says):
-        open_source(frame)
+        open_source(source)
 
 
-def test_column_that_csv_has_no_form_for_is_refused():
-    with pytest.raises(UsageError, match="cannot be written as CSV"):
-        content(pa.table({"a": pa.array([b"\xff"], pa.binary_view())}))
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ([{"text": "x"}, "x"], "Record 2 must be a dict, such as .*, not str"),
+        ([{"text": object()}], "Record 1 cannot be written as JSON"),
+        (pa.table({"a": pa.array([b"\xff"], pa.binary_view())}), "cannot be written as CSV"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(source, says):
+    with pytest.raises(UsageError, match=says):
+        content(source)
 
 
 def big(tmp_path, kind):

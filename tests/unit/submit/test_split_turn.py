@@ -286,7 +286,8 @@ def test_final_status_needs_lease(lease, is_written):
     assert [status["counts"]["total"] for status in fake.statuses] == ([23] if is_written else [])
 
 
-def test_renewed_lease_is_given_back_if_the_end_cannot_be_written():
+def test_lease_is_given_back_if_turn_cannot_end():
+    """The renewed one, if the end of the split cannot be written: the job is due at once, and no claim is counted."""
     fake = Fake()
 
     def fail(*_, **__):

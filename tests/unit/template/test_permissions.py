@@ -159,6 +159,7 @@ def _matches(patterns, *, key):
         ("SubmitRole", "s3:PutObject", f"staging/{JOB}/00000000/part-1", False),
         ("SubmitRole", "s3:PutObject", f"staging/{JOB}/segments/output-00000", False),
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000.a/request", True),
+        ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/request", False),
         ("PollRole", "s3:PutObject", f"staging/{JOB}/00000000/receipt-1", False),
         ("PollRole", "s3:GetObject", f"control/jobs/{JOB}", True),
         ("PollRole", "s3:PutObject", f"control/jobs/{JOB}", False),

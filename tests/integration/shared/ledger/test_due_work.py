@@ -7,7 +7,7 @@ import pytest
 from dropbatch.rules.names import JobState
 from shared.ledger import Ledger
 from shared.ledger.item_keys import DueEntry
-from shared.models import DueKind, JobControl
+from shared.models import DueKind, JobControl, Submission
 from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T
 
 
@@ -49,6 +49,27 @@ def test_end_of_split_is_work(table):
     item.ledger.end_split(job, 7, None, T)
 
     assert item.read()["work"] == {"S": "v1#work"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "paused"),
+    [
+        ({"created_at": T - 900}, 60.0),
+        ({"created_at": T - 900, "paused": 7.0}, 67.0),
+        ({"created_at": T}, 60.0),
+        ({"created_at": T - 10, "paused": 30.0}, 70.0),
+        ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
+        ({"created_at": T - 900, "submissions": (Submission("id", 1, T - 10),), "paused": 30.0}, 70.0),
+        ({"created_at": T + 90}, 0.0),
+    ],
+    ids=["once", "again", "anew", "twice", "a later round", "since it was accepted", "before its turn"],
+)
+def test_pause_is_never_longer_than_batch_waits(table, batch, paused):
+    """The same wait may be written twice."""
+    waiting = replace(READY, **batch)
+    item = OneItem(table, waiting)
+
+    assert item.ledger.wait(waiting, T + 60, 60.0).paused == paused
 
 
 @pytest.mark.parametrize("change", [Ledger.set_aside, Ledger.retire])

@@ -1,48 +1,18 @@
 """The right to call the API: the shared rate, pauses of the account, waits of one model; on DynamoDB's conditions."""
 
 import random
-from collections import deque
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from shared.errors import StorageError
 from shared.pacing.budget import (
     CLOUDFLARE_CALLS,
-    MAX_FULL_MODELS,
-    MIN_OUTSTANDING,
-    OUTSTANDING_MINUTES,
     Budget,
 )
 from shared.pacing.controls import Permit
 from tests.support.doubles.control_items import MODEL, NOW
 
 # ── the rate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.slow
-@given(
-    calls=st.sampled_from([1, 2, 3, 7, 60, 200, 218, 219, 230, 240]),
-    seed=st.integers(0, 10**6),
-    pause=st.sampled_from([0.0, 0.2, 5.0]),
-)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, derandomize=True)
-def test_five_minutes_stay_within_cloudflare_limit(budget_of, calls, seed, pause):
-    budget = budget_of(calls)
-    chance = random.Random(seed)
-    now, made, counted = NOW, 0, deque()
-    while now < NOW + 700:
-        if chance.random() < 0.3:
-            got = int(isinstance(budget.permit_submit(MODEL, now), Permit))
-        else:
-            got = budget.permit_polls(chance.choice([1, 16, 1_000]), now)[0]
-        made += got
-        counted.append((now, got))
-        while counted[0][0] <= now - 300:
-            made -= counted.popleft()[1]
-        assert made <= CLOUDFLARE_CALLS
-        now += pause * chance.random() + (chance.choice([0, 60, 290]) if not got and chance.random() < 0.2 else 0.5)
 
 
 @pytest.mark.parametrize("calls", range(1, 241))
@@ -106,18 +76,6 @@ def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     free = flown if later else budget.burst
     assert polls + submits == free - (budget.burst - budget.poll_burst)
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
-
-
-def test_stalled_models_share_bounded_room(budget):
-    """However many models stall, each may submit, and all together have less than twice as many batches."""
-    outstanding = {}
-    for number in range(MAX_FULL_MODELS):
-        model = f"@cf/a/{number}"
-        outstanding[model] = 0
-        while model not in budget.full_models(outstanding, sum(outstanding.values())):
-            outstanding[model] += 1
-        assert outstanding[model] >= MIN_OUTSTANDING
-    assert sum(outstanding.values()) < 2 * 100 * OUTSTANDING_MINUTES + MAX_FULL_MODELS * MIN_OUTSTANDING
 
 
 def test_when_table_fails_no_right_is_given(dynamodb):

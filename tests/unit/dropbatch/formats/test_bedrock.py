@@ -1,7 +1,6 @@
 """Bedrock's batch files: what is sent for a record, and the line that answers it."""
 
 import json
-from pathlib import Path
 
 import botocore.session
 import pytest
@@ -11,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.formats.base import Outcome, RecordFault, member_of
-from dropbatch.formats.registry import Form, file_names, reader_of, target_of, writer_of
+from dropbatch.formats.registry import Form, file_names, target_of, writer_of
 from dropbatch.formats.vendors.bedrock import manifest_out, output_name
 from tests.support import converted
 from tests.support.converted import FACTS, GPT, LLAMA, M3, answers, written
 
-FILES = Path(__file__).parents[3] / "files"
 FORM = Form("bedrock")
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
@@ -302,24 +300,3 @@ def test_manifest_counts_as_bedrocks_does():
         "inputTokenCount": 100,
         "outputTokenCount": 0,
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "members"),
-    [
-        ("messages", LLAMA, {"messages", "max_tokens"}),
-        ("converse", LLAMA, {"messages", "max_tokens", "top_p", "stop"}),
-        ("titan", LLAMA, {"prompt"}),
-        ("embeddings", M3, {"text"}),
-        ("llama", LLAMA, {"prompt", "max_tokens", "temperature", "top_p"}),
-    ],
-)
-def test_bedrocks_own_examples_become_requests(name, model, members):
-    records = (FILES / f"bedrock-guide-{name}.jsonl").read_bytes().splitlines()
-    for made, record in zip(reader_of(FORM, target_of(model)).convert(records), records, strict=True):
-        request = json.loads(made.request)
-        assert members <= request.keys()
-        assert request.get("external_reference") == json.loads(record).get("recordId")
-        assert (
-            not {"inputText", "texts", "inferenceConfig", "textGenerationConfig", "anthropic_version"} & request.keys()
-        )

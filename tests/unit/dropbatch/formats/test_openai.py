@@ -1,15 +1,13 @@
 """OpenAI's batch files: what is sent for a record."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from dropbatch.formats.base import Converted, member_of
+from dropbatch.formats.base import member_of
 from dropbatch.formats.registry import Form, reader_of, target_of
 from tests.support.converted import GPT, HELLO, KIMI, LLAMA, M3, SCOUT, convert, fault, sent
 
-FILES = Path(__file__).parents[3] / "files"
 FORM = Form("openai")
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,27 +185,3 @@ def test_defaults_fill_missing_members():
         "max_tokens": 9,
         "seed": 1,
     }
-
-
-# ── their files ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("openai-guide", LLAMA),
-        ("openai-guide", GPT),
-        ("openai-guide-embeddings", M3),
-        ("openai-guide-responses", GPT),
-        ("openai-cookbook-movies", KIMI),
-        ("openai-cookbook-captions", SCOUT),
-    ],
-)
-def test_openais_own_examples_become_requests(name, model):
-    records = (FILES / f"{name}.jsonl").read_bytes().splitlines()
-    converted = reader_of(FORM, target_of(model)).convert(records)
-    assert [type(one) for one in converted] == [Converted] * len(records)
-    for request, written in zip(converted, records, strict=True):
-        members = json.loads(request.request)
-        assert members["external_reference"] == json.loads(written)["custom_id"]
-        assert not {"model", "user", "encoding_format"} & members.keys()

@@ -168,6 +168,8 @@ def _zip():
     ("content", "fix"),
     [
         (_zip(), "unzip"),
+        (b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "save the sheet as CSV"),
+        (b"a.jsonl".ljust(257, b"\x00") + b"ustar", "unpack it"),
         (bz2.compress(TEXT), "gzip or zstd"),
         (lzma.compress(TEXT), "gzip or zstd"),
         (b"PAR1" + bytes(20), "JSON Lines"),
@@ -191,7 +193,7 @@ def _zip():
 def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
     assert detect_compression(content) == "plain"
     with pytest.raises(UploadRefused, match=fix) as caught:
-        reject_foreign_format(content[:32])
+        reject_foreign_format(content[:300])
     assert caught.value.code == "unknown_format"
 
 

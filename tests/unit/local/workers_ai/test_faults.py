@@ -3,36 +3,27 @@
 import httpx
 import pytest
 
-from local.workers_ai import Behaviour, Fault, WorkersAI, transport
+from local.workers_ai import Fault
 from local.workers_ai.faults import KINDS
+from tests.support.local_api import LocalApi
 
-ACCOUNT = "0123456789abcdef0123456789abcdef"
 MODEL = "@cf/meta/m2m100-1.2b"
 REQUESTS = [{"text": f"text {index}", "target_lang": "es", "external_reference": f"row-{index}"} for index in range(8)]
 
 
-class World:
+class World(LocalApi):
     """One local API with faults queued, whose batches are finished at once."""
 
     def __init__(self, *faults, **switches):
-        settings = {"latency": 0, "shuffle": False, **switches}
-        self.now = 1_000_000.0
-        self.api = WorkersAI(Behaviour().changed(settings), faults=faults, now=lambda: self.now)
-        self.client = httpx.Client(
-            transport=transport(self.api),
-            base_url="https://api.test/client/v4",
-            headers={"authorization": "Bearer local-token"},
-            timeout=5,
-        )
-
-    def run(self, body, query=""):
-        return self.client.post(f"/accounts/{ACCOUNT}/ai/run/{MODEL}{query}", json=body)
+        super().__init__(**{"latency": 0, "shuffle": False, **switches})
+        self.api.inject(*faults)
+        self.client.timeout = 5
 
     def submit(self, requests=REQUESTS):
-        return self.run({"requests": requests}, "?queueRequest=true")
+        return self.run(MODEL, {"requests": requests})
 
-    def poll(self, request_id=None):
-        return self.run({"request_id": request_id or self.api.accepted[-1]["request_id"]})
+    def poll(self):
+        return self.run(MODEL, {"request_id": self.api.accepted[-1]["request_id"]}, "")
 
     def items(self):
         return self.poll().json()["result"]["responses"]

@@ -1,10 +1,13 @@
 """The client of the API: redirects, tokens that are refused and read anew, and a submit that is never sent twice."""
 
+from types import SimpleNamespace
+
 import httpx
 import pytest
 
 from shared.errors import StorageError
 from shared.workers_ai.client import TokenState
+from shared.workers_ai.rejections import token_state
 from shared.workers_ai.replies import (
     Accepted,
     OutcomeUnknown,
@@ -133,6 +136,11 @@ def test_refused_token_is_unknown_after_change():
     assert client(api, Secret("old", "new")).check_token() is TokenState.UNKNOWN
     assert client(api, Secret(StorageError("down"))).check_token() is TokenState.UNKNOWN
     assert len(api.requests) == 1
+
+
+def test_without_call_left_token_is_not_checked():
+    services = SimpleNamespace(now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now: False))
+    assert token_state(services, None) is None
 
 
 def test_token_never_shows_in_reply():
