@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from local.template import powertools_variables
 from tests.support.examples import FEWER, QUICK
 
+gc.disable()  # Until all is imported, which makes no garbage.
 os.environ |= powertools_variables()
 settings.register_profile(
     "dropbatch",
@@ -51,6 +52,7 @@ def pytest_collection():
 def pytest_collection_finish():
     """Exclude what is imported by now from garbage collection: searching it took a tenth of a run."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 
