@@ -11,7 +11,7 @@ import yaml
 PATH = Path(__file__).parents[1] / "template.yaml"
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types.
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # In C where PyYAML was built so.
     """YAML with CloudFormation's short forms, kept as `{"Ref": …}` and the like."""
 
 

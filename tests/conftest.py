@@ -3,8 +3,10 @@
 Hypothesis tries the same examples on every machine and in every run, stores nothing and has no deadline.
 """
 
+import fcntl
 import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from local.template import powertools_variables
 from tests.support.examples import FEWER, QUICK
 
+gc.disable()  # Until all is imported, which makes no garbage.
 os.environ |= powertools_variables()
 settings.register_profile(
     "dropbatch",
@@ -35,9 +38,21 @@ TOGETHER = {
 """The tests that share builds or the template, by the beginning of their paths."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """One process imports the tests before the others: together, each would compile every module (10 s in a clone)."""
+    with Path(__file__).open("rb") as one:
+        try:
+            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(one, fcntl.LOCK_SH)
+        return (yield)
+
+
 def pytest_collection_finish():
     """Exclude what is imported by now from garbage collection: searching it took a tenth of a run."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 

@@ -63,32 +63,32 @@ def test_large_file_is_copied_in_parts(ai, s3, monkeypatch):
     assert found["Body"].read() == content
 
 
-@pytest.mark.parametrize(
-    ("changed", "status", "param"),
-    [
-        ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
-        ({"endpoint": ""}, 400, "endpoint"),
-        ({"completion_window": "0h"}, 400, "completion_window"),
-        ({"completion_window": "721h"}, 400, "completion_window"),
-        ({"completion_window": "1d"}, 400, "completion_window"),
-        ({"input_file_id": "file-unknown"}, 404, "input_file_id"),
-        ({"input_file_id": "../inbox/x"}, 404, "input_file_id"),
-        ({"input_file_id": f"file-output-{'0' * 27}"}, 400, "input_file_id"),
-        ({"input_file_id": 5}, 400, None),
-        ({"metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),
-        ({"metadata": {"a": "x" * 513}}, 400, "metadata"),
-        ({"metadata": {"x" * 65: "a"}}, 400, "metadata"),
-        ({"metadata": {str(n): "x" * 500 for n in range(5)}}, 400, "metadata"),
-        ({"metadata": {"a": 5}}, 400, None),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 3_600}}, 400, "output_expires_after"),
-    ],
+WRONG = (
+    ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
+    ({"endpoint": ""}, 400, "endpoint"),
+    ({"completion_window": "0h"}, 400, "completion_window"),
+    ({"completion_window": "721h"}, 400, "completion_window"),
+    ({"completion_window": "1d"}, 400, "completion_window"),
+    ({"input_file_id": "file-unknown"}, 404, "input_file_id"),
+    ({"input_file_id": "../inbox/x"}, 404, "input_file_id"),
+    ({"input_file_id": f"file-output-{'0' * 27}"}, 400, "input_file_id"),
+    ({"input_file_id": 5}, 400, None),
+    ({"metadata": {str(n): "" for n in range(17)}}, 400, "metadata"),
+    ({"metadata": {"a": "x" * 513}}, 400, "metadata"),
+    ({"metadata": {"x" * 65: "a"}}, 400, "metadata"),
+    ({"metadata": {str(n): "x" * 500 for n in range(5)}}, 400, "metadata"),
+    ({"metadata": {"a": 5}}, 400, None),
+    ({"output_expires_after": {"anchor": "created_at", "seconds": 3_600}}, 400, "output_expires_after"),
 )
-def test_wrong_batch_is_refused_and_nothing_begins(ai, url, s3, file, changed, status, param):
-    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed
-    answer = httpx.post(f"{url}/batches", json=body)
 
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
-    assert (uploads(s3), ai.batches.list().data) == ([], [])
+
+def test_wrong_batch_is_refused_and_nothing_begins(ai, url, s3, file):
+    for changed, status, param in WRONG:
+        body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | changed
+        answer = httpx.post(f"{url}/batches", json=body)
+
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), changed
+        assert (uploads(s3), ai.batches.list().data) == ([], []), changed
 
 
 @pytest.mark.parametrize(

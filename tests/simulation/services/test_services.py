@@ -10,8 +10,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
+from moto.s3 import models as moto_s3
 
 from tests.simulation.kernel import Kernel
+from tests.simulation.services import s3
 from tests.simulation.services.awkward import Awkward
 from tests.simulation.services.calls import Calls
 from tests.simulation.services.dynamodb import DynamoDB
@@ -104,10 +106,13 @@ def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
     assert left[0] == left[1]
 
 
-def test_objects_are_joined_as_moto_does(moto, calls):
-    """Too small parts, missing ones, uploads that are over, and a key that exists already."""
+def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
+    """Too small parts, missing ones, uploads that are over, and a key that exists already; a small part is less."""
+    assert s3.MIN_PART_BYTES == moto_s3.S3_UPLOAD_PART_MIN_SIZE
+    monkeypatch.setattr(s3, "MIN_PART_BYTES", 1_000)
+    monkeypatch.setattr(moto_s3, "S3_UPLOAD_PART_MIN_SIZE", 1_000)
     both = moto.s3, S3(calls, BUCKET)
-    sizes = {f"part-{place}": size for place, size in enumerate((5 << 20, (5 << 20) + 7, 100, 3))}
+    sizes = {f"part-{place}": size for place, size in enumerate((1_000, 1_007, 999, 3))}
     for one in both:
         for key, size in sizes.items():
             one.put_object(Bucket=BUCKET, Key=key, Body=key[-1:].encode() * size)
