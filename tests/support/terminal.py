@@ -9,9 +9,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
+import warnings
 from typing import TYPE_CHECKING
 
+from dropbatch.cli import main
 from tests.support.shipped import ROOT
 
 if TYPE_CHECKING:
@@ -23,14 +27,50 @@ def run_alone(
     *arguments: object, home: Path | str = "/nowhere", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `dropbatch`, which knows of AWS only what these variables and this home folder say."""
-    known = {
+    command = [sys.executable, "-m", "dropbatch", *map(str, arguments)]
+    return subprocess.run(command, env=_known(home) | environment, capture_output=True, text=True, check=False)
+
+
+def run_forked(
+    *arguments: object, home: Path | str = "/nowhere", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """As `run_alone`, in a fork of this process, which need not import the command line again: a tenth of the time."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # As in `journeys/forks.py`.
+            child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.dup2(out.fileno(), 1)
+                os.dup2(err.fileno(), 2)
+                sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+                known = _known(home)
+                os.environ.clear()
+                os.environ.update(known | environment)
+                sys.argv = ["dropbatch", *map(str, arguments)]
+                main()
+            except SystemExit as ended:
+                status = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+            except BaseException:  # noqa: BLE001 - as Python ends with one
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(list(map(str, arguments)), code, out.read().decode(), err.read().decode())
+
+
+def _known(home: Path | str) -> dict[str, str]:
+    return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "PYTHONPATH": str(ROOT),
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    command = [sys.executable, "-m", "dropbatch", *map(str, arguments)]
-    return subprocess.run(command, env=known | environment, capture_output=True, text=True, check=False)
 
 
 def converse(

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from dropbatch import aws, uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted
 from tests.support.aws.stubs import stubbed
-from tests.support.terminal import run_alone
+from tests.support.terminal import run_alone, run_forked
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 PLACE = {"AWS_REGION": "eu-west-1"}
@@ -71,7 +71,7 @@ def test_configuration_errors_say_what_to_do(tmp_path, config, environment, code
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/config").write_text(config)
 
-    done = run_alone("ls", home=tmp_path, **environment)
+    done = run_forked("ls", home=tmp_path, **environment)
 
     assert (done.returncode, done.stdout) == (code, "")
     assert [word for word in says if word not in done.stderr] == []
@@ -106,7 +106,7 @@ def test_region_is_found_as_aws_cli_does(tmp_path, server):
         {},
         {"AWS_PROFILE": "far"},
     ):
-        done = run_alone("ls", home=tmp_path, AWS_ENDPOINT_URL=url, **KEYS, **environment)
+        done = run_forked("ls", home=tmp_path, AWS_ENDPOINT_URL=url, **KEYS, **environment)
 
         assert (done.returncode, "What answered is not AWS" in done.stderr) == (1, True)
         assert "Traceback" not in done.stderr
