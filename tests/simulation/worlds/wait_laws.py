@@ -33,6 +33,11 @@ LOOK_SECONDS = 300.0
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
 PROBE = "a probe is claimed only if there is a token for it"
+AGAIN = "what is lost is submitted again as soon as it may be"
+MISSES, MISSED_SECONDS = 5, 60.0
+"""An id is lost after so many polls that do not know it, over so many seconds."""
+PROBED_SECONDS = 90.0
+"""How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,8 @@ class WaitLaws:
         if key[0] == "CONTROL" and "nonce" in old and old["nonce"] == new.get("nonce"):
             self._judge_probe(life, key, old)
             return
+        if key[1].startswith("BATCH#"):
+            self._judge_lost(life, key, old, new)
         if not key[1].startswith("BATCH#") or not self._is_put_off(old, new):
             return
         job = self.world.dynamodb.items[key[0], "META"]
@@ -218,23 +225,45 @@ class WaitLaws:
                 yield _after(early + 60, now + 60, early, 10)
             if name == "RATE#OUTSTANDING" and self._stops(name, look, job):
                 yield _after(early + 48, now + 1_800, early, 24)
+            is_tick = life.name.startswith("Poll") and kind != "poll"
             if name.startswith("PAUSE") and _lasts(item, early):
-                yield from self._spans_of_pause(life, name, item, early)
+                yield from self._spans_of_pause(life, name, item, early, is_tick=is_tick)
             if name.startswith("RATE#MODEL#"):
-                until = number(item, "until")
-                yield _after(max(until, early), max(until, now), early, 15)
-                if until <= now:
-                    yield _after(early + 90, now + 90, early, 0)
+                yield from self._spans_of_wait(item, early, is_tick=is_tick)
         is_contested = self.contested.get(life, 0.0) >= early
         if is_contested or self._free(look, kind, early) < 1:
             yield early + 4, now + 6
 
-    def _spans_of_pause(self, life: Life, name: str, pause: Wire, early: float) -> Iterator[tuple[float, float]]:
+    def _spans_of_pause(
+        self, life: Life, name: str, pause: Wire, early: float, *, is_tick: bool
+    ) -> Iterator[tuple[float, float]]:
         now, probe, until = self.world.clock(), number(pause, "next_probe"), number(pause, "until") or inf
+        if is_tick and name != "PAUSE" and probe <= early:
+            yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
+            return
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
         if name in self.items.probes.get(life, ()):
             yield early + 15, now + LOOK_SECONDS  # The free call has shown that it lasts.
+
+    def _spans_of_wait(self, wait: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
+        now, until = self.world.clock(), number(wait, "until")
+        if until > early or not is_tick:
+            yield _after(max(until, early + 1), max(until, now), early, 15)
+        if until <= now:
+            yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
+
+    def _judge_lost(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that a batch whose id is lost is polled on only if something stops its submit."""
+        missed = number(new, "misses")
+        if missed <= number(old, "misses") or missed < MISSES or new["state"]["S"] != "queued":
+            return
+        job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
+        if number(new, "missed_at") + MISSED_SECONDS > self.world.clock() - 1 or self._is_held(job) or not looks:
+            return
+        names = self._names(key, job)
+        if not any(self._stops(name, one, job) for one in looks for name in one.items.keys() & names):
+            self.laws.broken(AGAIN, f"{key}: nothing stops its submit")
 
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
         """Judge that a call may follow a probe that is claimed: it would be lost without a token."""

@@ -1,0 +1,312 @@
+"""Small worlds in which models are full, tokens are short, pauses end, and items are strange."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from functions.poll.schedule import tick
+from local.workers_ai import Fault
+from local.workers_ai.replies import Cut, Reply
+from tests.simulation.explore.schedules import SmallWorld
+from tests.simulation.explore.slow_writes import Slow
+from tests.simulation.worlds.users import MODELS, Dropped, drop
+
+if TYPE_CHECKING:
+    from tests.simulation.worlds.world import World
+
+MINUTE, HOUR = 60.0, 3_600.0
+BEFORE_MIDNIGHT = 14.3 * HOUR
+"""From a world's beginning to ten minutes before 00:00 UTC."""
+CLAIM = "#fence = :to_fence"
+"""The write before a submit."""
+
+
+def _files(world: World, names: str, size: int = 1, model: str = MODELS[0]) -> list[Dropped]:
+    return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
+
+
+def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
+    """A job whose batch is refused, and which is cancelled then."""
+    dropped = _files(world, name)
+    world.run(after)
+    world.command(dropped[0].upload.job_id, "cancel")
+    return dropped
+
+
+def _late(world: World) -> None:
+    """Ticks are rare until ten minutes before midnight."""
+    world.tick_seconds = HOUR / 2
+    world.run(world.began + BEFORE_MIDNIGHT - world.kernel.now)
+    world.tick_seconds = MINUTE
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def full_model(world: World) -> list[Dropped]:
+    """A model that does not answer has as many batches outstanding as it may, when another file comes for it."""
+    dropped = _files(world, "a", 8)
+    world.run(2 * HOUR)
+    return dropped + _files(world, "b", 3)
+
+
+def counted(world: World) -> list[Dropped]:
+    """The same when a read returns one item at a time."""
+    world.calls.awkward = replace(world.calls.awkward, page_bytes=1)
+    return full_model(world)
+
+
+def beside_many(world: World) -> list[Dropped]:
+    """While ticks are late a model gets more batches outstanding than it may; then a file comes for another one."""
+    world.tick_seconds = HOUR
+    dropped = _files(world, "a", 30)
+    world.run(HOUR)
+    world.tick_seconds = MINUTE
+    world.run(HOUR)
+    return dropped + _files(world, "b", 3, MODELS[1])
+
+
+def lost_while_full(world: World) -> list[Dropped]:
+    """A batch is lost whose model has as many outstanding as it may."""
+    dropped = _files(world, "a", 8)
+    world.run(2 * HOUR)
+    world.inject(Fault(kind="10404", on="poll", status=404, contains="a.jsonl 0", times=6))
+    return dropped
+
+
+def late_refusal(world: World, seconds: float) -> list[Dropped]:
+    """A slow submit is refused for lack of capacity when the wait after another refusal is long over."""
+    Slow(world, "BATCH#00000000", CLAIM, nth=2, seconds=seconds)
+    dropped = _files(world, "a")
+    world.run(0.3)
+    return dropped + _files(world, "b") + _cancelled(world, "c", 5.0)
+
+
+def no_capacity(world: World) -> list[Dropped]:
+    """A model has no capacity for an hour."""
+    dropped = _files(world, "a", 2)
+    world.run(HOUR)
+    world.api.clear_faults()
+    return dropped
+
+
+def probe_of_the_past(world: World) -> list[Dropped]:
+    """A slow probe of a model is refused when another one has ended the wait."""
+    dropped = _cancelled(world, "a", 5.0)
+    world.run(15.0)
+    Slow(world, "BATCH#00000000", CLAIM, seconds=101.0)
+    dropped += _files(world, "b")
+    world.run(5.0)
+    dropped += _files(world, "c")
+    world.run(95.5)
+    world.inject(Fault(kind="3040", on="submit"))
+    return dropped
+
+
+def probes_together(world: World) -> list[Dropped]:
+    """Two batches see at once that a model's wait has been over for long."""
+    dropped = _cancelled(world, "a", 5.0)
+    world.run(10 * MINUTE)
+    Slow(world, "put_item RATE#MODEL", seconds=1.0)
+    return dropped + _files(world, "b", 2)
+
+
+# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def other_account_until_midnight(world: World) -> list[Dropped]:
+    """The allocation of a job's account is used up, which is not the stack's any more, until midnight."""
+    dropped = _files(world, "a", 8)
+    world.run(0.3)
+    world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
+    world.run(HOUR)
+    _late(world)
+    world.run(9 * MINUTE)
+    world.api.clear_faults()
+    return dropped
+
+
+def lost_after_midnight(world: World) -> list[Dropped]:
+    """A batch is lost soon after the end of a pause that nothing has probed."""
+    _late(world)
+    dropped = _files(world, "a")
+    world.run(2 * MINUTE)
+    world.inject(Fault(kind="3036", on="submit"))
+    dropped += _files(world, "b")
+    world.run(9 * MINUTE)
+    world.inject(Fault(kind="10404", on="poll", status=404, times=6))
+    return dropped
+
+
+def lost_when_a_probe_is_due(world: World, kind: str) -> list[Dropped]:
+    """A batch is lost when a pause, or its model's wait, could be probed, and no other batch does."""
+    dropped = _files(world, "a")
+    world.run(MINUTE)
+    world.inject(Fault(kind=kind, on="submit"))
+    dropped += _cancelled(world, "b", 5.0)
+    world.run(40 * MINUTE)
+    world.inject(Fault(kind="10404", on="poll", status=404, times=6))
+    return dropped
+
+
+def lost_when_calls_wait(world: World) -> list[Dropped]:
+    """While a lost batch is polled, another submit makes all calls wait."""
+
+    def refuse() -> None:
+        world.inject(Fault(kind="971", on="submit", retry_after=20))
+        dropped.extend(_files(world, "b"))
+
+    Slow(world, "BATCH#00000000", "#polls = :to_polls", nth=7, seconds=5.0, then=refuse)
+    dropped = _files(world, "a")
+    world.run(5 * MINUTE)
+    return dropped
+
+
+def outage_without_connection(world: World) -> list[Dropped]:
+    """Nobody knows what came of a submit, and then the API cannot be reached for an hour."""
+    dropped = _files(world, "a", 6)
+    world.run(5.0)
+    with patch.object(world.api, "handle", lambda *_: Reply(status=0, cut=Cut.REFUSE)):
+        world.run(HOUR)
+    return dropped
+
+
+def waits_apart(world: World) -> list[Dropped]:
+    """All calls have to wait, and again an hour later."""
+    dropped = _files(world, "a")
+    world.run(HOUR)
+    world.inject(Fault(kind="971", on="submit", retry_after=30))
+    return dropped + _files(world, "b")
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def outage_without_tokens(world: World) -> list[Dropped]:
+    """Polls of a model that does not answer use all tokens, while submits for another one have no answer."""
+    dropped = _files(world, "a", 40)
+    world.run(15 * MINUTE)
+    world.inject(Fault(kind="html", on="submit", times=0))
+    dropped += _files(world, "b", 6, MODELS[1])
+    for name in "cdefghij":
+        world.run(3 * MINUTE + 7)
+        dropped += _files(world, name, 2, MODELS[1])
+    world.api.clear_faults()
+    return dropped
+
+
+def firsts_and_polls(world: World) -> list[Dropped]:
+    """Some batches are to be polled while the first ones of many jobs wait."""
+    dropped = _files(world, "abcd")
+    world.run(50.0)
+    return dropped + _files(world, "efghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP", 1, MODELS[1])
+
+
+def fewer_tokens(world: World) -> list[Dropped]:
+    """Some polls are due together, but a submit takes one of their tokens first."""
+    dropped = _files(world, "abcdef")
+    world.run(3 * MINUTE)
+    world.inject(Fault(kind="971", on="poll", retry_after=300))
+    world.run(5 * MINUTE)
+    real = world.dynamodb.get_item
+
+    def slowly(**given: object) -> object:
+        if (life := world.kernel.life()) is not None and life.name.startswith("Poll") and len(dropped) == 6:
+            dropped.extend(_files(world, "g"))
+            world.kernel.wait(2.0)
+        return real(**given)  # type: ignore[arg-type]
+
+    world.dynamodb.get_item = slowly  # type: ignore[method-assign, assignment]
+    return dropped
+
+
+# ── items ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def without_a_job(world: World) -> list[Dropped]:
+    """The table has a batch whose job is missing."""
+    dropped = _files(world, "a")
+    world.run(30.0)
+    item = world.dynamodb.items[f"JOB#{dropped[0].upload.job_id}", "BATCH#00000000"]
+    stray = {"state": {"S": "ready"}, "work": {"S": "v1#submit"}, "due_at": {"N": str(int(world.kernel.now))}}
+    world.dynamodb.put_item(
+        TableName=world.dynamodb.table,
+        Item={**{name: wire for name, wire in item.items() if name not in {"part", "ttl", "completed_at"}}, **stray}
+        | {"pk": {"S": "JOB#missing"}, "submissions": {"L": []}},
+    )
+    world.run(20 * MINUTE)
+    return dropped
+
+
+def of_another_version(world: World) -> list[Dropped]:
+    """Another version of the product has written a job's item; later it is of this version again."""
+    dropped = _files(world, "a", 4)
+    world.run(1.0)
+    key = f"JOB#{dropped[0].upload.job_id}", "META"
+    before = world.dynamodb.items[key]["work"]
+    for work in ({"S": "v2#job"}, before):
+        world.dynamodb.put_item(TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work})
+        world.run(2 * MINUTE)
+    return dropped
+
+
+def split_together(world: World) -> list[Dropped]:
+    """Two files have bad records, so that their batches are split at the same time."""
+    Slow(world, "RATE#ISOLATION", seconds=2.0)
+    return _files(world, "ab", 20)
+
+
+def looks_too_long(world: World) -> list[Dropped]:
+    """The next tick comes before one has noted that it looks no longer."""
+    Slow(world, "update_item RATE#OUTSTANDING SET watched_until", seconds=20.0, nth=0)
+    return _files(world, "a")
+
+
+ONE, FOUR = ((("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 4))
+SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
+STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
+SPENT = Fault(kind="3036", on="submit", times=0)
+FULL = Fault(kind="3040", on="submit")
+BAD = Fault(kind="5006", on="submit", times=0)
+LONG = 2 * HOUR
+
+CROWDED_WORLDS = (
+    SmallWorld("full model", full_model, (STUCK,), ONE),
+    SmallWorld("counted one by one", counted, (STUCK,), ONE, patched=((tick, "MAX_COUNTED", 8),)),
+    SmallWorld("another model beside many batches", beside_many, (STUCK,), ONE),
+    SmallWorld("lost while its model is full", lost_while_full, (STUCK,), ONE),
+    SmallWorld(
+        "late refusal", partial(late_refusal, seconds=60.0), (Fault(kind="3040", on="submit", times=2),), SINGLE
+    ),
+    SmallWorld("probe of the past", probe_of_the_past, (FULL,), SINGLE),
+    SmallWorld("two probes together", probes_together, (FULL,), SINGLE),
+    SmallWorld("another account until midnight", other_account_until_midnight, (SPENT,), FOUR),
+    SmallWorld("lost after midnight", lost_after_midnight, (), SINGLE, latency=LONG),
+    SmallWorld(
+        "lost when a pause may be probed", partial(lost_when_a_probe_is_due, kind="3036"), (), SINGLE, latency=LONG
+    ),
+    SmallWorld(
+        "lost when a model may be probed", partial(lost_when_a_probe_is_due, kind="3040"), (), SINGLE, latency=LONG
+    ),
+    SmallWorld(
+        "lost when calls wait", lost_when_calls_wait, (Fault(kind="10404", on="poll", status=404, times=9),), SINGLE
+    ),
+    SmallWorld("outage without a connection", outage_without_connection, (Fault(kind="html", on="submit"),)),
+    SmallWorld("waits an hour apart", waits_apart, (Fault(kind="971", on="submit", retry_after=30),), SINGLE),
+    SmallWorld("outage without tokens", outage_without_tokens, (STUCK,), FOUR),
+    SmallWorld("first batches and polls", firsts_and_polls, (), FOUR),
+    SmallWorld("fewer tokens than polls", fewer_tokens, (), FOUR, latency=400.0),
+    SmallWorld("a batch without a job", without_a_job),
+    SmallWorld("a job of another version", of_another_version, (), SINGLE, calls_fail=True),
+    SmallWorld("two files are split", split_together, (BAD,), (("MAX_REQUESTS_PER_BATCH", 20),)),
+    SmallWorld("a tick looks too long", looks_too_long, (), SINGLE, latency=300.0),
+    SmallWorld(
+        "no capacity, the longest waits",
+        no_capacity,
+        (Fault(kind="3040", on="submit", times=0),),
+        longest=True,
+    ),
+)
