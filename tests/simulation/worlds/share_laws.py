@@ -41,6 +41,7 @@ OWN_WATCH = "who looks no longer says so of itself only"
 POLLS = "polls take turns with first batches"
 BACKS_OFF = "an outage is probed more and more rarely"
 COUNTED = "no more is read than was asked for"
+CLAIM = "each claim counts"
 VERSION = "an item of another version is left alone"
 
 
@@ -163,6 +164,8 @@ class ShareLaws:
             self._tries.clear()  # Without a connection nothing is known of the API, and nothing was billed.
         if key[1] == "META" or "due_at" not in new:
             return
+        if old and (key[0], "META") not in self.world.dynamodb.items and number(new, "claims") <= number(old, "claims"):
+            self.laws.broken(CLAIM, f"{key}: its job is missing")
         due, now = number(new, "due_at"), self.world.clock()
         if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
             self.laws.broken(TURN, f"{key}")

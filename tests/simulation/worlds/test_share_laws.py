@@ -231,3 +231,12 @@ def test_item_of_another_version_is_left_alone(work):
     given = Given()
     given.write(KEY, batch(work=work), batch(work=work, claims=1))
     assert given.broken == (set() if work == "v1#poll" else {share_laws.VERSION})
+
+
+@pytest.mark.parametrize(
+    ("job", "claims", "broken"), [("a", 1, False), ("missing", 2, False), ("missing", 1, True), ("missing", 0, True)]
+)
+def test_claim_of_what_cannot_be_worked_on_counts(job, claims, broken):
+    given = Given()
+    given.write((f"JOB#{job}", KEY[1]), batch(claims=1), batch(claims=claims, due_at=NOW + 90))
+    assert given.broken == ({share_laws.CLAIM} if broken else set())

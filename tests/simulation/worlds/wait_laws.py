@@ -200,7 +200,8 @@ class WaitLaws:
 
     def _is_put_off(self, old: Wire, new: Wire) -> bool:
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-        if "halving" in old or "ending" in old or "held" in old or "due_at" not in changed or "due_at" not in new:
+        is_held = old.get("held", {}).get("BOOL", False)
+        if "halving" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
             return False
         if old["state"]["S"] == "queued" and number(old, "due_at") > self.world.clock():
             return False  # It was claimed, and the claim failed.
