@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from functions.poll.schedule import tick
 from local.workers_ai import Fault
 from local.workers_ai.replies import Cut, Reply
+from shared.pacing import budget
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import Slow
+from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
 if TYPE_CHECKING:
     from tests.simulation.worlds.world import World
 
 MINUTE, HOUR = 60.0, 3_600.0
-BEFORE_MIDNIGHT = 14.3 * HOUR
-"""From a world's beginning to ten minutes before 00:00 UTC."""
+MIDNIGHT = 52_193.0
+"""Seconds from a world's beginning to 00:00 UTC."""
 CLAIM = "#fence = :to_fence"
 """The write before a submit."""
 
@@ -36,37 +39,39 @@ def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
     return dropped
 
 
-def _late(world: World) -> None:
-    """Ticks are rare until ten minutes before midnight."""
+def _until_midnight(world: World, before: float) -> None:
+    """Ticks are rare until half an hour before midnight; then time passes until so many seconds before."""
     world.tick_seconds = HOUR / 2
-    world.run(world.began + BEFORE_MIDNIGHT - world.kernel.now)
+    world.run(world.began + MIDNIGHT - HOUR - world.kernel.now)
     world.tick_seconds = MINUTE
+    world.run(world.began + MIDNIGHT - before - world.kernel.now)
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def full_model(world: World) -> list[Dropped]:
-    """A model that does not answer has as many batches outstanding as it may, when another file comes for it."""
-    dropped = _files(world, "a", 8)
+    """A model that does not answer has as many batches outstanding as it may, when files come for it and another."""
+    return _full(world) + _files(world, "c", 4, MODELS[1])
+
+
+def _full(world: World) -> list[Dropped]:
+    dropped = _files(world, "a", 15)
     world.run(2 * HOUR)
     return dropped + _files(world, "b", 3)
 
 
 def counted(world: World) -> list[Dropped]:
-    """The same when a read returns one item at a time."""
+    """A model is full, and a read of the index returns one item at a time."""
     world.calls.awkward = replace(world.calls.awkward, page_bytes=1)
-    return full_model(world)
+    return _full(world)
 
 
 def beside_many(world: World) -> list[Dropped]:
-    """While ticks are late a model gets more batches outstanding than it may; then a file comes for another one."""
-    world.tick_seconds = HOUR
-    dropped = _files(world, "a", 30)
-    world.run(HOUR)
-    world.tick_seconds = MINUTE
-    world.run(HOUR)
-    return dropped + _files(world, "b", 3, MODELS[1])
+    """Within seconds a model gets more batches outstanding than it may; then a file comes for another one."""
+    dropped = _files(world, "acdefghijk")
+    world.run(MINUTE)
+    return dropped + _files(world, "b", 1, MODELS[1])
 
 
 def lost_while_full(world: World) -> list[Dropped]:
@@ -79,10 +84,11 @@ def lost_while_full(world: World) -> list[Dropped]:
 
 def late_refusal(world: World, seconds: float) -> list[Dropped]:
     """A slow submit is refused for lack of capacity when the wait after another refusal is long over."""
-    Slow(world, "BATCH#00000000", CLAIM, nth=2, seconds=seconds)
-    dropped = _files(world, "a")
-    world.run(0.3)
-    return dropped + _files(world, "b") + _cancelled(world, "c", 5.0)
+    Slow(world, "BATCH#00000000", CLAIM, seconds=seconds)
+    dropped = _files(world, "ab")
+    world.run(5.0)
+    world.command(dropped[0].upload.job_id, "cancel")
+    return dropped
 
 
 def no_capacity(world: World) -> list[Dropped]:
@@ -97,13 +103,18 @@ def probe_of_the_past(world: World) -> list[Dropped]:
     """A slow probe of a model is refused when another one has ended the wait."""
     dropped = _cancelled(world, "a", 5.0)
     world.run(15.0)
-    Slow(world, "BATCH#00000000", CLAIM, seconds=101.0)
+    Slow(world, "BATCH#00000000", CLAIM, seconds=56.0)
+    world.inject(Fault(kind="3040", on="submit", contains="b.jsonl"))
+    real = world.api.handle
+
+    def slowly(*given: Any) -> Reply:
+        reply = real(*given)
+        return replace(reply, delay=40.0 if reply.status == HTTPStatus.TOO_MANY_REQUESTS else reply.delay)
+
+    world.api.handle = slowly  # type: ignore[method-assign]
     dropped += _files(world, "b")
-    world.run(5.0)
-    dropped += _files(world, "c")
-    world.run(95.5)
-    world.inject(Fault(kind="3040", on="submit"))
-    return dropped
+    world.run(91.0)
+    return dropped + _files(world, "c")
 
 
 def probes_together(world: World) -> list[Dropped]:
@@ -123,20 +134,19 @@ def other_account_until_midnight(world: World) -> list[Dropped]:
     world.run(0.3)
     world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
     world.run(HOUR)
-    _late(world)
-    world.run(9 * MINUTE)
+    _until_midnight(world, 5.0)
     world.api.clear_faults()
     return dropped
 
 
 def lost_after_midnight(world: World) -> list[Dropped]:
     """A batch is lost soon after the end of a pause that nothing has probed."""
-    _late(world)
+    _until_midnight(world, 12 * MINUTE)
     dropped = _files(world, "a")
     world.run(2 * MINUTE)
     world.inject(Fault(kind="3036", on="submit"))
     dropped += _files(world, "b")
-    world.run(9 * MINUTE)
+    world.run(11 * MINUTE)
     world.inject(Fault(kind="10404", on="poll", status=404, times=6))
     return dropped
 
@@ -159,7 +169,7 @@ def lost_when_calls_wait(world: World) -> list[Dropped]:
         world.inject(Fault(kind="971", on="submit", retry_after=20))
         dropped.extend(_files(world, "b"))
 
-    Slow(world, "BATCH#00000000", "#polls = :to_polls", nth=7, seconds=5.0, then=refuse)
+    Slow(world, "BATCH#00000000", "#polls = :to_polls", nth=5, seconds=5.0, then=refuse)
     dropped = _files(world, "a")
     world.run(5 * MINUTE)
     return dropped
@@ -186,16 +196,34 @@ def waits_apart(world: World) -> list[Dropped]:
 
 
 def outage_without_tokens(world: World) -> list[Dropped]:
-    """Polls of a model that does not answer use all tokens, while submits for another one have no answer."""
+    """Polls of a model that does not answer use all tokens, while submits for another one have no answer.
+
+    Some messages come when a probe of the outage is due, but there is no token for it.
+    """
     dropped = _files(world, "a", 40)
     world.run(15 * MINUTE)
     world.inject(Fault(kind="html", on="submit", times=0))
     dropped += _files(world, "b", 6, MODELS[1])
-    for name in "cdefghij":
-        world.run(3 * MINUTE + 7)
-        dropped += _files(world, name, 2, MODELS[1])
+    for number in range(6):
+        world.run(HOUR / 2, lambda: _has_no_token(world) and _probe_is_due(world))
+        _again(world, dropped[1], number)
     world.api.clear_faults()
     return dropped
+
+
+def _has_no_token(world: World) -> bool:
+    filled = float(world.dynamodb.items["CONTROL", "RATE"]["filled_at"]["N"])
+    return filled / 1_000 > world.kernel.now + MINUTE / world.calls_per_minute * (world.calls_per_minute // 2 - 0.5)
+
+
+def _probe_is_due(world: World) -> bool:
+    pause = world.dynamodb.items.get(("CONTROL", "PAUSE"))
+    return pause is not None and float(pause["next_probe"]["N"]) < world.kernel.now
+
+
+def _again(world: World, dropped: Dropped, number: int) -> None:
+    """The message comes again that asks to submit a batch."""
+    world.sqs.put("SubmitQueue", f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}"}}')
 
 
 def firsts_and_polls(world: World) -> list[Dropped]:
@@ -265,7 +293,9 @@ def looks_too_long(world: World) -> list[Dropped]:
     return _files(world, "a")
 
 
-ONE, FOUR = ((("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 4))
+ONE, TWO, FOUR, TWENTY = ((("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 2, 4, 20))
+FEW = ((budget, "OUTSTANDING_MINUTES", 0.4), (share_laws, "MINUTES", 0.4))
+"""Each model may have 4 batches outstanding at 20 calls a minute, less half of the others'."""
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
 SPENT = Fault(kind="3036", on="submit", times=0)
@@ -274,12 +304,12 @@ BAD = Fault(kind="5006", on="submit", times=0)
 LONG = 2 * HOUR
 
 CROWDED_WORLDS = (
-    SmallWorld("full model", full_model, (STUCK,), ONE),
-    SmallWorld("counted one by one", counted, (STUCK,), ONE, patched=((tick, "MAX_COUNTED", 8),)),
-    SmallWorld("another model beside many batches", beside_many, (STUCK,), ONE),
+    SmallWorld("full model", full_model, (), TWO, latency=LONG),
+    SmallWorld("counted one by one", counted, (), TWO, latency=LONG, patched=((tick, "MAX_COUNTED", 15),)),
+    SmallWorld("another model beside many batches", beside_many, (), TWENTY, latency=LONG, patched=FEW),
     SmallWorld("lost while its model is full", lost_while_full, (STUCK,), ONE),
     SmallWorld(
-        "late refusal", partial(late_refusal, seconds=60.0), (Fault(kind="3040", on="submit", times=2),), SINGLE
+        "late refusal", partial(late_refusal, seconds=45.0), (Fault(kind="3040", on="submit", times=2),), SINGLE
     ),
     SmallWorld("probe of the past", probe_of_the_past, (FULL,), SINGLE),
     SmallWorld("two probes together", probes_together, (FULL,), SINGLE),

@@ -169,8 +169,9 @@ class ShareLaws:
         due, now = number(new, "due_at"), self.world.clock()
         if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
             self.laws.broken(TURN, f"{key}")
-        made = min(number(new, "created_at") + SUBMIT_GRACE_SECONDS if "." in key[1] else now, now)
-        if due < min(number(old, "due_at") or now, made - (BEFORE_SECONDS if old else 0.001)):
+        grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
+        soonest = min(number(old, "due_at"), now - BEFORE_SECONDS) if old else number(new, "created_at") + grace - 0.001
+        if due < soonest:
             self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
 
     def _note_batch(self, key: Key, old: Wire | None, new: Wire | None) -> None:

@@ -133,7 +133,7 @@ def test_piece_is_due_at_its_turn(more, broken):
         (KEY, None, NOW, False),
         (KEY, None, NOW - 1, True),
         (PIECE, None, NOW + SUBMIT_GRACE_SECONDS, False),
-        (PIECE, None, NOW - 1, True),
+        (PIECE, None, NOW + SUBMIT_GRACE_SECONDS - 1, True),
         (KEY, batch(), NOW - 1, False),
         (KEY, batch(), NOW - 20, True),
         (KEY, batch(due_at=NOW - 30), NOW - 20, False),
