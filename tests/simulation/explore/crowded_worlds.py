@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from functions.poll.schedule import tick
+from functions.poll.schedule import sweep, tick
 from local.workers_ai import Fault
 from local.workers_ai.replies import Cut, Reply
 from shared.pacing import budget
@@ -29,6 +29,10 @@ CLAIM = "#fence = :to_fence"
 
 def _files(world: World, names: str, size: int = 1, model: str = MODELS[0]) -> list[Dropped]:
     return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
+
+
+def _more(world: World, dropped: list[Dropped], names: str) -> None:
+    dropped += _files(world, names)
 
 
 def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
@@ -122,6 +126,14 @@ def probes_together(world: World) -> list[Dropped]:
     dropped = _cancelled(world, "a", 5.0)
     world.run(10 * MINUTE)
     Slow(world, "put_item RATE#MODEL", seconds=1.0)
+    return dropped + _files(world, "b", 2)
+
+
+def probes_of_a_pause(world: World) -> list[Dropped]:
+    """Two batches see at once that a probe of a pause is due."""
+    dropped = _cancelled(world, "a", 5.0)
+    world.run(HOUR - 10.0)
+    Slow(world, "put_item PAUSE", seconds=1.0)
     return dropped + _files(world, "b", 2)
 
 
@@ -238,16 +250,43 @@ def fewer_tokens(world: World) -> list[Dropped]:
     dropped = _files(world, "abcdef")
     world.run(3 * MINUTE)
     world.inject(Fault(kind="971", on="poll", retry_after=300))
-    world.run(5 * MINUTE)
-    real = world.dynamodb.get_item
+    real, late = world.dynamodb.get_item, list[Dropped]()
 
-    def slowly(**given: object) -> object:
-        if (life := world.kernel.life()) is not None and life.name.startswith("Poll") and len(dropped) == 6:
+    def slowly(**given: Any) -> Any:
+        is_poll = world.kernel.life() is not None and given["Key"]["sk"]["S"].startswith("BATCH")
+        if is_poll and -HOUR < _calls_wait(world) < 0 and not late:
+            late.append(dropped[0])
             dropped.extend(_files(world, "g"))
             world.kernel.wait(2.0)
-        return real(**given)  # type: ignore[arg-type]
+        return real(**given)
 
-    world.dynamodb.get_item = slowly  # type: ignore[method-assign, assignment]
+    world.dynamodb.get_item = slowly  # type: ignore[method-assign]
+    return dropped
+
+
+def late_message(world: World) -> list[Dropped]:
+    """A message to poll comes while all calls have to wait, and when a probe of the refused token is due."""
+    dropped = _files(world, "ab")
+    world.run(MINUTE)
+    world.inject(Fault(kind="10000", on="poll", status=401), Fault(kind="971", on="poll", retry_after=600))
+    world.run(HOUR, lambda: _calls_wait(world) > 0)
+    world.run(_calls_wait(world) - 2 * MINUTE)
+    world.sqs.put("PollQueue", f'{{"do":"ask","batches":[["{dropped[0].upload.job_id}","00000000"]]}}')
+    return dropped
+
+
+def _calls_wait(world: World) -> float:
+    until = world.dynamodb.items["CONTROL", "RATE"].get("hold_until", {}).get("N", "0")
+    return float(until) - world.kernel.now
+
+
+def polled_slowly(world: World) -> list[Dropped]:
+    """While a poll takes its token, submits take those that there are."""
+    dropped = _files(world, "a")
+    world.run(2 * MINUTE)
+    more = partial(_more, world, dropped, "bc")
+    Slow(world, "update_item RATE SET filled_at", seconds=2.0, then=more)
+    world.run(5 * MINUTE)
     return dropped
 
 
@@ -266,6 +305,18 @@ def without_a_job(world: World) -> list[Dropped]:
         | {"pk": {"S": "JOB#missing"}, "submissions": {"L": []}},
     )
     world.run(20 * MINUTE)
+    return dropped
+
+
+def swept(world: World) -> list[Dropped]:
+    """A job is cancelled whose batches are swept some at a time."""
+    dropped = _files(world, "a", 7)
+    world.run(0.2)
+    world.command("stack", "pause")
+    world.run(MINUTE)
+    world.command(dropped[0].upload.job_id, "cancel")
+    world.run(10 * MINUTE)
+    world.command("stack", "run")
     return dropped
 
 
@@ -298,7 +349,7 @@ FEW = ((budget, "OUTSTANDING_MINUTES", 0.4), (share_laws, "MINUTES", 0.4))
 """Each model may have 4 batches outstanding at 20 calls a minute, less half of the others'."""
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
-SPENT = Fault(kind="3036", on="submit", times=0)
+SPENT, SPENT_ONCE = (Fault(kind="3036", on="submit", times=times) for times in (0, 1))
 FULL = Fault(kind="3040", on="submit")
 BAD = Fault(kind="5006", on="submit", times=0)
 LONG = 2 * HOUR
@@ -313,7 +364,12 @@ CROWDED_WORLDS = (
     ),
     SmallWorld("probe of the past", probe_of_the_past, (FULL,), SINGLE),
     SmallWorld("two probes together", probes_together, (FULL,), SINGLE),
-    SmallWorld("another account until midnight", other_account_until_midnight, (SPENT,), FOUR),
+    SmallWorld("two probes together, the shortest waits", probes_together, (FULL,), SINGLE, share=0.0),
+    SmallWorld("two probes of a pause", probes_of_a_pause, (SPENT_ONCE,), SINGLE, share=0.0),
+    SmallWorld("late message in a wait", late_message, (), FOUR, latency=400.0),
+    SmallWorld("a poll takes its token slowly", polled_slowly, (), FOUR, latency=400.0),
+    SmallWorld("swept page by page", swept, (), SINGLE, latency=LONG, patched=((sweep, "PAGE_BATCHES", 2),)),
+    SmallWorld("another account until midnight", other_account_until_midnight, (SPENT,), TWENTY),
     SmallWorld("lost after midnight", lost_after_midnight, (), SINGLE, latency=LONG),
     SmallWorld(
         "lost when a pause may be probed", partial(lost_when_a_probe_is_due, kind="3036"), (), SINGLE, latency=LONG
@@ -337,6 +393,6 @@ CROWDED_WORLDS = (
         "no capacity, the longest waits",
         no_capacity,
         (Fault(kind="3040", on="submit", times=0),),
-        longest=True,
+        share=1.0,
     ),
 )

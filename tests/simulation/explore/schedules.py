@@ -152,7 +152,7 @@ class SmallWorld:
         most: calls of the API in an undisturbed run, seconds until all is over, and calls of AWS.
         latency: seconds that the API takes for a batch.
         calls_fail: whether its users let calls of AWS fail, so that messages may fail and come again.
-        longest: whether waits that vary are as long as they may be, not as long as usual.
+        share: how long waits are that vary: 0 for the shortest, 1 for the longest.
         patched: constants of the product with other values: the module, the name, the value.
     """
 
@@ -163,7 +163,7 @@ class SmallWorld:
     most: tuple[int, float, int] | None = None
     latency: float = 3.0
     calls_fail: bool = False
-    longest: bool = False
+    share: float = 0.5
     patched: tuple[tuple[ModuleType, str, object], ...] = ()
 
 
@@ -228,11 +228,10 @@ class _Touches:
 def run(small: SmallWorld, schedule: Schedule) -> Ran:
     """Run a small world under one schedule."""
     behaviour = Behaviour(embedder="hash", latency=small.latency)
-    share = 1.0 if small.longest else 0.5
     with (
         ExitStack() as stack,
         patch.object(random, "random", lambda: 0.5),
-        patch.object(random, "uniform", lambda low, high: low + (high - low) * share),
+        patch.object(random, "uniform", lambda low, high: low + (high - low) * small.share),
         patch.object(random, "randrange", lambda *bounds: bounds[0] if len(bounds) > 1 else 0),
         simulated(1, Awkward(cold_start_seconds=0.0), behaviour, **dict(small.settings)) as world,
     ):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RECENT_SECONDS = 20.0
 """Longest time between an invocation's first look at the control items in a cycle and what it does after it."""
+PERMIT_SECONDS = 1.0
+"""The same for polls of one account, whose permits come from one look."""
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
 LOOK_SECONDS = 300.0
@@ -70,6 +72,8 @@ class WaitLaws:
         self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
         self._put_off: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has put off to send them."""
+        self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
+        """Batches that each invocation has claimed to poll them."""
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,
@@ -178,14 +182,18 @@ class WaitLaws:
             return
         if key[1].startswith("BATCH#"):
             self._judge_lost(life, key, old, new)
-        if not key[1].startswith("BATCH#") or not self._is_put_off(old, new):
+        if number(new, "polls") > number(old, "polls"):
+            self._claimed.setdefault(life, set()).add(key)
+        if not key[1].startswith("BATCH#") or not self._is_put_off(
+            old, new, is_claimed=key in self._claimed.get(life, ())
+        ):
             return
         job = self.world.dynamodb.items[key[0], "META"]
         now, due = self._began[getcurrent()] - life.owner.clock_behind, number(new, "due_at")
         if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
             self._put_off.setdefault(life, set()).add(key)
             return
-        looks = self._recent(life)
+        looks = self._looks_for(life, old)
         if not looks or self._is_held(job) or self._is_over(job):
             return
         if due < now - 5 and number(old, "due_at") < now:
@@ -198,13 +206,20 @@ class WaitLaws:
             told = [f"{low - now:.1f} to {high - now:.1f}" for low, high in spans]
             self.laws.broken(DUE, f"{key} ({kind}): in {due - now:.1f} s, not {sorted(set(told))}")
 
-    def _is_put_off(self, old: Wire, new: Wire) -> bool:
+    def _looks_for(self, life: Life, batch: Wire) -> list[Look]:
+        """The looks that may have decided that a batch is put off."""
+        looks = self._recent(life)
+        if not looks or batch["state"]["S"] != "queued" or any(name.startswith("PAUSE#") for name in looks[-1].items):
+            return looks
+        return [one for one in looks if one.at >= looks[-1].at - PERMIT_SECONDS]
+
+    def _is_put_off(self, old: Wire, new: Wire, *, is_claimed: bool) -> bool:
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         is_held = old.get("held", {}).get("BOOL", False)
         if "halving" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
             return False
-        if old["state"]["S"] == "queued" and number(old, "due_at") > self.world.clock():
-            return False  # It was claimed, and the claim failed.
+        if is_claimed and old["state"]["S"] == "queued":
+            return False  # The claim failed.
         if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(old, "claims"):
             return False
         return old["state"]["S"] in {"ready", "queued"}
