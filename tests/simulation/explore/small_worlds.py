@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
+from tests.simulation.explore.paused_worlds import PAUSED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
 from tests.simulation.explore.waiting_worlds import WAITING_WORLDS
@@ -333,4 +334,5 @@ SMALL_WORLDS = (
     *SLOW_WORLDS,
     *WAITING_WORLDS,
     *CROWDED_WORLDS,
+    *PAUSED_WORLDS,
 )

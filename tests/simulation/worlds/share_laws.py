@@ -33,6 +33,9 @@ LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
 
+SLACK = 2.0
+"""Seconds that a decision may take."""
+
 FULL = "a model may have its share of outstanding batches, and no more"
 TURN = "pieces are submitted at a quarter of the rate of submits"
 PAST = "nothing is made due before the present"
@@ -42,6 +45,7 @@ POLLS = "polls take turns with first batches"
 BACKS_OFF = "an outage is probed more and more rarely"
 COUNTED = "no more is read than was asked for"
 CLAIM = "each claim counts"
+CLOCK = "a paused clock stands still as long as a batch waits"
 VERSION = "an item of another version is left alone"
 
 
@@ -173,6 +177,18 @@ class ShareLaws:
         soonest = min(number(old, "due_at"), now - BEFORE_SECONDS) if old else number(new, "created_at") + grace - 0.001
         if due < soonest:
             self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
+        if old and not _changed(old, new) - {"due_at", "paused", "claims"} and "paused" in _changed(old, new):
+            self._judge_clock(key, old, new)
+
+    def _judge_clock(self, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that a batch that is put off counts as paused for no longer than it waits, and never for less."""
+        accepted = [number(one["M"], "at") for one in new["submissions"]["L"]][-1:]
+        since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
+        due, was, paused = (number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused")))
+        waits = due - min(number(old, "due_at"), self.world.clock())
+        most = min(was + max(waits, 0.0), max(due - since, was))
+        if not min(was, due - since) - SLACK <= paused <= most + SLACK:
+            self.laws.broken(CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}")
 
     def _note_batch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
         was, polled = (one is not None and one.get("work", {}).get("S", "").endswith("poll") for one in (old, new))
@@ -243,6 +259,11 @@ class ShareLaws:
         kind, counted, _ = self._counted.get(life, ("", 0, None))
         counted = counted + more if "ExclusiveStartKey" in given and kind == _kind(given) else more
         self._counted[life] = _kind(given), counted, given.get("Limit")
+
+
+def _changed(old: Wire, new: Wire) -> set[str]:
+    """Names of the attributes in which two items differ."""
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
 def _kind(given: dict[str, Any]) -> str:
