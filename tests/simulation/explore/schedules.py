@@ -153,6 +153,7 @@ class SmallWorld:
         latency: seconds that the API takes for a batch.
         calls_fail: whether its users let calls of AWS fail, so that messages may fail and come again.
         share: how long waits are that vary: 0 for the shortest, 1 for the longest.
+        undisturbed: whether only its undisturbed run tells anything.
         patched: constants of the product with other values: the module, the name, the value.
     """
 
@@ -164,6 +165,7 @@ class SmallWorld:
     latency: float = 3.0
     calls_fail: bool = False
     share: float = 0.5
+    undisturbed: bool = False
     patched: tuple[tuple[ModuleType, str, object], ...] = ()
 
 
@@ -338,7 +340,7 @@ class Exploration:
             chance: draws every second schedule from all that are to be tried; None: each at its turn.
         """
         self.small = small
-        self.depth = depth
+        self.depth = 0 if small.undisturbed else depth
         self.explored = Explored(small.name)
         self._chance = chance
         self.last: Ran | None = None

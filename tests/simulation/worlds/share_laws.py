@@ -11,6 +11,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from greenlet import getcurrent
+
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 
@@ -33,6 +35,7 @@ LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
 
+OURS = {"S": "v1#work"}
 SLACK = 2.0
 """Seconds that a decision may take."""
 
@@ -112,7 +115,9 @@ class ShareLaws:
 
     def __init__(self, items: ItemLaws) -> None:
         """Watch the world of these laws."""
-        self.laws, self.world = items.laws, items.world
+        self.items, self.laws, self.world = items, items.laws, items.world
+        self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        """When each task began its present call, by its own clock."""
         calls = self.world.calls_per_minute
         self.outstanding = Outstanding(calls)
         submits = max(1, items.burst // 2)
@@ -128,6 +133,14 @@ class ShareLaws:
         """By pause: its last step, and how many probes in a row had it."""
         self._counted: WeakKeyDictionary[Life, tuple[str, int, int | None]] = WeakKeyDictionary()
         """What each invocation reads page by page: the kind, how many items, and the limit of the last page."""
+        before = self.world.calls.before
+
+        def call(life: Life, operation: str) -> None:
+            self._began[getcurrent()] = self.world.clock()
+            if before is not None:
+                before(life, operation)
+
+        self.world.calls.before = call
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
         query = self.world.dynamodb.query
@@ -157,20 +170,20 @@ class ShareLaws:
         if key[0] == "CONTROL":
             self._judge_control(life, key[1], old or {}, new or {})
         elif new is not None:
-            self._judge_item(key, old or {}, new)
+            self._judge_item(life, key, old or {}, new)
 
     # ── items ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _judge_item(self, key: Key, old: Wire, new: Wire) -> None:
-        if "work" in old and not old["work"]["S"].startswith("v1#"):
-            self.laws.broken(VERSION, f"{key}: {old['work']['S']}")
+    def _judge_item(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v1#"):
+            self.laws.broken(VERSION, f"{key}: {old.get('work')}")
         if number(new, "refusals") > number(old, "refusals"):
             self._tries.clear()  # Without a connection nothing is known of the API, and nothing was billed.
         if key[1] == "META" or "due_at" not in new:
             return
         if old and (key[0], "META") not in self.world.dynamodb.items and number(new, "claims") <= number(old, "claims"):
             self.laws.broken(CLAIM, f"{key}: its job is missing")
-        due, now = number(new, "due_at"), self.world.clock()
+        due, now = number(new, "due_at"), self._began.get(getcurrent(), self.world.clock())
         if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
             self.laws.broken(TURN, f"{key}")
         grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
@@ -178,14 +191,14 @@ class ShareLaws:
         if due < soonest:
             self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
         if old and not _changed(old, new) - {"due_at", "paused", "claims"} and "paused" in _changed(old, new):
-            self._judge_clock(key, old, new)
+            self._judge_clock(key, old, new, now)
 
-    def _judge_clock(self, key: Key, old: Wire, new: Wire) -> None:
+    def _judge_clock(self, key: Key, old: Wire, new: Wire, now: float) -> None:
         """Judge that a batch that is put off counts as paused for no longer than it waits, and never for less."""
         accepted = [number(one["M"], "at") for one in new["submissions"]["L"]][-1:]
         since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
         due, was, paused = (number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused")))
-        waits = due - min(number(old, "due_at"), self.world.clock())
+        waits = due - min(number(old, "due_at"), now)
         most = min(was + max(waits, 0.0), max(due - since, was))
         if not min(was, due - since) - SLACK <= paused <= most + SLACK:
             self.laws.broken(CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}")

@@ -35,10 +35,17 @@ class Given:
         dynamodb = SimpleNamespace(
             readers=[], watchers=[], items={("JOB#a", "META"): job}, query=lambda **_: {"Count": self.count}
         )
-        world = SimpleNamespace(calls_per_minute=calls, kernel=kernel, clock=lambda: kernel.now, dynamodb=dynamodb)
+        self.seen = {}
+        world = SimpleNamespace(
+            calls_per_minute=calls,
+            calls=SimpleNamespace(before=None),
+            kernel=kernel,
+            clock=lambda: kernel.now,
+            dynamodb=dynamodb,
+        )
         laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))
         self.kernel, self.dynamodb, self.count = kernel, dynamodb, 1
-        ShareLaws(SimpleNamespace(laws=laws, world=world, burst=burst, interval=60_000 // calls))
+        ShareLaws(SimpleNamespace(laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen))
 
     def write(self, key, old, new):
         for watch in self.dynamodb.watchers:
@@ -229,6 +236,7 @@ def test_read_with_a_limit_has_it_to_its_end(limits, broken):
 @pytest.mark.parametrize("work", ["v1#poll", "v2#poll"])
 def test_item_of_another_version_is_left_alone(work):
     given = Given()
+    given.seen[given.one] = {KEY: wire(batch(work=work))}
     given.write(KEY, batch(work=work), batch(work=work, claims=1))
     assert given.broken == (set() if work == "v1#poll" else {share_laws.VERSION})
 
@@ -240,3 +248,23 @@ def test_claim_of_what_cannot_be_worked_on_counts(job, claims, broken):
     given = Given()
     given.write((f"JOB#{job}", KEY[1]), batch(claims=1), batch(claims=claims, due_at=NOW + 90))
     assert given.broken == ({share_laws.CLAIM} if broken else set())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "broken"),
+    [
+        ({"paused": 0}, {"due_at": NOW + 120, "paused": 60}, False),
+        ({"paused": 0}, {"due_at": NOW + 120, "paused": 125}, True),
+        ({"paused": 50}, {"due_at": NOW + 120, "paused": 110}, False),
+        ({"paused": 50}, {"due_at": NOW + 120, "paused": 40}, True),
+        ({"paused": 100}, {"due_at": NOW + 120, "paused": 160}, True),
+        ({"paused": 200}, {"due_at": NOW + 120, "paused": 130}, False),
+        ({"paused": 100, "ready_at": NOW - 60}, {"due_at": NOW + 120, "paused": 160}, False),
+    ],
+)
+def test_clock_of_a_batch_stands_still_while_it_waits(old, new, broken):
+    given, was = Given(), batch(ready_at=NOW - 10) | old
+    before, after = ({**wire(one), "submissions": {"L": []}} for one in (was, was | new))
+    for watch in given.dynamodb.watchers:
+        watch(KEY, before, after)
+    assert given.broken == ({share_laws.CLOCK} if broken else set())
