@@ -194,7 +194,7 @@ class Batches(Table):
 
         Meanwhile the clock that measures how long the batch has waited is stopped.
         """
-        due_at = min(now + HELD_BATCH_SECONDS, math.inf if deadline_at is None else max(deadline_at, now))
+        due_at = min(now + HELD_BATCH_SECONDS, math.inf if deadline_at is None else deadline_at)
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
 
     def release(self, batch: Batch, due_at: float) -> Batch | None:

@@ -297,7 +297,7 @@ class Budget(ControlItems):
         """
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
         rate = self.controls().rate
-        since = rate.held_since if rate.held_since and rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
+        since = rate.held_since if rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
         with suppress(ConditionFailedError):  # Then a longer wait is in force.
             self.call(
                 "update_item",

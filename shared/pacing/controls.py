@@ -107,7 +107,7 @@ class Pause:
 
     def look_at(self, now: float) -> float:
         """When paused items look again, Unix seconds: at its probe or its end, or soon enough if it is deleted."""
-        return min(max(self.next_probe, now + 1), now + PAUSED_LOOK_SECONDS, self.until or math.inf)
+        return min(max(self.next_probe, now), now + PAUSED_LOOK_SECONDS, self.until or math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,7 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], b
     """The next batches, and whether they are the last that can be read."""
     page: list[Batch] = []
     try:
-        page.extend(
-            services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES, page_size=PAGE_BATCHES)
-        )
+        page.extend(services.ledger.batches(job.job_id, after=progress.after, limit=PAGE_BATCHES))
     except UnreadableItemError:
         logger.exception("sweep ends at an unreadable batch", job_id=job.job_id)
         return page, True

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from tests.simulation.worlds.world import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from tests.simulation.kernel import Life
     from tests.simulation.services.dynamodb import Key, Wire
@@ -150,6 +152,9 @@ class SmallWorld:
         most: calls of the API in an undisturbed run, seconds until all is over, and calls of AWS.
         latency: seconds that the API takes for a batch.
         calls_fail: whether its users let calls of AWS fail, so that messages may fail and come again.
+        share: how long waits are that vary: 0 for the shortest, 1 for the longest.
+        undisturbed: whether only its undisturbed run tells anything.
+        patched: constants of the product with other values: the module, the name, the value.
     """
 
     name: str
@@ -159,6 +164,9 @@ class SmallWorld:
     most: tuple[int, float, int] | None = None
     latency: float = 3.0
     calls_fail: bool = False
+    share: float = 0.5
+    undisturbed: bool = False
+    patched: tuple[tuple[ModuleType, str, object], ...] = ()
 
 
 class _NoChance(random.Random):
@@ -223,11 +231,14 @@ def run(small: SmallWorld, schedule: Schedule) -> Ran:
     """Run a small world under one schedule."""
     behaviour = Behaviour(embedder="hash", latency=small.latency)
     with (
+        ExitStack() as stack,
         patch.object(random, "random", lambda: 0.5),
-        patch.object(random, "uniform", lambda low, high: (low + high) / 2),
+        patch.object(random, "uniform", lambda low, high: low + (high - low) * small.share),
         patch.object(random, "randrange", lambda *bounds: bounds[0] if len(bounds) > 1 else 0),
         simulated(1, Awkward(cold_start_seconds=0.0), behaviour, **dict(small.settings)) as world,
     ):
+        for module, name, value in small.patched:
+            stack.enter_context(patch.object(module, name, value))
         world.kernel.random = world.calls.random = _NoChance()
         calls = world.calls
         calls.held_up = dict(schedule.held_up)
@@ -329,7 +340,7 @@ class Exploration:
             chance: draws every second schedule from all that are to be tried; None: each at its turn.
         """
         self.small = small
-        self.depth = depth
+        self.depth = 0 if small.undisturbed else depth
         self.explored = Explored(small.name)
         self._chance = chance
         self.last: Ran | None = None

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import Fault
+from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
+from tests.simulation.explore.paused_worlds import PAUSED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
 from tests.simulation.explore.slow_writes import SLOW_WORLDS
 from tests.simulation.explore.waiting_worlds import WAITING_WORLDS
@@ -327,4 +329,10 @@ MOST = {
     "stalled model": (99, 6497, 32033),
 }
 """Of each world undisturbed, a tenth more than today: calls of the API, seconds until all is over, calls of AWS."""
-SMALL_WORLDS = (*(replace(one, most=MOST.get(one.name)) for one in _WORLDS), *SLOW_WORLDS, *WAITING_WORLDS)
+SMALL_WORLDS = (
+    *(replace(one, most=MOST.get(one.name)) for one in _WORLDS),
+    *SLOW_WORLDS,
+    *WAITING_WORLDS,
+    *CROWDED_WORLDS,
+    *PAUSED_WORLDS,
+)

@@ -8,7 +8,16 @@ from tests.simulation.explore.schedules import Schedule, explore, run
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
 
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
-HEAVY = {"stalled model"}
+HEAVY = {
+    *("stalled model", "full model", "counted one by one", "another model beside many batches"),
+    *(
+        "lost while its model is full",
+        "first batches and polls",
+        "outage without tokens",
+        "another account until midnight",
+    ),
+}
+"""These run with all their disturbances only."""
 
 
 @pytest.mark.parametrize("name", sorted(OF_NAME.keys() - HEAVY))

@@ -16,6 +16,7 @@ from greenlet import getcurrent
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES, submissions
+from tests.simulation.worlds.share_laws import ShareLaws
 from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
 
@@ -114,6 +115,7 @@ class ItemLaws:
 
         self.world.calls.before = call
         WaitLaws(self)
+        ShareLaws(self)
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.missed.append(self._miss)
         self.world.dynamodb.watchers.append(self._judge)
@@ -225,7 +227,9 @@ class ItemLaws:
             return
         if was == "queued":
             for reason in self._waiting(life, key):
-                self.laws.broken(law, f"{key}: {reason}")
+                probe = number(self.seen[life].get(("CONTROL", reason)), "next_probe")
+                if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
+                    self.laws.broken(law, f"{key}: {reason}")
         elif was == "submitting" and _has_ids(new):
             self.laws.broken(law, f"{key}: it was refused")
 
@@ -342,6 +346,10 @@ class ItemLaws:
             self.laws.broken("every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}")
         if number(new, "hold_until") < number(old, "hold_until"):
             self.laws.broken("the longest wait counts", "RATE: hold_until")
+        if number(new, "hold_until") != number(old, "hold_until"):
+            read = self.own[getcurrent()].get(("CONTROL", "RATE")) or self.seen[life].get(("CONTROL", "RATE"))
+            for law in pacing_laws.broken_by_wait(read, new, now):
+                self.laws.broken(law, f"RATE: {new}")
         if (filled := number(new, "filled_at")) == number(old, "filled_at"):
             return
         before = number(old, "filled_at")  # Of a full bucket nobody else knows from when on the tokens count.

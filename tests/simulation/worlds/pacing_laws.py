@@ -25,6 +25,8 @@ TOKEN_SOON, TOKEN_LATER = 600.0, 300.0
 """Seconds for which a refused token is tried every minute, and seconds between two tries after that."""
 LONGEST_OUTAGE_STEP = 300.0
 FIRST_MODEL_STEP, LONGEST_MODEL_STEP, MODEL_PROBE = 15.0, 900.0, 90.0
+SAME_WAIT, SLOW = 300.0, 150.0
+"""Seconds after the end of a wait within which the next one continues it, and how long a write may be under way."""
 JITTER = 0.2
 PRECISE = 0.001
 """Times are stored to the microsecond."""
@@ -126,6 +128,24 @@ def _of_wait(read: Wire | None, old: Wire | None, new: Wire, now: float, *, has_
     if number(new, "since") > now + PRECISE:
         yield SINCE
     if old is not None and not same(number(new, "since"), number(old, "since")):
+        yield SINCE
+
+
+def broken_by_wait(read: Wire | None, new: Wire, now: float) -> Iterator[str]:
+    """Laws that a write breaks after which all calls have to wait.
+
+    Args:
+        read: what the writer has last read of the rate.
+        new: what the table holds now.
+        now: Unix seconds.
+    """
+    since, ends = number(new, "held_since"), number(read or {}, "hold_until")
+    if since > now + PRECISE:
+        yield SINCE
+    elif same(since, number(read or {}, "held_since")):
+        if ends < now - SAME_WAIT - SLOW:
+            yield SINCE
+    elif ends > since - SAME_WAIT + PRECISE:
         yield SINCE
 
 

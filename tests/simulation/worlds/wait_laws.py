@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RECENT_SECONDS = 20.0
 """Longest time between an invocation's first look at the control items in a cycle and what it does after it."""
+PERMIT_SECONDS = 1.0
+"""The same for polls of one account, whose permits come from one look."""
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
 LOOK_SECONDS = 300.0
@@ -33,6 +35,11 @@ LOOK_SECONDS = 300.0
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
 PROBE = "a probe is claimed only if there is a token for it"
+AGAIN = "what is lost is submitted again as soon as it may be"
+MISSES, MISSED_SECONDS = 5, 60.0
+"""An id is lost after so many polls that do not know it, over so many seconds."""
+PROBED_SECONDS = 90.0
+"""How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class WaitLaws:
         self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
         self._put_off: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has put off to send them."""
+        self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
+        """Batches that each invocation has claimed to poll them."""
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,
@@ -171,14 +180,20 @@ class WaitLaws:
         if key[0] == "CONTROL" and "nonce" in old and old["nonce"] == new.get("nonce"):
             self._judge_probe(life, key, old)
             return
-        if not key[1].startswith("BATCH#") or not self._is_put_off(old, new):
+        if key[1].startswith("BATCH#"):
+            self._judge_lost(life, key, old, new)
+        if number(new, "polls") > number(old, "polls"):
+            self._claimed.setdefault(life, set()).add(key)
+        if not key[1].startswith("BATCH#") or not self._is_put_off(
+            old, new, is_claimed=key in self._claimed.get(life, ())
+        ):
             return
         job = self.world.dynamodb.items[key[0], "META"]
         now, due = self._began[getcurrent()] - life.owner.clock_behind, number(new, "due_at")
         if DISPATCHED[0] <= due - now <= DISPATCHED[1]:
             self._put_off.setdefault(life, set()).add(key)
             return
-        looks = self._recent(life)
+        looks = self._looks_for(life, old)
         if not looks or self._is_held(job) or self._is_over(job):
             return
         if due < now - 5 and number(old, "due_at") < now:
@@ -191,12 +206,20 @@ class WaitLaws:
             told = [f"{low - now:.1f} to {high - now:.1f}" for low, high in spans]
             self.laws.broken(DUE, f"{key} ({kind}): in {due - now:.1f} s, not {sorted(set(told))}")
 
-    def _is_put_off(self, old: Wire, new: Wire) -> bool:
+    def _looks_for(self, life: Life, batch: Wire) -> list[Look]:
+        """The looks that may have decided that a batch is put off."""
+        looks = self._recent(life)
+        if not looks or batch["state"]["S"] != "queued" or any(name.startswith("PAUSE#") for name in looks[-1].items):
+            return looks
+        return [one for one in looks if one.at >= looks[-1].at - PERMIT_SECONDS]
+
+    def _is_put_off(self, old: Wire, new: Wire, *, is_claimed: bool) -> bool:
         changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-        if "halving" in old or "ending" in old or "held" in old or "due_at" not in changed or "due_at" not in new:
+        is_held = old.get("held", {}).get("BOOL", False)
+        if "halving" in old or "ending" in old or is_held or "due_at" not in changed or "due_at" not in new:
             return False
-        if old["state"]["S"] == "queued" and number(old, "due_at") > self.world.clock():
-            return False  # It was claimed, and the claim failed.
+        if is_claimed and old["state"]["S"] == "queued":
+            return False  # The claim failed.
         if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(old, "claims"):
             return False
         return old["state"]["S"] in {"ready", "queued"}
@@ -218,23 +241,45 @@ class WaitLaws:
                 yield _after(early + 60, now + 60, early, 10)
             if name == "RATE#OUTSTANDING" and self._stops(name, look, job):
                 yield _after(early + 48, now + 1_800, early, 24)
+            is_tick = life.name.startswith("Poll") and kind != "poll"
             if name.startswith("PAUSE") and _lasts(item, early):
-                yield from self._spans_of_pause(life, name, item, early)
+                yield from self._spans_of_pause(life, name, item, early, is_tick=is_tick)
             if name.startswith("RATE#MODEL#"):
-                until = number(item, "until")
-                yield _after(max(until, early), max(until, now), early, 15)
-                if until <= now:
-                    yield _after(early + 90, now + 90, early, 0)
+                yield from self._spans_of_wait(item, early, is_tick=is_tick)
         is_contested = self.contested.get(life, 0.0) >= early
         if is_contested or self._free(look, kind, early) < 1:
             yield early + 4, now + 6
 
-    def _spans_of_pause(self, life: Life, name: str, pause: Wire, early: float) -> Iterator[tuple[float, float]]:
+    def _spans_of_pause(
+        self, life: Life, name: str, pause: Wire, early: float, *, is_tick: bool
+    ) -> Iterator[tuple[float, float]]:
         now, probe, until = self.world.clock(), number(pause, "next_probe"), number(pause, "until") or inf
+        if is_tick and name != "PAUSE" and probe <= early:
+            yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
+            return
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
         if name in self.items.probes.get(life, ()):
             yield early + 15, now + LOOK_SECONDS  # The free call has shown that it lasts.
+
+    def _spans_of_wait(self, wait: Wire, early: float, *, is_tick: bool) -> Iterator[tuple[float, float]]:
+        now, until = self.world.clock(), number(wait, "until")
+        if until > early or not is_tick:
+            yield _after(max(until, early + 1), max(until, now), early, 15)
+        if until <= now:
+            yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
+
+    def _judge_lost(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        """Judge that a batch whose id is lost is polled on only if something stops its submit."""
+        missed = number(new, "misses")
+        if missed <= number(old, "misses") or missed < MISSES or new["state"]["S"] != "queued":
+            return
+        job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
+        if number(new, "missed_at") + MISSED_SECONDS > self.world.clock() - 1 or self._is_held(job) or not looks:
+            return
+        names = self._names(key, job)
+        if not any(self._stops(name, one, job) for one in looks for name in one.items.keys() & names):
+            self.laws.broken(AGAIN, f"{key}: nothing stops its submit")
 
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
         """Judge that a call may follow a probe that is claimed: it would be lost without a token."""

@@ -112,11 +112,6 @@ WRITES = {
         lambda at, seen: at.hold(seen, T, T + 100),
         {"due_at": T + 100, "paused": 10.0 + 160, "held": True},
     ),
-    "hold after the deadline": (
-        WAITED,
-        lambda at, seen: at.hold(seen, T, T - 100),
-        {"due_at": T, "paused": 10.0 + 60, "held": True},
-    ),
     "release": (
         replace(READY, held=True, paused=float(DAY), due_at=T + DAY),
         lambda at, seen: at.release(seen, T + 100),

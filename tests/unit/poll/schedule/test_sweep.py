@@ -60,8 +60,8 @@ class SweptLedger:
         self.sweeps = []
         self.statuses = []
 
-    def batches(self, job_id, after, limit, page_size):
-        assert (job_id, limit, page_size) == (JOB.job_id, PAGE, PAGE)
+    def batches(self, job_id, after, limit):
+        assert (job_id, limit) == (JOB.job_id, PAGE)
         self.now += self.page_seconds
         yield from [batch for batch in self.held if batch.number > after][:limit]
         if not self.is_readable:

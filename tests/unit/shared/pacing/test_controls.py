@@ -176,7 +176,7 @@ def test_unaffected_call_is_not_a_probe(pause, kind):
     ("next_probe", "until", "after"),
     [
         (NOW + 100, None, 100),
-        (NOW + 0.5, None, 1),
+        (NOW + 0.5, None, 0.5),
         (NOW + 299, None, 299),
         (NOW + 301, None, 300),
         (NOW + 900, None, 300),
@@ -221,7 +221,7 @@ def test_probe_sets_time_of_next(reason, kind, since, step, next_probe):
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
 def test_who_comes_second_to_probe_looks_again_soon(next_probe):
     items = GivenBudget(loses=1)
-    assert items.pass_pause(pause_of(TOKEN, next_probe=next_probe), POLL, NOW) == Denied(NOW + 2 + 4.5, paused=True)
+    assert items.pass_pause(pause_of(TOKEN, next_probe=next_probe), POLL, NOW) == Denied(NOW + 1 + 4.5, paused=True)
 
 
 def test_model_that_does_not_wait_is_not_probed():

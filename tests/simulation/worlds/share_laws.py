@@ -1,0 +1,285 @@
+"""Laws of what is shared: outstanding batches of models, turns of pieces, wake-ups, calls of polls, pages of a read.
+
+docs/limits.md says how much each may have of it. What a tick counts it has counted some seconds before it writes it, so
+counts are judged by the least and the most that there was meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from greenlet import getcurrent
+
+from functions.poll.schedule import tick
+from shared.aws.queues import SUBMIT_GRACE_SECONDS
+from tests.simulation.worlds.judges import submissions
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Life
+    from tests.simulation.services.dynamodb import Key, Wire
+    from tests.simulation.worlds.item_laws import ItemLaws
+
+MINUTES, LEAST = 15, 2
+"""A model may have as many batches outstanding as half of the calls of these minutes, and always as many as these."""
+COUNTED_SECONDS = 15.0
+"""Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
+TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 5.0, 70.0
+"""Seconds between two ticks, before the next one within which nobody is woken, and after which a tick has not come."""
+OVERDUE_SECONDS, MOST_FIRSTS = 60.0, 8
+"""Submits of first batches in a row while a poll has been due for so long."""
+MOST_TRIES = 6
+"""Probes of one outage in a row, after each of which the next one is not later than the one before."""
+LONGEST_STEP = 300.0
+BEFORE_SECONDS = 10.0
+"""By how much a batch may be due before it is written that it is: the decision takes some time."""
+
+OURS = {"S": "v1#work"}
+SLACK = 2.0
+"""Seconds that a decision may take."""
+
+FULL = "a model may have its share of outstanding batches, and no more"
+TURN = "pieces are submitted at a quarter of the rate of submits"
+PAST = "nothing is made due before the present"
+WOKEN = "nobody is woken for what the next tick does"
+OWN_WATCH = "who looks no longer says so of itself only"
+POLLS = "polls take turns with first batches"
+BACKS_OFF = "an outage is probed more and more rarely"
+COUNTED = "no more is read than was asked for"
+CLAIM = "each claim counts"
+CLOCK = "a paused clock stands still as long as a batch waits"
+VERSION = "an item of another version is left alone"
+
+
+def number(item: Wire | None, name: str) -> float:
+    """A number of an item; 0 if it has none."""
+    return float((item or {}).get(name, {}).get("N", "0"))
+
+
+class Outstanding:
+    """How many batches each model has had outstanding of late."""
+
+    def __init__(self, calls_per_minute: int) -> None:
+        """None yet."""
+        self.share = calls_per_minute / 2 * MINUTES
+        self.now: Counter[str] = Counter()
+        self._changes: deque[tuple[float, str, int]] = deque(maxlen=2_000)
+
+    def note(self, at: float, model: str, more: int) -> None:
+        """A model has one more, or one less."""
+        self.now[model] += more
+        self._changes.append((at, model, more))
+
+    def wrong(self, named: set[str], since: float) -> set[str]:
+        """Models that are called full although they never were since then, or are not although they always were."""
+        if len(self._changes) == self._changes.maxlen and self._changes[0][0] > since:
+            return set()
+        least, most, counts = Counter(self.now), Counter(self.now), Counter(self.now)
+        for at, model, more in reversed(self._changes):
+            if at < since:
+                break
+            counts[model] -= more
+            least[model], most[model] = min(least[model], counts[model]), max(most[model], counts[model])
+        always, once = ({one for one in most if self._is_full(one, counts)} for counts in (least, most))
+        return (named - once) | (always - named)
+
+    def _is_full(self, model: str, counts: Counter[str]) -> bool:
+        others = counts.total() - counts[model]
+        return counts[model] >= LEAST and counts[model] + others / 2 >= self.share
+
+
+class Turns:
+    """When pieces of batches are to be submitted."""
+
+    def __init__(self, interval: float, at_once: int) -> None:
+        """None is yet.
+
+        Args:
+            interval: seconds between two of them.
+            at_once: how many may be due together.
+        """
+        self.interval, self.at_once = interval, at_once
+        self._times: list[float] = []
+
+    def are_broken_by(self, at: float) -> bool:
+        """Whether there are too many turns within some time, with one more."""
+        insort(self._times, at)
+        place, step = bisect_left(self._times, at), self.at_once
+        around = self._times[max(place - step, 0) : place + step + 1]
+        return any(later - one < self.interval - 0.01 for one, later in zip(around, around[step:], strict=False))
+
+
+class ShareLaws:
+    """Judges each write, and each page of a read, by what was promised to others."""
+
+    def __init__(self, items: ItemLaws) -> None:
+        """Watch the world of these laws."""
+        self.items, self.laws, self.world = items, items.laws, items.world
+        self._began: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        """When each task began its present call, by its own clock."""
+        calls = self.world.calls_per_minute
+        self.outstanding = Outstanding(calls)
+        submits = max(1, items.burst // 2)
+        self.turns = Turns(8 * items.interval / 1_000, max(submits // 4, 1))
+        self.polls_have_a_share = items.burst // 10 > 0
+        self.firsts = 0
+        """First batches that were submitted since the last poll."""
+        self._polls: dict[Key, float] = {}
+        """When batches are to be polled that have an id."""
+        self._watched: WeakKeyDictionary[Life, str] = WeakKeyDictionary()
+        """From when on each invocation looks, as it has said or read at its beginning."""
+        self._tries: dict[str, tuple[str, int]] = {}
+        """By pause: its last step, and how many probes in a row had it."""
+        self._counted: WeakKeyDictionary[Life, tuple[str, int, int | None]] = WeakKeyDictionary()
+        """What each invocation reads page by page: the kind, how many items, and the limit of the last page."""
+        before = self.world.calls.before
+
+        def call(life: Life, operation: str) -> None:
+            self._began[getcurrent()] = self.world.clock()
+            if before is not None:
+                before(life, operation)
+
+        self.world.calls.before = call
+        self.world.dynamodb.readers.append(self._read)
+        self.world.dynamodb.watchers.append(self._judge)
+        query = self.world.dynamodb.query
+
+        def asked(**given: Any) -> Any:
+            life = self.world.kernel.life()
+            if life is not None:
+                self._judge_page(life, given)
+            page = query(**given)
+            if life is not None:
+                self._note_page(life, given, page["Count"])
+            return page
+
+        self.world.dynamodb.query = asked  # type: ignore[method-assign]
+
+    def _read(self, key: Key, item: Wire | None) -> None:
+        life = self.world.kernel.life()
+        if key == ("CONTROL", "RATE#OUTSTANDING") and life is not None and item is not None and "watched_from" in item:
+            self._watched.setdefault(life, item["watched_from"]["N"])
+
+    def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        if key[1].startswith("BATCH#"):
+            self._note_batch(key, old, new)
+        life = self.world.kernel.life()
+        if life is None:
+            return
+        if key[0] == "CONTROL":
+            self._judge_control(life, key[1], old or {}, new or {})
+        elif new is not None:
+            self._judge_item(life, key, old or {}, new)
+
+    # ── items ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_item(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
+        if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v1#"):
+            self.laws.broken(VERSION, f"{key}: {old.get('work')}")
+        if number(new, "refusals") > number(old, "refusals"):
+            self._tries.clear()  # Without a connection nothing is known of the API, and nothing was billed.
+        if key[1] == "META" or "due_at" not in new:
+            return
+        if old and (key[0], "META") not in self.world.dynamodb.items and number(new, "claims") <= number(old, "claims"):
+            self.laws.broken(CLAIM, f"{key}: its job is missing")
+        due, now = number(new, "due_at"), self._began.get(getcurrent(), self.world.clock())
+        if not old and "." in key[1] and self.turns.are_broken_by(due - SUBMIT_GRACE_SECONDS):
+            self.laws.broken(TURN, f"{key}")
+        grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
+        soonest = min(number(old, "due_at"), now - BEFORE_SECONDS) if old else number(new, "created_at") + grace - 0.001
+        if due < soonest:
+            self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
+        if old and not _changed(old, new) - {"due_at", "paused", "claims"} and "paused" in _changed(old, new):
+            self._judge_clock(key, old, new, now)
+
+    def _judge_clock(self, key: Key, old: Wire, new: Wire, now: float) -> None:
+        """Judge that a batch that is put off counts as paused for no longer than it waits, and never for less."""
+        accepted = [number(one, "at") for one in submissions(new)][-1:]
+        since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
+        due, was, paused = (number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused")))
+        waits = due - min(number(old, "due_at"), now)
+        most = min(was + max(waits, 0.0), max(due - since, was))
+        if not min(was, due - since) - SLACK <= paused <= most + SLACK:
+            self.laws.broken(CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}")
+
+    def _note_batch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
+        was, polled = (one is not None and one.get("work", {}).get("S", "").endswith("poll") for one in (old, new))
+        if was != polled and (job := self.world.dynamodb.items.get((key[0], "META"))) is not None:
+            self.outstanding.note(self.world.kernel.now, job["plan"]["M"]["model"]["S"], 1 if polled else -1)
+        if self.polls_have_a_share:
+            return
+        if number(new, "polls") > number(old, "polls"):
+            self.firsts = 0
+        if new is None or not polled or new["state"]["S"] != "queued":
+            self._polls.pop(key, None)
+        else:
+            self._polls[key] = number(new, "due_at")
+        if old is not None and new is not None and new["state"]["S"] == "submitting" != old["state"]["S"]:
+            self._judge_first(old)
+
+    def _judge_first(self, batch: Wire) -> None:
+        """Judge that a poll does not wait for many first batches in a row."""
+        overdue = min(self._polls.values(), default=self.world.kernel.now) + OVERDUE_SECONDS < self.world.kernel.now
+        self.firsts = self.firsts + 1 if overdue and batch["work"]["S"].endswith("first") else 0
+        if self.firsts > MOST_FIRSTS:
+            self.laws.broken(POLLS, f"{self.firsts} first batches, and no poll")
+
+    # ── control items ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_control(self, life: Life, name: str, old: Wire, new: Wire) -> None:
+        if name == "RATE#OUTSTANDING":
+            self._judge_watch(life, old, new)
+        elif name.startswith("PAUSE") and old.get("nonce") == new.get("nonce") and new["reason"]["S"] == "outage":
+            step, times = self._tries.get(name, ("", 0))
+            times = times + 1 if step == new["step"]["N"] else 1
+            self._tries[name] = new["step"]["N"], times
+            if times > MOST_TRIES and number(new, "step") < LONGEST_STEP:
+                self.laws.broken(BACKS_OFF, f"{name}: {times} probes, each after {step} s")
+        elif name.startswith("PAUSE"):
+            self._tries.pop(name, None)
+
+    def _judge_watch(self, life: Life, old: Wire, new: Wire) -> None:
+        if new.get("ticked_at") != old.get("ticked_at"):
+            self._watched[life] = new["watched_from"]["N"]
+            named = set(new.get("full_models", {}).get("SS", ()))
+            since = min(number(new, "ticked_at"), self.world.kernel.now) - COUNTED_SECONDS
+            for model in sorted(self.outstanding.wrong(named, since)):
+                self.laws.broken(FULL, f"{model}: {dict(self.outstanding.now)}")
+        elif new.get("watched_from") != old.get("watched_from"):
+            ticked, now = number(old, "ticked_at"), self.world.clock()
+            if (
+                ticked
+                and now - ticked < GONE_SECONDS
+                and number(new, "watched_from") > ticked + TICK_SECONDS - GAIN_SECONDS
+            ):
+                self.laws.broken(WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began")
+        elif old and self._watched.get(life) != new["watched_from"]["N"]:
+            self.laws.broken(OWN_WATCH, f"{life.name}")
+
+    # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge_page(self, life: Life, given: dict[str, Any]) -> None:
+        kind, counted, limit = self._counted.get(life, ("", 0, None))
+        if "ExclusiveStartKey" not in given or kind != _kind(given):
+            return
+        if given.get("IndexName") and counted >= tick.MAX_COUNTED:
+            self.laws.broken(COUNTED, f"{kind}: a page after {counted} items, at most {tick.MAX_COUNTED}")
+        if limit is not None and "Limit" not in given:
+            self.laws.broken(COUNTED, f"{kind}: all after {limit}")
+
+    def _note_page(self, life: Life, given: dict[str, Any], more: int) -> None:
+        kind, counted, _ = self._counted.get(life, ("", 0, None))
+        counted = counted + more if "ExclusiveStartKey" in given and kind == _kind(given) else more
+        self._counted[life] = _kind(given), counted, given.get("Limit")
+
+
+def _changed(old: Wire, new: Wire) -> set[str]:
+    """Names of the attributes in which two items differ."""
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
+def _kind(given: dict[str, Any]) -> str:
+    """What a query reads."""
+    return f"{given['KeyConditionExpression']} {sorted(given['ExpressionAttributeValues'].items())}"

@@ -1,0 +1,270 @@
+"""Each law of what is shared holds for right writes and reads, and is broken by wrong ones."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from functions.poll.schedule import tick
+from shared.aws.queues import SUBMIT_GRACE_SECONDS
+from tests.simulation.worlds import share_laws
+from tests.simulation.worlds.share_laws import Outstanding, ShareLaws, Turns
+
+NOW = 10_000.0
+KEY = ("JOB#a", "BATCH#00000000")
+PIECE = ("JOB#a", "BATCH#00000000.0")
+WATCH = ("CONTROL", "RATE#OUTSTANDING")
+PAUSE = ("CONTROL", "PAUSE")
+COUNT = {"KeyConditionExpression": "#work = :work", "ExpressionAttributeValues": {":work": {"S": "v1#poll"}}}
+
+
+class Life:
+    """An invocation."""
+
+    name = "Poll-1"
+
+
+class Given:
+    """A world in which one invocation runs, at one time; and what its writes and reads break."""
+
+    def __init__(self, calls=4):
+        self.broken = set()
+        self.one = Life()
+        burst = max(1, calls // 2)
+        kernel = SimpleNamespace(now=NOW, life=lambda: self.one)
+        job = {"plan": {"M": {"model": {"S": "m"}}}}
+        dynamodb = SimpleNamespace(
+            readers=[], watchers=[], items={("JOB#a", "META"): job}, query=lambda **_: {"Count": self.count}
+        )
+        self.seen = {}
+        world = SimpleNamespace(
+            calls_per_minute=calls,
+            calls=SimpleNamespace(before=None),
+            kernel=kernel,
+            clock=lambda: kernel.now,
+            dynamodb=dynamodb,
+        )
+        laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))
+        self.kernel, self.dynamodb, self.count = kernel, dynamodb, 1
+        ShareLaws(SimpleNamespace(laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen))
+
+    def write(self, key, old, new):
+        for watch in self.dynamodb.watchers:
+            watch(key, wire(old), wire(new))
+
+    def read(self, key, item):
+        for reader in self.dynamodb.readers:
+            reader(key, wire(item))
+
+
+def wire(given):
+    if given is None:
+        return None
+    return {name: {"S": one} if isinstance(one, str) else {"N": str(one)} for name, one in given.items()}
+
+
+def batch(**changes):
+    return {"state": "queued", "work": "v1#poll", "due_at": NOW + 60, "created_at": NOW, "polls": 0, **changes}
+
+
+# ── outstanding batches ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def outstanding(**counts):
+    made = Outstanding(4)  # 30 batches, less half of those of others.
+    for model, count in counts.items():
+        for _ in range(count):
+            made.note(NOW - 100, model, 1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("counts", "named", "wrong"),
+    [
+        ({"m": 29}, set(), set()),
+        ({"m": 30}, {"m"}, set()),
+        ({"m": 30}, set(), {"m"}),
+        ({"m": 29}, {"m"}, {"m"}),
+        ({"m": 25, "n": 9}, set(), set()),
+        ({"m": 25, "n": 10}, {"m"}, set()),
+        ({"m": 70, "n": 1}, {"m"}, set()),
+        ({"m": 70, "n": 1}, {"m", "n"}, {"n"}),
+        ({"m": 70, "n": 2}, {"m", "n"}, set()),
+    ],
+)
+def test_model_is_full_with_its_share(counts, named, wrong):
+    assert outstanding(**counts).wrong(named, NOW - 10) == wrong
+
+
+@pytest.mark.parametrize("named", [set(), {"m"}])
+def test_either_is_right_if_the_share_was_reached_while_it_was_counted(named):
+    made = outstanding(m=29)
+    made.note(NOW - 5, "m", 1)
+    assert made.wrong(named, NOW - 10) == set()
+
+
+def test_tick_names_full_models():
+    given = Given()
+    for place in range(30):
+        given.write(("JOB#a", f"BATCH#{place:08}"), None, batch())
+    given.kernel.now += 100
+    told = {"ticked_at": given.kernel.now, "watched_from": given.kernel.now}
+    given.dynamodb.watchers[0](WATCH, {}, wire(told) | {"full_models": {"SS": ["m"]}})
+    assert given.broken == set()
+    given.write(WATCH, {}, told | {"ticked_at": given.kernel.now + 1})
+    assert given.broken == {share_laws.FULL}
+
+
+# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("times", "broken"),
+    [((0, 0, 10, 20), False), ((0, 0, 0), True), ((0, 0, 9), True), ((20, 0, 10, 0), False), ((0, 10, 5, 4), True)],
+)
+def test_pieces_have_their_turns(times, broken):
+    turns = Turns(10.0, 2)
+    assert [turns.are_broken_by(at) for at in times][-1] == broken
+
+
+@pytest.mark.parametrize(("more", "broken"), [((0, 0), True), ((0, 120), False)])
+def test_piece_is_due_at_its_turn(more, broken):
+    given = Given()
+    for seconds in more:
+        given.write(PIECE, None, batch(work="v1#submit", state="ready", due_at=NOW + seconds + SUBMIT_GRACE_SECONDS))
+    assert (given.broken == {share_laws.TURN}) == broken
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "due", "broken"),
+    [
+        (KEY, None, NOW, False),
+        (KEY, None, NOW - 1, True),
+        (PIECE, None, NOW + SUBMIT_GRACE_SECONDS, False),
+        (PIECE, None, NOW + SUBMIT_GRACE_SECONDS - 1, True),
+        (KEY, batch(), NOW - 1, False),
+        (KEY, batch(), NOW - 20, True),
+        (KEY, batch(due_at=NOW - 30), NOW - 20, False),
+    ],
+)
+def test_nothing_is_made_due_before_the_present(key, old, due, broken):
+    given = Given()
+    given.write(key, old, batch(due_at=due))
+    assert (share_laws.PAST in given.broken) == broken
+
+
+# ── who looks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("ticked", "at", "broken"),
+    [(NOW - 10, NOW + 20, False), (NOW - 10, NOW + 47, True), (NOW - 71, NOW + 90, False), (0, NOW + 90, False)],
+)
+def test_nobody_is_woken_for_what_the_next_tick_does(ticked, at, broken):
+    given = Given()
+    old = {"ticked_at": ticked, "watched_from": ticked, "watched_until": ticked + 52}
+    given.write(WATCH, old, old | {"watched_from": at, "watched_until": at + 52})
+    assert given.broken == ({share_laws.WOKEN} if broken else set())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_who_looks_no_longer_says_so_of_itself(is_own):
+    given = Given()
+    mine = {"ticked_at": NOW, "watched_from": NOW, "watched_until": NOW + 52}
+    given.write(WATCH, {}, mine)
+    now = mine if is_own else mine | {"watched_from": NOW + 55}
+    given.read(WATCH, now)
+    given.write(WATCH, now, now | {"watched_until": NOW + 50})
+    assert given.broken == (set() if is_own else {share_laws.OWN_WATCH})
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("calls", "due", "firsts", "broken"),
+    [(4, NOW - 61, 8, False), (4, NOW - 61, 9, True), (4, NOW - 59, 9, False), (20, NOW - 61, 9, False)],
+)
+def test_polls_take_turns_with_first_batches(calls, due, firsts, broken):
+    given = Given(calls)
+    given.write(KEY, batch(due_at=due), batch(due_at=due))
+    for place in range(firsts):
+        ready = batch(state="ready", work="v1#first")
+        given.write(("JOB#a", f"BATCH#{place + 1:08}"), ready, ready | {"state": "submitting", "work": "v1#poll"})
+    assert (share_laws.POLLS in given.broken) == broken
+    given.write(KEY, batch(due_at=due), batch(polls=1))
+    given.broken.clear()
+    given.write(PIECE, batch(state="ready", work="v1#first"), batch(state="submitting"))
+    assert given.broken == set()
+
+
+@pytest.mark.parametrize(
+    ("step", "times", "refusals", "broken"),
+    [(15, 6, False, False), (15, 7, False, True), (300, 9, False, False), (15, 9, True, False)],
+)
+def test_outage_is_probed_more_and_more_rarely(step, times, refusals, broken):
+    given = Given()
+    pause = {"reason": "outage", "nonce": "n", "step": step}
+    for place in range(times):
+        given.write(PAUSE, pause, pause | {"next_probe": place})
+        if refusals:
+            given.write(KEY, batch(refusals=place), batch(refusals=place + 1))
+    assert given.broken == ({share_laws.BACKS_OFF} if broken else set())
+
+
+# ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("counts", "broken"), [((7, 1), False), ((8, 1), True), ((4, 4, 1), True), ((4, 3, 1), False)])
+def test_count_ends_when_there_is_enough(monkeypatch, counts, broken):
+    monkeypatch.setattr(tick, "MAX_COUNTED", 8)
+    given = Given()
+    for place, given.count in enumerate(counts):
+        position = {"ExclusiveStartKey": {}} if place else {}
+        given.dynamodb.query(IndexName="due", **COUNT, **position)
+    assert given.broken == ({share_laws.COUNTED} if broken else set())
+
+
+@pytest.mark.parametrize(("limits", "broken"), [((2, 1), False), ((2, None), True), ((None, None), False)])
+def test_read_with_a_limit_has_it_to_its_end(limits, broken):
+    given = Given()
+    for place, limit in enumerate(limits):
+        asked = {"Limit": limit} if limit else {}
+        given.dynamodb.query(**COUNT, **asked, **({"ExclusiveStartKey": {}} if place else {}))
+    assert given.broken == ({share_laws.COUNTED} if broken else set())
+
+
+@pytest.mark.parametrize("work", ["v1#poll", "v2#poll"])
+def test_item_of_another_version_is_left_alone(work):
+    given = Given()
+    given.seen[given.one] = {KEY: wire(batch(work=work))}
+    given.write(KEY, batch(work=work), batch(work=work, claims=1))
+    assert given.broken == (set() if work == "v1#poll" else {share_laws.VERSION})
+
+
+@pytest.mark.parametrize(
+    ("job", "claims", "broken"), [("a", 1, False), ("missing", 2, False), ("missing", 1, True), ("missing", 0, True)]
+)
+def test_claim_of_what_cannot_be_worked_on_counts(job, claims, broken):
+    given = Given()
+    given.write((f"JOB#{job}", KEY[1]), batch(claims=1), batch(claims=claims, due_at=NOW + 90))
+    assert given.broken == ({share_laws.CLAIM} if broken else set())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "broken"),
+    [
+        ({"paused": 0}, {"due_at": NOW + 120, "paused": 60}, False),
+        ({"paused": 0}, {"due_at": NOW + 120, "paused": 125}, True),
+        ({"paused": 50}, {"due_at": NOW + 120, "paused": 110}, False),
+        ({"paused": 50}, {"due_at": NOW + 120, "paused": 40}, True),
+        ({"paused": 100}, {"due_at": NOW + 120, "paused": 160}, True),
+        ({"paused": 200}, {"due_at": NOW + 120, "paused": 130}, False),
+        ({"paused": 100, "ready_at": NOW - 60}, {"due_at": NOW + 120, "paused": 160}, False),
+    ],
+)
+def test_clock_of_a_batch_stands_still_while_it_waits(old, new, broken):
+    given, was = Given(), batch(ready_at=NOW - 10) | old
+    before, after = ({**wire(one), "submissions": {"L": []}} for one in (was, was | new))
+    for watch in given.dynamodb.watchers:
+        watch(KEY, before, after)
+    assert given.broken == ({share_laws.CLOCK} if broken else set())
