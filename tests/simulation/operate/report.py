@@ -37,7 +37,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Report:
-    """What a world came to, as it is kept in `bench/simulation.json`."""
+    """What a world came to, as it is kept in `bench/simulation/reports.json`."""
 
     title: str
     about: list[str]
@@ -166,7 +166,7 @@ def publish(name: str, report: Report) -> bool:
     Returns:
         Whether any law or promise was broken.
     """
-    kept_in = FOLDER / "simulation.json"
+    kept_in = FOLDER / "simulation" / "reports.json"
     kept: dict[str, Any] = json.loads(kept_in.read_text()) if kept_in.exists() else {}
     kept[name] = asdict(report)
     kept_in.write_text(json.dumps(kept, indent=1) + "\n")
@@ -205,6 +205,6 @@ def publish(name: str, report: Report) -> bool:
 
 def chart(name: str, title: str, x: str, lines: dict[str, list[tuple[float, float]]]) -> str:
     """Draw a chart into `bench/`; return its file name."""
-    file = f"simulation-{name}.svg"
+    file = f"simulation/{name}.svg"
     (FOLDER / file).write_text(line_chart(title, x, lines))
     return file
