@@ -31,7 +31,7 @@ def laws_broken(violations):
     return {one.law for one in violations}
 
 
-def test_a_job_that_follows_the_stack_to_another_account_is_paid_twice(monkeypatch):
+def test_job_that_follows_another_account_is_paid_twice(monkeypatch):
     assert year.play(0.08, CHANGE).laws.violations == []
     for module in (poll_batch, submit_batch):
         monkeypatch.setattr(module, "api_of", lambda services, _job: services.api)
