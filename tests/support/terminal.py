@@ -79,6 +79,7 @@ def converse(
     folder: Path,
     environment: Mapping[str, str],
     seconds: float = 60.0,
+    quiet: float = 0.3,
 ) -> tuple[int, str]:
     """Run a program in a pseudo-terminal and answer its questions.
 
@@ -88,6 +89,7 @@ def converse(
         folder: where the program runs.
         environment: all its variables.
         seconds: after which the program is killed.
+        quiet: seconds without output after which it counts as waiting.
 
     Returns:
         The exit code, and everything that the terminal showed.
@@ -102,7 +104,7 @@ def converse(
     shown, answered, ends = "", 0, time.monotonic() + seconds
     try:
         while time.monotonic() < ends:
-            if select.select([terminal], [], [], 0.3)[0]:
+            if select.select([terminal], [], [], quiet)[0]:
                 try:
                     shown += os.read(terminal, 65_536).decode(errors="replace")
                 except OSError:  # The program has closed the terminal.
