@@ -11,6 +11,8 @@ from shared.aws.queues import FAST_START_BATCHES, SUBMIT_GRACE_SECONDS, PollMess
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail
 from shared.observability import count
+from shared.pacing.budget import NO_TOKEN_SECONDS
+from shared.retry import jittered
 
 if TYPE_CHECKING:
     from functions.submit.stage_batches import StagedAhead
@@ -22,6 +24,8 @@ NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent
 SWEPT_SECONDS = 3_600.0
 """Seconds until a batch that is never submitted is due, if no sweep ended it before."""
 _MESSAGES_PER_CALL = 10
+ROOM_SECONDS = 1.0
+"""Seconds for which the rate budget is known to have no call left."""
 
 
 class Outbox:
@@ -34,6 +38,21 @@ class Outbox:
         self._services = services
         self._messages: list[SubmitMessage] = []
         self._since = 0.0
+        self._room, self._room_until, self._look_at = 0, 0.0, 0.0
+
+    def room_at(self, now: float) -> float:
+        """When to send the next message: now, unless the rate budget would have no call for it.
+
+        A message that gets no call costs an invocation, and postpones its batch. Instead the batch is created so.
+        """
+        if self._room < 1 and now >= self._room_until:
+            free = self._services.budget.free(now)
+            self._room, self._room_until = 0 if free.paused else free.submits, now + ROOM_SECONDS
+            self._look_at = free.look_at
+        if self._room < 1:
+            return max(self._look_at, now + jittered(NO_TOKEN_SECONDS))
+        self._room -= 1
+        return now
 
     def add(self, message: SubmitMessage) -> None:
         """Send the message soon."""
@@ -95,6 +114,8 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     estimate = _estimate(job, candidate, staged)
     ending = _ending(job, staged, before.estimate + estimate, now)
     slot = _slot(services, job, before.ordinal)
+    if ending is None and before.ordinal and slot <= now:
+        slot = outbox.room_at(now)
     is_due = ending is None and slot <= now
     batch = Batch(
         job_id=job.job_id,

@@ -255,7 +255,11 @@ class ShareLaws:
                 and number(new, "watched_from") > ticked + TICK_SECONDS - GAIN_SECONDS
             ):
                 self.laws.broken(WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began")
-        elif old and self._watched.get(life) != new["watched_from"]["N"]:
+        elif (
+            old
+            and self._watched.get(life) != new["watched_from"]["N"]
+            and number(new, "watched_until") <= self.world.kernel.now  # Otherwise it plans for the same second again.
+        ):
             self.laws.broken(OWN_WATCH, f"{life.name}")
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────

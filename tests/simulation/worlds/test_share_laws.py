@@ -173,7 +173,7 @@ def test_who_looks_no_longer_says_so_of_itself(is_own):
     given.write(WATCH, {}, mine)
     now = mine if is_own else mine | {"watched_from": NOW + 55}
     given.read(WATCH, now)
-    given.write(WATCH, now, now | {"watched_until": NOW + 50})
+    given.write(WATCH, now, now | {"watched_until": NOW})
     assert given.broken == (set() if is_own else {share_laws.OWN_WATCH})
 
 

@@ -17,6 +17,7 @@ from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
+from shared.pacing.budget import Free
 from shared.pacing.wakes import LeftDue
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Fake:
             store=self,
             ledger=self,
             queues=self,
-            budget=SimpleNamespace(burst=100, interval=300),
+            budget=SimpleNamespace(burst=100, interval=300, free=lambda _now: Free(100, 50, 90)),
             left=LeftDue(),
             now=lambda: self.clock,
         )

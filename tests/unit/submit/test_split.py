@@ -16,6 +16,7 @@ from dropbatch.records.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
+from shared.pacing.budget import Free
 from shared.staged_batch import StagedInfo, encode_index
 from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
 from tests.support.examples import examples
@@ -154,6 +155,28 @@ def test_messages_are_sent_ten_at_a_time():
 
     assert fake.calls.count("send") == 2
     assert fake.messages == sorted(fake.batches)
+
+
+@pytest.mark.parametrize(
+    ("free", "messages", "soonest", "latest"),
+    [
+        (Free(100, 3, 90), 4, 4.0, 6.0),
+        (Free(100, 0, 90), 1, 4.0, 6.0),
+        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 300.0, 300.0),
+    ],
+    ids=["three calls", "none", "paused"],
+)
+def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest, latest):
+    """The first batch, which has a share of its own, always gets one; the others are due when to look again."""
+    fake = Fake()
+    fake.services.budget.free = lambda _now: free
+    fake.run()
+
+    assert fake.messages == sorted(fake.batches)[:messages]
+    waiting = [fake.batches[number] for number in sorted(fake.batches)[messages:]]
+    assert waiting
+    assert all(soonest <= one.due_at - one.created_at <= latest for one in waiting)
+    assert all(one.paused == one.due_at - one.created_at for one in waiting)
 
 
 def test_batches_before_fault_are_sent_immediately():
