@@ -177,17 +177,12 @@ class Batches(Table):
     def wait(self, batch: Batch, due_at: float, seconds: float) -> Batch | None:
         """Postpone a batch that may not call the API now, which counts neither towards its expiry nor its claims.
 
-        The same wait may be written twice, because its message came twice. So `paused` is never longer than the time
-        in which the batch has waited.
-
         Args:
             batch: as it was read.
             due_at: Unix seconds.
             seconds: how long this keeps it waiting.
         """
-        since = max(batch.ready_at or batch.created_at, batch.accepted_at or 0.0)
-        paused = max(min(batch.paused + seconds, due_at - since), 0.0)
-        return self.postpone(batch, due_at, paused=paused, claims=0)
+        return self.postpone(batch, due_at, paused=batch.paused_after(seconds, due_at), claims=0)
 
     def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
         """Postpone a batch whose job is paused: by a day, but not beyond the job's deadline.

@@ -196,6 +196,14 @@ class Batch:
         """Since when it waits to be accepted, excluding pauses."""
         return (self.ready_at or self.created_at) + self.paused
 
+    def paused_after(self, seconds: float, until: float) -> float:
+        """Seconds of pauses after one more, if the batch is due at `until`: never more than it has waited then.
+
+        The same pause may be counted twice: its message comes twice, or the clocks of two functions differ.
+        """
+        since = max(self.ready_at or self.created_at, self.accepted_at or 0.0)
+        return max(min(self.paused + seconds, until - since), 0.0)
+
     @property
     def of_round(self) -> tuple[Submission, ...]:
         """Every acceptance in the current round, oldest first."""

@@ -147,8 +147,8 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
 
     def postpone(one: DueItem) -> Batch | None:
         now = services.now()
-        paused = one.batch.paused + (_overdue(one, now) if one.batch.state is BatchState.READY else 0.0)
-        return services.ledger.postpone(one.batch, now + DISPATCHED_SECONDS, paused=paused)
+        due_at, overdue = now + DISPATCHED_SECONDS, _overdue(one, now) if one.batch.state is BatchState.READY else 0.0
+        return services.ledger.postpone(one.batch, due_at, paused=one.batch.paused_after(overdue, due_at))
 
     sent = postponed(services, [(one.due, one) for one in found], postpone)
     services.queues.send_all([SubmitMessage(one.batch.job_id, one.batch.number) for one in sent])
