@@ -353,7 +353,9 @@ def test_transition_writes_only_its_attributes(table, transition):
 
     change(item.ledger, held)
 
-    after = absent | {name: plain(value) for name, value in item.read().items()}
+    stored = {name: plain(value) for name, value in item.read().items()}
+    assert [name for name, value in stored.items() if absent.get(name, GONE) == value] == [], "a default is stored"
+    after = absent | stored
     changed = {name for name in before | after if before.get(name, GONE) != after.get(name, GONE)}
     assert {name: after.get(name, GONE) for name in changed} == expected
 
