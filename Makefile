@@ -109,7 +109,7 @@ clean: ## remove what the other targets made, including the environments
 # Environments: one for the project, and one each for the local AWS and the SAM CLI, whose pinned versions conflict.
 # uv makes this fast; where it is not available or cannot reach the index, pip does the same. Python compiles what it
 # imports: to compile all of it took 26 s of a processor, and the tests import a fifth. Beside .venv, whose pip installs
-# into any environment, none needs its own (2 s each).
+# into any environment, those of the tests need none of their own (2 s each).
 # ---------------------------------------------------------------------------------------------------------------------
 
 environment = if [ -x .venv/bin/pip ]; then $(PYTHON) -m venv --without-pip $(1); else $(PYTHON) -m venv $(1); fi
@@ -146,7 +146,7 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 
 .local/parliament/.stamp: tests/policies/requirements.txt .venv/.stamp
 	@echo "Installing parliament (.local/parliament) ..."
-	@$(call environment,.local/parliament)
+	@$(PYTHON) -m venv .local/parliament
 	@$(call install,.local/parliament,tests/policies/requirements.txt)
 	@touch $@
 
@@ -159,7 +159,7 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 
 .local/%/.stamp: requirements-%.txt .venv/.stamp
 	@echo "Installing $(INSTALLS_$*) (.local/$*) ..."
-	@$(call environment,.local/$*)
+	@$(PYTHON) -m venv .local/$*
 	@$(call install,.local/$*,$<)
 	@touch $@
 
