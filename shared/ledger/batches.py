@@ -341,7 +341,7 @@ def _waiting(batch: Batch) -> dict[str, object]:
 
 def _moved(batch: Batch, due_at: float) -> dict[str, object]:
     """A `due_at` moved by a pause, and with it the clock that measures how long the batch has waited."""
-    return {"due_at": due_at, "paused": max(batch.paused + due_at - _due_at(batch), 0.0)}
+    return {"due_at": due_at, "paused": batch.paused_after(due_at - _due_at(batch), due_at)}
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:

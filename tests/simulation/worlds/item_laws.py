@@ -239,7 +239,9 @@ class ItemLaws:
         if number(new, "paused") < 0:
             self.laws.broken("a paused clock stands still", f"{key}: paused {number(new, 'paused'):g} s")
         is_moved = number(new, "due_at") > 0 and old.get("held") != new.get("held") and old["state"] == new["state"]
-        if is_moved and abs(number(new, "paused") - max(number(old, "paused") + moved, 0.0)) > 1:
+        accepted = [number(one, "at") for one in submissions(new)][-1:]
+        waits = number(new, "due_at") - max([number(new, "ready_at") or number(new, "created_at"), *accepted])
+        if is_moved and abs(number(new, "paused") - max(min(number(old, "paused") + moved, waits), 0.0)) > 1:
             self.laws.broken("a paused clock stands still", f"{key}: moved by {moved:g} s")
         if "halving" in old and old["state"] == new["state"] and "claims" in self.world.dynamodb.named and moved > 0:
             is_counted = self.claimed.get(key) is life or number(new, "claims") > number(old, "claims")

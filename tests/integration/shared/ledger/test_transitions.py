@@ -26,7 +26,7 @@ GONE = object()
 DAY = 86_400
 ID = Submission("id", 1, T)
 FIRST = replace(SUBMITTING, ordinal=0)
-WAITED = replace(READY, paused=10.0, due_at=T - 60)
+WAITED = replace(READY, created_at=T - 300, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
 STAGING = Staging(T + 3 * 86_400)
 DUE = {"staging": plain(attribute(STAGING)), "due_at": STAGING.until, "work": "v1#cleanup"}
@@ -106,6 +106,11 @@ WRITES = {
         WAITED,
         lambda at, seen: at.hold(seen, T),
         {"due_at": T + DAY, "paused": 10.0 + DAY + 60, "held": True},
+    ),
+    "hold again what a failure made due": (
+        replace(READY, created_at=T - 100, held=True, paused=float(DAY), due_at=T),
+        lambda at, seen: at.hold(seen, T),
+        {"due_at": T + DAY, "paused": 100.0 + DAY},
     ),
     "hold until the deadline": (
         WAITED,
