@@ -290,7 +290,7 @@ def _write_part(
         if services.store.put_if_absent(key, spool, metadata):
             return part, failed
     written = services.store.existing(key).metadata
-    failed = Counter(msgspec.json.decode(written["failed"], type=dict[str, int]))
+    failed = Counter(msgspec.json.decode(written.get("failed", "{}"), type=dict[str, int]))
     return msgspec.json.decode(written["part"], type=Part), failed
 
 
