@@ -32,6 +32,7 @@ from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
 from shared.models import BatchState, Isolation, Job
 from tests.support.aws.resources import QUEUES
+from tests.support.aws.wire_items import number, submissions
 from tests.support.fault_table import note
 from tests.support.journeys.deaths import Boundaries, mortal_world
 
@@ -316,11 +317,11 @@ class Ledger(RuleBasedStateMachine):
         owner = {}
         unknowable = 0
         for item in batches:
-            unknowable += int(item.get("unknowable", {"N": "0"})["N"])
-            for one in item.get("submissions", {"L": []})["L"]:
-                if request_id := one["M"]["request_id"]["S"]:
+            unknowable += int(number(item, "unknowable"))
+            for one in submissions(item):
+                if request_id := one["request_id"]["S"]:
                     assert owner.setdefault(request_id, item["sk"]["S"]) == item["sk"]["S"]
-        told = sum(len(item.get("submissions", {"L": []})["L"]) for item in batches)
+        told = sum(len(submissions(item)) for item in batches)
         billed = {one["request_id"] for one in self.api.accepted}
         assert set(owner) <= billed
         assert told <= len(billed) <= told + unknowable

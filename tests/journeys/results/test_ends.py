@@ -14,6 +14,7 @@ from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
 from shared.pacing import controls
+from tests.support.aws.wire_items import submissions
 from tests.support.journeys.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
 
@@ -68,8 +69,8 @@ def grow_older(world, seconds):
     for item in world.items():
         for name in {"created_at", "ready_at"} & set(item):
             item[name] = earlier(item[name])
-        for submission in item.get("submissions", {"L": []})["L"]:
-            submission["M"]["at"] = earlier(submission["M"]["at"])
+        for submission in submissions(item):
+            submission["at"] = earlier(submission["at"])
         world.dynamodb.put_item(TableName="ledger", Item=item)
 
 

@@ -15,10 +15,11 @@ from greenlet import getcurrent
 
 from shared.pacing.controls import pause_sk
 from tests.simulation.worlds import pacing_laws
-from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES, submissions
+from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 from tests.simulation.worlds.share_laws import ShareLaws
 from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
+from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,11 +74,6 @@ MAX_PROBE_SECONDS = 1_800.0
 MIN_WAIT_SECONDS = 7.0
 """Shortest such wait."""
 DAY = 86_400
-
-
-def number(item: Wire | None, name: str) -> float:
-    """A number of an item; 0 if it has none."""
-    return float((item or {}).get(name, {}).get("N", "0"))
 
 
 class ItemLaws:

@@ -19,6 +19,7 @@ from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from tests.simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.worlds.world import FINAL, World
+from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,7 +240,7 @@ class Ending:
         for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
             if not key[1].startswith("BATCH#"):
                 continue
-            unknowable += int(item.get("unknowable", {}).get("N", "0"))
+            unknowable += int(number(item, "unknowable"))
             told += len(submissions(item))
             for one in submissions(item):
                 request_id = one["request_id"]["S"]
@@ -292,11 +293,6 @@ class Ending:
                 size = int(stored.metadata["body-size"] if round_ else item["body_size"]["N"])
                 if sha256(stored.body[:size]).hexdigest() != bodies[told["request_id"]]:
                     self.laws.broken("a round is submitted with its own records", f"{key}: {told['request_id']}")
-
-
-def submissions(batch: Item) -> list[Item]:
-    """The acceptances of a batch, oldest first; its item has none before the first."""
-    return [one["M"] for one in batch.get("submissions", {"L": []})["L"]]
 
 
 class Promises:

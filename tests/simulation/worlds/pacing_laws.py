@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.aws.wire_items import number
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,11 +43,6 @@ READ = "only the pause that was read is replaced"
 def same(one: float, other: float) -> bool:
     """Whether two times are equal, but for how they are stored."""
     return abs(one - other) < PRECISE
-
-
-def number(item: Wire, name: str) -> float:
-    """A number of an item; 0 if it has none."""
-    return float(item.get(name, {}).get("N", "0"))
 
 
 def broken_by(

@@ -15,7 +15,7 @@ from greenlet import getcurrent
 
 from functions.poll.schedule import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
-from tests.simulation.worlds.judges import submissions
+from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Life
@@ -51,11 +51,6 @@ COUNTED = "no more is read than was asked for"
 CLAIM = "each claim counts"
 CLOCK = "a paused clock stands still as long as a batch waits"
 VERSION = "an item of another version is left alone"
-
-
-def number(item: Wire | None, name: str) -> float:
-    """A number of an item; 0 if it has none."""
-    return float((item or {}).get(name, {}).get("N", "0"))
 
 
 class Outstanding:

@@ -16,6 +16,8 @@ from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
+from tests.support.aws.wire_items import number
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,11 +54,6 @@ class Look:
     began: float
     at: float
     items: dict[str, Wire | None]
-
-
-def number(item: Wire | None, name: str) -> float:
-    """A number of an item; 0 if it has none."""
-    return float((item or {}).get(name, {}).get("N", "0"))
 
 
 class WaitLaws:

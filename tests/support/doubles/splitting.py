@@ -62,7 +62,7 @@ class Fake:
             store=self,
             ledger=self,
             queues=self,
-            budget=SimpleNamespace(burst=100, interval=300, free=lambda _now: Free(100, 50, 90)),
+            budget=SimpleNamespace(burst=100, interval=300, free=self.free),
             left=LeftDue(),
             now=lambda: self.clock,
         )
@@ -96,6 +96,10 @@ class Fake:
             if struck:
                 raise DiedError if self.mode == "after" else StorageError("no answer")
             return answer
+
+    def free(self, _now: float) -> Free:
+        """Calls that the rate budget has left."""
+        return self._call("free", lambda: Free(100, 50, 90))
 
     # the store
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dropbatch.rules.names import job_id
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.resources import BUCKET, QUEUES
+from tests.support.aws.wire_items import number, submissions
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ def check_is_quiet(world: Mortal) -> None:
 def check_bill(world: World, api: WorkersAI) -> None:
     """Check that the ledger's submits are those that the API accepted, except those whose outcome nobody can know."""
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
-    told = [one["M"]["request_id"]["S"] for item in batches for one in item.get("submissions", {"L": []})["L"]]
-    unknowable = sum(int(item.get("unknowable", {"N": "0"})["N"]) for item in batches)
+    told = [one["request_id"]["S"] for item in batches for one in submissions(item)]
+    unknowable = sum(int(number(item, "unknowable")) for item in batches)
     billed = {one["request_id"] for one in api.accepted}
     named = [request_id for request_id in told if request_id]
     assert len(named) == len(set(named))
@@ -150,10 +151,10 @@ def check_bill(world: World, api: WorkersAI) -> None:
     leaves = {item["sk"]["S"].removeprefix("BATCH#"): item for item in batches if item["state"]["S"] == "done"}
     for entry in world.manifest()["batches"]:
         item = leaves.pop(entry["number"])
-        accepted = item.get("submissions", {"L": []})["L"]
-        assert entry["unknowable_submits"] == int(item.get("unknowable", {"N": "0"})["N"])
+        accepted = submissions(item)
+        assert entry["unknowable_submits"] == number(item, "unknowable")
         assert entry["attempts"] - entry["unknowable_submits"] == len(accepted) or not accepted
-        assert not accepted or entry["request_id"] == (accepted[-1]["M"]["request_id"]["S"] or None)
+        assert not accepted or entry["request_id"] == (accepted[-1]["request_id"]["S"] or None)
     assert leaves == {}
 
 

@@ -1,0 +1,18 @@
+"""Items of jobs and batches as the table holds them: an attribute that has its default is left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def number(item: Mapping[str, Any] | None, name: str) -> float:
+    """A number of an item; 0 if it has none."""
+    return float((item or {}).get(name, {}).get("N", "0"))
+
+
+def submissions(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The acceptances of a batch, oldest first; its item has none before the first."""
+    return [one["M"] for one in batch.get("submissions", {"L": []})["L"]]
