@@ -6,8 +6,11 @@ Hypothesis tries the same examples on every machine and in every run, stores not
 import fcntl
 import gc
 import os
+import ssl
+from functools import cache
 from pathlib import Path
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -17,6 +20,8 @@ from tests.support.examples import FEWER, QUICK
 
 gc.disable()  # Until all is imported, which makes no garbage.
 os.environ |= powertools_variables()
+botocore.session.create_loader = cache(botocore.session.create_loader)  # A session reads its models for 70 ms.
+ssl.create_default_context = cache(ssl.create_default_context)  # Each HTTP client would read all certificates.
 settings.register_profile(
     "dropbatch",
     max_examples=60,

@@ -1,7 +1,9 @@
 """Calls that go straight to moto's objects are answered as over HTTP."""
 
 import itertools
+import json
 import re
+from datetime import UTC, datetime
 
 import boto3
 import pytest
@@ -9,7 +11,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from tests.support.aws import quick_moto, quick_s3
-from tests.support.aws.resources import REGION
+from tests.support.aws.resources import BUCKET, REGION, make_resources
 
 PUTS = (
     {"Key": "a", "Body": b"0123456789"},
@@ -30,13 +32,17 @@ LISTS = ({}, {"Prefix": "a"}, {"Prefix": "é /+"}, {"Prefix": "none"}, {"Prefix"
 VOLATILE = {"ResponseMetadata", "NextVersionIdMarker", "LastModified", "VersionId", "ChecksumCRC32", "ChecksumType"}
 
 
-@pytest.fixture
-def s3(monkeypatch):
-    """A client, and what it is answered over HTTP or directly."""
+@pytest.fixture(autouse=True)
+def _quick_moto(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     quick_moto.install()
+
+
+@pytest.fixture
+def s3():
+    """A client, and what it is answered over HTTP or directly."""
     with mock_aws():
         client = boto3.client("s3")
         for name, is_versioned in (("versions", True), ("plain-bucket", False)):
@@ -149,3 +155,37 @@ def test_sqs_is_answered_as_over_http(s3, monkeypatch):
     assert sqs_answers(sqs, "over-http") == direct
     assert len(direct) > 20
     assert "é1" in str(direct)
+
+
+def stored(call, **arguments):
+    """What a service answers, without what is random, and when."""
+    answer = call(**arguments)
+    told = {**answer, "ResponseMetadata": answer["ResponseMetadata"]["HTTPStatusCode"]}
+    hidden = r'[\w-]{32,}|\d{4}-\d\d-\d\d[T ][\d:.+]+|-\w{6}(?=")|"Id": "\S+"'
+    return re.sub(hidden, "", json.dumps(told, default=str, sort_keys=True))
+
+
+def made_resources():
+    """What services store of a world's resources, a notice and a secret."""
+    s3, events, secrets, sqs = (boto3.client(name) for name in ("s3", "events", "secretsmanager", "sqs"))
+    with mock_aws():
+        urls = make_resources()
+        notice = {"Source": "dropbatch", "DetailType": "é", "Detail": "{}", "Time": datetime.now(UTC)}
+        return [
+            stored(s3.get_bucket_versioning, Bucket=BUCKET),
+            stored(s3.get_bucket_notification_configuration, Bucket=BUCKET),
+            stored(s3.create_bucket, Bucket="one", CreateBucketConfiguration={"LocationConstraint": REGION}),
+            stored(events.list_rules),
+            stored(events.list_targets_by_rule, Rule="dropbatch"),
+            stored(events.put_events, Entries=[notice, {"Source": "dropbatch"}]),
+            *(stored(sqs.receive_message, QueueUrl=urls[name]) for name in ("events", "UploadQueue")),
+            stored(secrets.create_secret, Name="token", SecretString="é"),
+            stored(secrets.describe_secret, SecretId="token"),
+        ]
+
+
+def test_resources_are_made_as_over_http(monkeypatch):
+    direct = made_resources()
+    monkeypatch.setattr(quick_moto, "DIRECT", {"dynamodb": quick_moto.DIRECT["dynamodb"]})
+
+    assert made_resources() == direct

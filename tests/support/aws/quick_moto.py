@@ -1,15 +1,16 @@
 """Make moto faster in this process. What it stores, returns and rejects stays the same.
 
-A call of SQS goes straight to moto's handler, a read or write of S3 objects to moto's objects (`quick_s3`), and one of
-DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers and its routes take longer. The request is still
-checked against the service's model. moto also looks for a request's service among two hundred, makes that service's
-table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, and reads the same
-JSON path for each event.
+A call of SQS, EventBridge or Secrets Manager goes straight to moto's handler, one of S3 to moto's objects (`quick_s3`),
+and one of DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers and its routes take longer. The request
+is still checked against the service's model. moto also looks for a request's service among two hundred, makes that
+service's table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, and reads
+the same JSON path for each event.
 """
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from moto.core.base_backend import BaseBackend
 from moto.core.exceptions import JsonRESTError, ServiceException
 from moto.core.models import RESPONSES_METHODS, botocore_stubber
 from moto.core.utils import camelcase_to_underscores
-from moto.secretsmanager.models import secretsmanager_backends
+from moto.events.responses import EventsHandler
+from moto.secretsmanager.responses import SecretsManagerResponse
 from moto.sqs import models as sqs_models
 from moto.sqs.responses import SQSResponse
 
@@ -40,7 +42,8 @@ DIRECT = {
     "cloudformation": {"DescribeStacks"},
     "dynamodb": {*quick_dynamodb.OPERATIONS, "CreateTable", "Scan"},
     "s3": set(quick_s3.ARGUMENTS),
-    "secretsmanager": {"GetSecretValue"},
+    "events": {"PutEvents", "PutRule", "PutTargets"},
+    "secretsmanager": {"CreateSecret", "GetSecretValue"},
     "sqs": {
         "ChangeMessageVisibility",
         "CreateQueue",
@@ -51,7 +54,7 @@ DIRECT = {
         "SendMessageBatch",
     },
 }
-"""Operations that do not go over HTTP. Those of SQS contain no bytes: JSON can copy them."""
+"""Operations that do not go over HTTP. Those of `HANDLERS` contain no bytes: JSON can copy them."""
 SERVICES = {"s3", "sqs", "dynamodb", "events", "secretsmanager"}
 """The services that tests use."""
 
@@ -85,36 +88,35 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     return {**answer, "ResponseMetadata": metadata}
 
 
-def _sqs(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """What SQS answers; None if it rejects the call: over HTTP it does so again, and botocore raises its exception."""
-    handler = SQSResponse()
-    meta = client.meta
+def _json(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """What a service that talks JSON answers.
+
+    None if it rejects the call: over HTTP it does so again, and botocore raises its exception.
+    """
+    meta, asked = client.meta, json.dumps(arguments, default=datetime.timestamp)
+    handler = HANDLERS[meta.service_model.service_name]()
     handler.current_account, handler.region, handler.uri = DEFAULT_ACCOUNT_ID, meta.region_name, meta.endpoint_url
-    handler.params, handler.uri_match = json.loads(json.dumps(arguments)), {}
+    handler.params, handler.body, handler.querystring, handler.uri_match = json.loads(asked), asked, {}, {}
+    handler.response_headers = {}
     try:
-        result = getattr(handler, _snake_case(operation))().result
-    except ServiceException:
+        told = getattr(handler, _snake_case(operation))()
+    except (JsonRESTError, ServiceException):
         return None
-    answer: dict[str, Any] = json.loads(json.dumps(result or {}))
-    return answer
+    text = told[0] if isinstance(told, tuple) else told
+    answer: dict[str, Any] = json.loads(text if isinstance(text, str) else json.dumps(text.result or {}))
+    answer.pop("CreatedDate", None)
+    return None if "SecretBinary" in answer else answer
 
 
-def _secret(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """A secret's current value; None if it has none, or is deleted."""
-    try:
-        found = secretsmanager_backends[DEFAULT_ACCOUNT_ID][client.meta.region_name].get_secret_value(
-            arguments["SecretId"], "", ""
-        )
-    except JsonRESTError:
-        return None
-    return {name: value for name, value in found.items() if name != "CreatedDate"} if "SecretString" in found else None
-
-
+HANDLERS: dict[str, Callable[[], Any]] = {
+    "events": EventsHandler,
+    "secretsmanager": SecretsManagerResponse,
+    "sqs": SQSResponse,
+}
 ANSWERS: dict[str, Callable[[Any, str, dict[str, Any]], dict[str, Any] | None]] = {
     "dynamodb": quick_dynamodb.answer,
     "s3": quick_s3.answer,
-    "secretsmanager": _secret,
-    "sqs": _sqs,
+    **dict.fromkeys(HANDLERS, _json),
 }
 """What answers a call of a service; over HTTP if that is None."""
 

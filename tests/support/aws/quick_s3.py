@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ARGUMENTS = {
+    "CreateBucket": {"Bucket", "CreateBucketConfiguration"},
     "GetBucketVersioning": {"Bucket"},
     "GetObject": {"Bucket", "Key", "VersionId", "IfMatch", "Range"},
     "HeadObject": {"Bucket", "Key", "VersionId"},
     "ListObjectVersions": {"Bucket", "Prefix"},
     "ListObjectsV2": {"Bucket", "Prefix"},
+    "PutBucketNotificationConfiguration": {"Bucket", "NotificationConfiguration"},
+    "PutBucketVersioning": {"Bucket", "VersioningConfiguration"},
     "PutObject": {"Bucket", "Key", "Body", "Metadata", "ContentType", "IfNoneMatch"},
 }
 """The operations, and the arguments that are usual."""
@@ -38,32 +41,32 @@ def answer(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[st
     """What S3 answers; None if the call has to go over HTTP.
 
     Raises:
-        botocore.exceptions.ClientError: there is no such object to describe.
+        botocore.exceptions.ClientError: there is no such object.
     """
     backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     bucket = backend.buckets.get(arguments["Bucket"])
+    if operation == "CreateBucket" and bucket is None and not arguments.keys() - ARGUMENTS[operation]:
+        backend.create_bucket(arguments["Bucket"], arguments["CreateBucketConfiguration"]["LocationConstraint"])
+        return {"Location": f"/{arguments['Bucket']}"}
     if arguments.keys() - ARGUMENTS[operation] or bucket is None or bucket.policy or bucket.encryption:
         return None
     if operation in _OF_BUCKET:
         return _OF_BUCKET[operation](bucket, arguments)
     found = backend.get_object(bucket.name, arguments["Key"], arguments.get("VersionId"))
-    if found is not None and backend.tagger.has_tags(found.arn):
-        return None
     if operation == "PutObject":
         return None if found and "IfNoneMatch" in arguments else _put(backend, bucket, arguments)
-    if operation == "HeadObject" and arguments["Key"] not in bucket.keys and "VersionId" not in arguments:
-        raise client.exceptions.from_code("404")(
-            {
-                "Error": {"Code": "404", "Message": "Not Found"},
-                "ResponseMetadata": {"HTTPStatusCode": 404, "HTTPHeaders": {}, "RetryAttempts": 0},
-            },
-            operation,
-        )
+    if arguments["Key"] not in bucket.keys and "VersionId" not in arguments:
+        code, message = _MISSING[operation]
+        metadata = {"HTTPStatusCode": 404, "HTTPHeaders": {}, "RetryAttempts": 0}
+        error = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata}
+        raise client.exceptions.from_code(code)(error, operation)
     if found is None or (
         operation == "GetObject" and arguments.get("IfMatch", found.etag).strip('"') != found.etag.strip('"')
     ):
         return None
     described = _described(found)
+    if tags := backend.tagger.get_tag_dict_for_resource(found.arn):
+        described["TagCount"] = len(tags)
     return described if operation == "HeadObject" else _content(found, described, arguments.get("Range"))
 
 
@@ -82,6 +85,29 @@ def _put(backend: Any, bucket: Any, arguments: Mapping[str, Any]) -> dict[str, A
 
 def _versioning(bucket: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"Status": bucket.versioning_status} if bucket.versioning_status else {}
+
+
+def _set_versioning(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    bucket.versioning_status = arguments["VersioningConfiguration"]["Status"]
+    return {}
+
+
+def _set_notifications(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Notify queues; they receive a test event."""
+    wanted = arguments["NotificationConfiguration"]
+    if wanted.keys() != {"QueueConfigurations"}:
+        return None
+    queues = [
+        {
+            "Id": one["Events"][0],
+            "Queue": one["QueueArn"],
+            "Event": one["Events"],
+            "Filter": {"S3Key": {"FilterRule": one["Filter"]["Key"]["FilterRules"]}},
+        }
+        for one in wanted["QueueConfigurations"]
+    ]
+    bucket.set_notification_configuration({"QueueConfiguration": queues})
+    return {}
 
 
 def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -118,6 +144,12 @@ _OF_BUCKET = {
     "GetBucketVersioning": _versioning,
     "ListObjectVersions": _list_versions,
     "ListObjectsV2": _list,
+    "PutBucketNotificationConfiguration": _set_notifications,
+    "PutBucketVersioning": _set_versioning,
+}
+_MISSING = {
+    "GetObject": ("NoSuchKey", "The specified key does not exist."),
+    "HeadObject": ("404", "Not Found"),
 }
 _OWNER = {"DisplayName": "webfile", "ID": "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a"}
 """moto's owner of every object."""

@@ -60,7 +60,6 @@ def reset(_request):
 def test_body_that_was_sent_is_not_held_on_to(answer):
     """Else a warm function that submits one batch of 10 MB after another grows by each."""
     body = BODY * 100_000
-    gc.collect()
     gc.disable()  # A cycle would be found some time: not in time, for few large objects do not make it look.
     try:
         before = sys.getrefcount(body)
