@@ -23,6 +23,7 @@ from local.processes import ROOT
 from local.template import parse
 
 ARCHITECTURES = ("arm64", "x86_64")
+TEMPLATE = ROOT / "template.yaml"
 DIST = ROOT / "dist"
 ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
@@ -156,9 +157,8 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
         _make("build-SubmitFunction", f"ARTIFACTS_DIR={packed}", f"DROPBATCH_BUILD={build}")
         write_zip(Path(packed), folder / archive)
     _make("sbom", f"SBOM={folder / 'sbom.json'}")
-    template = (ROOT / "template.yaml").read_text("utf-8")
     texts = {
-        "template.yaml": release_template(template, archive, architecture),
+        "template.yaml": release_template(TEMPLATE.read_text("utf-8"), archive, architecture),
         "samconfig.toml": SAMCONFIG,
         "README.md": README.format(version=version, architecture=architecture, description=description),
         "LICENSE": (ROOT / "LICENSE").read_text("utf-8"),
