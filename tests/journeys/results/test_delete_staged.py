@@ -212,14 +212,12 @@ def test_without_time_deletion_continues_at_next_tick(start, large, small_pages,
 def test_undeleted_page_is_retried_then_given_up(world):
     """S3 does not delete a page of objects."""
     finish(world)
-    refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DeleteObjects")
-
     tries = []
 
     def deny(operation, arguments):
         if operation == "DeleteObjects":
             tries.append(world.now())
-            raise refusal
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
 
     world.permissions.before = deny
     world.pass_time(3 * DAY)

@@ -3,13 +3,14 @@
 A call of SQS, EventBridge or Secrets Manager goes straight to moto's handler, one of S3 to moto's objects (`quick_s3`),
 and one of DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers and its routes take longer. The request
 is still checked against the service's model. moto also looks for a request's service among two hundred, makes that
-service's table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, and reads
-the same JSON path for each event.
+service's table of URLs and the names of its methods anew, prepares for another HTTP client than botocore's, reads the
+same JSON path for each event, and takes the time from a calendar.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,7 @@ def install() -> None:
     BaseClient._make_api_call = _call
     responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
+    sqs_models.unix_time, sqs_models.unix_time_millis = time.time, lambda: time.time() * 1_000
     UserAgentString.to_string = lambda _: "tests"
     backend_index.backend_url_patterns.sort(key=lambda one: one[0] not in SERVICES)
     BaseBackend.urls = property(lambda backend: _urls(backend.__class__))
