@@ -47,19 +47,19 @@ QUICK = Extent(2, 16 * MB, 6 * MB, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
 
 
 def split_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Split and its floor, for each kind of upload."""
+    """Split and its floor, for each kind of upload; a document's floor reads the same records as JSON Lines."""
     found = []
     kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
-    upload, written = folder / "upload", folder / "written"
+    upload, lines, written = folder / "upload", folder / "lines", folder / "written"
     for kind, document in kinds:
         inputs.write_upload(upload, kind, extent.upload, document=document)
-        ways: dict[str, Callable[[Path, BinaryIO], object]] = {
-            "ours": partial(steps.split, document=document),
-            "floor": steps.split_floor,
+        inputs.write_upload(lines, kind, extent.upload)
+        ways = {
+            "ours": partial(_into, written, upload, partial(steps.split, document=document)),
+            "floor": partial(_into, written, lines, steps.split_floor),
         }
-        times = take_turns({name: partial(_into, written, upload, way) for name, way in ways.items()}, extent.rounds)
         name = f"{kind}, as the API's document" if document else kind
-        found.append(_speed(name, times, upload.stat().st_size))
+        found.append(_speed(name, take_turns(ways, extent.rounds), upload.stat().st_size))
         print(found[-1].line())
     return found
 

@@ -65,7 +65,8 @@ def install() -> None:
     BaseClient._make_api_call = _call
     responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
-    sqs_models.unix_time, sqs_models.unix_time_millis = time.time, lambda: time.time() * 1_000
+    sqs_models.unix_time = time.time
+    sqs_models.unix_time_millis = lambda: time.time() * 1_000
     UserAgentString.to_string = lambda _: "tests"
     backend_index.backend_url_patterns.sort(key=lambda one: one[0] not in SERVICES)
     BaseBackend.urls = property(lambda backend: _urls(backend.__class__))
