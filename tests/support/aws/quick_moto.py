@@ -66,12 +66,16 @@ def install() -> None:
     responses.camelcase_to_underscores = sqs_models.camelcase_to_underscores = _snake_case
     responses.method_names_from_class = cache(responses.method_names_from_class)
     sqs_models.unix_time = time.time
-    sqs_models.unix_time_millis = lambda: time.time() * 1_000
+    sqs_models.unix_time_millis = _milliseconds
     UserAgentString.to_string = lambda _: "tests"
     backend_index.backend_url_patterns.sort(key=lambda one: one[0] not in SERVICES)
     BaseBackend.urls = property(lambda backend: _urls(backend.__class__))
     RESPONSES_METHODS.clear()
     jsonpath_ng.ext.parse = cache(jsonpath_ng.ext.parse)
+
+
+def _milliseconds() -> float:
+    return time.time() * 1_000
 
 
 def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
