@@ -77,7 +77,13 @@ def test_only_equal_consecutive_replies_add_up(polled, before, failures, since):
 
 @pytest.mark.parametrize(
     ("reply", "code", "over"),
-    [(REFUSED, 5006, 60), (NO_SUCH_MODEL, 5007, 60), (PERHAPS_FAILED, 3030, 60), (SERVER_ERROR, 3008, 30)],
+    [
+        (REFUSED, 5006, 60),
+        (NO_SUCH_MODEL, 5007, 60),
+        (PERHAPS_FAILED, 3030, 60),
+        (PERHAPS_FAILED_WITHOUT_CODE, 0, 60),
+        (SERVER_ERROR, 3008, 30),
+    ],
 )
 @pytest.mark.parametrize(("before", "sooner", "believed"), [(4, 0, True), (3, 0, False), (4, 0.5, False)])
 def test_doubted_reply_is_confirmed_the_fifth_time(polled, reply, code, over, before, sooner, believed):
