@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +67,7 @@ class Kernel:
         self.random = Random(seed)
         self._agenda: list[tuple[float, int, Task | Callable[[], None]]] = []
         self._order = count()
+        self._lives: set[Life] = set()
         self._hub = getcurrent()
         self._until = start
         self._is_done: Callable[[], bool] = _never
@@ -86,11 +87,12 @@ class Kernel:
             except DiedError:
                 pass  # Killed: nobody learns of it.
             finally:
-                life.tasks.remove(task)
+                self._leave(task)
 
         task = Task(run, self._hub)
         task.life = life
         life.tasks.append(task)
+        self._lives.add(life)
         heappush(self._agenda, (self.now, next(self._order), task))
 
     def life(self) -> Life | None:
@@ -123,12 +125,28 @@ class Kernel:
         life.over = True
         self.at(self.now, lambda: self._reap(life))
 
+    def close(self) -> None:
+        """End what goes on. A task that waits is no garbage, and neither is what it refers to: its whole world."""
+        for life in list(self._lives):
+            life.over = True
+            self._end(life)
+
     def _reap(self, life: Life) -> None:
         life.killed()
+        self._end(life)
+
+    def _end(self, life: Life) -> None:
         for task in list(life.tasks):
             if task.gr_frame is None:  # It has never run.
-                life.tasks.remove(task)
-            task.throw(DiedError)
+                self._leave(task)
+                task.throw(GreenletExit)
+            else:
+                task.throw(DiedError)
+
+    def _leave(self, task: Task) -> None:
+        task.life.tasks.remove(task)
+        if not task.life.tasks:
+            self._lives.remove(task.life)
 
     def _give_way(self, task: Task) -> None:
         self._hub.switch()

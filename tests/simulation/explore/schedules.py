@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent
 
@@ -195,7 +196,7 @@ class _Touches:
         self.world = world
         self.found: list[Touch] = []
         self._digest = hashlib.sha256()
-        self._places: dict[object, int] = {}
+        self._places: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         before = world.calls.before
 
         def call(life: Life, operation: str) -> None:

@@ -1,11 +1,15 @@
 """Small worlds keep the laws under each schedule of their races; a condition that is missing is found by them."""
 
+import gc
+
 import pytest
 
 from shared.ledger import batches
 from shared.ledger.batches import Batches
 from tests.simulation.explore.schedules import Schedule, explore, run
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.worlds.users import drop
+from tests.simulation.worlds.world import World, simulated
 
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
 HEAVY = {
@@ -31,6 +35,22 @@ def test_every_race_of_smallest_world_keeps_laws():
     assert explored.broken == []
     assert explored.schedules > 100
     assert explored.distinct > 40, "a schedule changes what is written, or in which order"
+
+
+def test_world_is_forgotten_when_it_is_over():
+    """All schedules of all worlds run in one process. Only its handlers keep the last one."""
+
+    def worlds_after_two():
+        run(OF_NAME["one batch"], Schedule())
+        with simulated(1) as world:
+            drop(world, "a.jsonl", 2)
+            world.run(1.5)
+            assert any(one.running for one in world.functions.values())
+        del world
+        gc.collect()
+        return sum(type(one) is World for one in gc.get_objects())
+
+    assert worlds_after_two() == worlds_after_two()
 
 
 @pytest.mark.slow
@@ -79,6 +99,16 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     assert run(world, held_up).violations == []
 
 
-def test_reader_that_was_held_up_beyond_its_lease_goes_on():
-    """It prolongs its lease with what it has read, if nobody else has taken the job: that is no claim."""
-    assert run(OF_NAME["outage"], Schedule(((30, 138.0),))).violations == []
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("outage", Schedule(((30, 138.0),))),  # Whoever prolongs its lease with what it has read makes no claim.
+        ("too many calls", Schedule(lost_at=42)),  # Two refusals at once: either may say since when calls wait.
+        (
+            "acceptance is not noted",
+            Schedule(((89, 53.234), (108, 0.933))),
+        ),  # Put off by the time before it was held up.
+    ],
+)
+def test_what_laws_once_judged_wrongly_keeps_them(name, schedule):
+    assert run(OF_NAME[name], schedule).violations == []

@@ -40,11 +40,12 @@ TIMES = frozenset(
             "watched_until",
             "ticked_at",
             "trouble",
+            "held_since",  # of waits that two refusals begin at once
         ),
     }
 )
 """Attributes that say when an item is looked at, and what was told of it: two may set them, and the last one counts."""
-ATOMIC = frozenset({"filled_at"})
+ATOMIC = frozenset({"filled_at", "hold_until"})
 """What is increased by a write, whatever it is."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "RATE#ISOLATION", "STACK")
 """Control items whose writers replace them without having read them, as the modules of `shared.pacing` explain."""

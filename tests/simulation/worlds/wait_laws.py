@@ -193,7 +193,7 @@ class WaitLaws:
         looks = self._looks_for(life, old)
         if not looks or self._is_held(job) or self._is_over(job):
             return
-        if due < now - 5 and number(old, "due_at") < now:
+        if due < min(now, looks[0].began) - 5 and number(old, "due_at") < now:
             self.laws.broken(DUE, f"{key}: {now - due:.1f} s ago")
         kind = (
             "poll" if old["work"]["S"].endswith("poll") else "first" if old["work"]["S"].endswith("first") else "submit"

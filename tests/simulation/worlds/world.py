@@ -326,6 +326,7 @@ def simulated(
         stack.callback(observability.logger.setLevel, level)
         random.seed(seed)
         observability.logger.setLevel("CRITICAL")
+        stack.callback(world.kernel.close)
         yield world
 
 
