@@ -105,9 +105,9 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
         ("outage", Schedule(((30, 138.0),))),  # Whoever prolongs its lease with what it has read makes no claim.
         ("too many calls", Schedule(lost_at=42)),  # Two refusals at once: either may say since when calls wait.
         (
-            "acceptance is not noted",
+            "acceptance is not noted",  # Put off by the time that was read before.
             Schedule(((89, 53.234), (108, 0.933))),
-        ),  # Put off by the time before it was held up.
+        ),
     ],
 )
 def test_what_laws_once_judged_wrongly_keeps_them(name, schedule):
