@@ -66,7 +66,7 @@ lint: .venv/.stamp $(LOCAL) .local/checkov/.stamp .local/parliament/.stamp ## st
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	@mkdir -p .local/lint
-	$(DEV) -c 'from tools.release import TEMPLATE, release_template as of; print(of(TEMPLATE.read_text(), "code.zip", "arm64"))' \
+	PYTHONUTF8=1 $(DEV) -c 'from tools.release import TEMPLATE, release_template as of; print(of(TEMPLATE.read_text(), "code.zip", "arm64"))' \
 	  > .local/lint/release.yaml
 	.venv/bin/cfn-lint template.yaml .local/lint/release.yaml
 	.local/sam/bin/sam validate --lint

@@ -21,6 +21,8 @@ PUTS = (
     {"Key": "b", "Body": b"b", "Metadata": {"model": " padded "}},
     {"Key": "c", "Body": "text"},
     {"Key": "d", "Body": b"d", "Tagging": "x=y"},
+    {"Key": "e", "Body": b"e", "Tagging": "x=y"},
+    {"Key": "e", "Body": b"without tags"},
 )
 READS = (
     {},
@@ -75,7 +77,7 @@ def every_answer(s3):
         found += [answered(s3.put_object, Bucket=bucket, **one) for one in PUTS]
         for key, asked in itertools.product(("a", "b", "é /+%", "none"), READS):
             found.append(answered(s3.get_object, Bucket=bucket, Key=key, **asked))
-        found += [answered(s3.head_object, Bucket=bucket, Key=key) for key in ("a", "b", "é /+%", "none")]
+        found += [answered(s3.head_object, Bucket=bucket, Key=key) for key in ("a", "b", "d", "e", "é /+%", "none")]
     s3.delete_object(Bucket="versions", Key="b")
     for bucket in ("versions", "plain-bucket", "missing"):
         found.append(answered(s3.get_bucket_versioning, Bucket=bucket))

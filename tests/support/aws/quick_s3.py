@@ -54,7 +54,8 @@ def answer(client: Any, operation: str, arguments: Mapping[str, Any]) -> dict[st
         return _OF_BUCKET[operation](bucket, arguments)
     found = backend.get_object(bucket.name, arguments["Key"], arguments.get("VersionId"))
     if operation == "PutObject":
-        return None if found and "IfNoneMatch" in arguments else _put(backend, bucket, arguments)
+        is_usual = not found or not ("IfNoneMatch" in arguments or backend.tagger.has_tags(found.arn))
+        return _put(backend, bucket, arguments) if is_usual else None
     if arguments["Key"] not in bucket.keys and "VersionId" not in arguments:
         code, message = _MISSING[operation]
         metadata = {"HTTPStatusCode": 404, "HTTPHeaders": {}, "RetryAttempts": 0}
